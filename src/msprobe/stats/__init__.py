@@ -1,0 +1,88 @@
+"""The statistics of one tensor in host memory, in one pass.
+
+A C kernel does it; where it is not built, its Python twin does the same, slower. `BACKEND` says which
+of the two this process uses; MSPROBE_PURE_PYTHON=1 asks for the twin.
+
+`measure` and `render` take a raw address: the caller holds the tensor alive, and unchanged, meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Optional
+
+import numpy as np
+
+from msprobe.stats import dtypes
+from msprobe.stats.result import CRC, LOW_PRECISION, STATS, XOR, Stats
+
+__all__ = [
+    "BACKEND",
+    "CRC",
+    "LOW_PRECISION",
+    "STATS",
+    "XOR",
+    "Stats",
+    "crc32",
+    "measure",
+    "measure_array",
+    "render",
+    "render_array",
+]
+
+
+def _choose() -> str:
+    if os.environ.get("MSPROBE_PURE_PYTHON") == "1":
+        return "python"
+    try:
+        import msprobe.stats._kernel  # noqa: F401
+    except ImportError as error:
+        logging.getLogger("msprobe").warning(
+            "The C statistics kernel cannot be used (%s); its Python twin is many times slower. "
+            "Reinstall msprobe where there is a C compiler.",
+            error,
+        )
+        return "python"
+    return "c"
+
+
+BACKEND = _choose()
+if BACKEND == "c":
+    from msprobe.stats._kernel import crc32, measure, render
+else:
+    from msprobe.stats.twin import crc32, measure, render
+
+
+def _locate(
+    array: np.ndarray[Any, Any], code: Optional[int]
+) -> tuple[np.ndarray[Any, Any], int, tuple[int, ...]]:
+    """The array (copied if its strides are no multiple of its items), its code, its strides in elements."""
+    if code is None:
+        row = dtypes.of_numpy(array.dtype)
+        if row is None:
+            raise TypeError(
+                f"no statistics for numpy dtype {array.dtype!r}; known: {', '.join(dtypes.BY_NAME)}"
+            )
+        code = row.code
+    elif code in dtypes.BY_CODE and dtypes.BY_CODE[code].itemsize != array.itemsize:
+        name = dtypes.BY_CODE[code].name
+        raise TypeError(f"an array of {array.itemsize}-byte items cannot be read as {name}; pass its bits")
+    size = array.itemsize
+    if any(stride % size for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    return array, code, tuple(stride // size for stride in array.strides)
+
+
+def measure_array(array: np.ndarray[Any, Any], code: Optional[int] = None, want: int = STATS) -> Stats:
+    """`measure` for a numpy array; `code` reads its items as another type of their size (bf16 in uint16)."""
+    array, code, strides = _locate(array, code)
+    return measure(array.__array_interface__["data"][0], code, array.shape, strides, want)
+
+
+def render_array(
+    array: np.ndarray[Any, Any], code: Optional[int] = None, want: int = STATS
+) -> tuple[str, Optional[str], int]:
+    """`render` for a numpy array."""
+    array, code, strides = _locate(array, code)
+    return render(array.__array_interface__["data"][0], code, array.shape, strides, want)

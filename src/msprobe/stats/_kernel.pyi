@@ -1,0 +1,13 @@
+from typing import Any, Optional
+
+from msprobe.stats.result import Stats
+
+def measure(
+    ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int, threads: int = ..., /
+) -> Stats: ...
+def render(
+    ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int, threads: int = ..., /
+) -> tuple[str, Optional[str], int]: ...
+def crc32(buffer: Any, value: int = ..., /) -> int: ...
+def select(level: int, /) -> str:
+    """Use at most this level of the CPU's instructions (0: portable C) from now on; for the tests."""
