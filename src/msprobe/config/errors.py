@@ -1,0 +1,62 @@
+"""One error for a bad configuration. It carries every problem: a file is corrected once, not once a run."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where, what was found, what is expected and, if it can be guessed, what was meant."""
+
+    path: str
+    found: str
+    expected: str
+    nearest: str = ""
+
+    def __str__(self) -> str:
+        meant = f"; did you mean {self.nearest}?" if self.nearest else ""
+        return f"{self.path}: {self.found}; {self.expected}{meant}"
+
+
+class ConfigError(ValueError):
+    """Raised for any configuration that cannot be used. `problems` holds each, in the order of the file."""
+
+    def __init__(self, source: str, problems: Iterable[Problem]) -> None:
+        self.source = source
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__("\n".join([f"{source}: {count}", *(f"  - {problem}" for problem in self.problems)]))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, tuple[Problem, ...]]]:
+        return type(self), (self.source, self.problems)
+
+
+def show(value: object) -> str:
+    """The value as it stands in the file, short enough for one line and safe to print anywhere."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return f"a value of type {type(value).__name__}"
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def found(value: object) -> str:
+    return f"found {show(value)}"
+
+
+def one_of(values: Iterable[str]) -> str:
+    return "allowed: " + ", ".join(show(value) for value in values)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that `word` was probably meant to be, quoted, or nothing."""
+    folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word[:_SHOWN].casefold(), folded, n=1, cutoff=0.6)
+    return show(folded[close[0]]) if close else ""

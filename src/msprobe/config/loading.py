@@ -1,0 +1,214 @@
+"""From JSON values and constructor arguments to `Settings`: read every value, ask every rule, build or refuse.
+
+The section of the chosen task is applied. Those of other tasks may be there, as in the packaged file: their keys
+and values are checked, the rules and the hints about keys without effect are not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from msprobe.config.errors import ConfigError, Problem, found, nearest, show
+from msprobe.config.kinds import MOST_NUMBERS
+from msprobe.config.read import Members, read
+from msprobe.config.rules import Situation, modes_of, problems_of
+from msprobe.config.schema import COMMON, FOREIGN, LEVELS, SECTIONS, Key
+from msprobe.config.settings import SECTION_TYPES, Settings
+
+_COMMON = {key.name: key for key in COMMON}
+_SECTIONS = {task: {key.name: key for key in keys} for task, keys in SECTIONS.items()}
+_SECTION_KEYS = {name for keys in _SECTIONS.values() for name in keys}
+
+
+def load(
+    framework: str,
+    config_path: str | os.PathLike[str] | None = None,
+    *,
+    task: str | None = None,
+    dump_path: str | os.PathLike[str] | None = None,
+    level: str | None = None,
+    step: object = None,
+    graph_mode: bool | None = None,
+) -> Settings:
+    """The settings of one run. Arguments win over the file; without a file the packaged config.json is read.
+
+    `graph_mode` tells MindSpore's two modes apart; None, while it is not known, accepts what either accepts.
+    Raises ConfigError with every problem, ValueError for an unknown framework.
+    """
+    modes = modes_of(framework, graph_mode)
+    source, document = read(config_path)
+    given = {"task": task, "dump_path": _as_text(dump_path), "level": level, "step": _as_list(step)}
+    loading = _Loading(modes, {name: value for name, value in given.items() if value is not None})
+    loading.read_document(document)
+    loading.read_arguments()
+    settings = loading.settings(framework)
+    if settings is None:
+        raise ConfigError(source, loading.problems)
+    return settings
+
+
+class _Loading:
+    """What was read so far. `unread` holds the names of keys whose value was refused."""
+
+    def __init__(self, modes: tuple[str, ...], arguments: Mapping[str, object]) -> None:
+        self.modes = modes
+        self.arguments = arguments
+        self.problems: list[Problem] = []
+        self.warnings: list[str] = []
+        self.common: dict[str, Any] = {}
+        self.sections: dict[str, dict[str, Any]] = {}
+        self.paths: dict[str, str] = {}
+        self.strays: dict[str, list[str]] = {}
+        self.unread: dict[str, set[str]] = {"": set()}
+
+    def read_document(self, document: object) -> None:
+        if not isinstance(document, dict):
+            expected = "allowed: an object, { ... }, with keys such as " + show("task")
+            self.problems.append(Problem("top level", found(document), expected))
+            return
+        self._repeated(document, "")
+        for name, value in document.items():
+            if name in _COMMON:
+                self.paths[name] = name
+                self._read(_COMMON[name], value, name, self.common, self.unread[""])
+            elif name in _SECTIONS:
+                self._read_section(name, value)
+            elif name in FOREIGN[""]:
+                self.warnings.append(f"{name} has no effect in msprobe: {FOREIGN[''][name]}")
+            else:
+                self._unknown(name, "", [*_COMMON, *_SECTIONS])
+
+    def read_arguments(self) -> None:
+        for name, value in self.arguments.items():
+            self.paths[name] = f"argument {name}"
+            self.unread[""].discard(name)
+            self.common.pop(name, None)
+            self._read(_COMMON[name], value, f"argument {name}", self.common, self.unread[""])
+
+    def _read_section(self, task: str, section: object) -> None:
+        values = self.sections.setdefault(task, {})
+        unread = self.unread.setdefault(task, set())
+        if _unset(section):
+            return
+        if not isinstance(section, dict):
+            self.problems.append(
+                Problem(task, found(section), f"allowed: an object with the keys of task {show(task)}")
+            )
+            return
+        self._repeated(section, f"{task}.")
+        keys = _SECTIONS[task]
+        for name, value in section.items():
+            if name in keys:
+                self._read(keys[name], value, f"{task}.{name}", values, unread)
+            elif name in _SECTION_KEYS or name in FOREIGN["*"]:
+                if not _unset(value):
+                    self.strays.setdefault(task, []).append(name)
+            else:
+                self._unknown(name, f"{task}.", list(keys))
+
+    def _read(self, key: Key, value: object, path: str, into: dict[str, Any], unread: set[str]) -> None:
+        if _unset(value):
+            return
+        before = len(self.problems)
+        parsed = key.kind.parse(value, path, self.problems)
+        if len(self.problems) > before:
+            unread.add(key.name)
+        else:
+            into[key.name] = parsed
+
+    def _repeated(self, members: dict[str, object], prefix: str) -> None:
+        for name in members.repeated if isinstance(members, Members) else ():
+            expected = "allowed: each key once; remove the ones that are not meant"
+            self.problems.append(Problem(f"{prefix}{_name(name)}", "found more than once", expected))
+
+    def _unknown(self, name: str, prefix: str, known: list[str]) -> None:
+        meant = nearest(name, known)
+        if not prefix and name in _SECTION_KEYS:
+            homes = [task for task in _SECTIONS if name in _SECTIONS[task]]
+            meant = " or ".join(show(f"{task}.{name}") for task in homes)
+        elif prefix and name in _COMMON:
+            meant = f"{show(name)} at the top level"
+        expected = f"allowed: {', '.join(known)}"
+        self.problems.append(Problem(f"{prefix}{_name(name)}", "unknown key", expected, meant))
+
+    def settings(self, framework: str) -> Settings | None:
+        """Everything that needs the whole picture: rules, hints, defaults."""
+        common = self._with_defaults(COMMON, self.common)
+        task, level = common["task"], common["level"]
+        if "task" in self.unread[""]:
+            return None
+        if "dump_path" not in self.common and "dump_path" not in self.unread[""] and task != "run_ut":
+            expected = "give the directory to write to, in the file or as argument dump_path"
+            self.problems.append(Problem("dump_path", "missing", expected))
+        section = self._with_defaults(SECTIONS[task], self.sections.get(task, {}))
+        unread = self.unread.get(task, set())
+        if "level" not in self.unread[""]:
+            named = {**self.paths, **{name: f"{task}.{name}" for name in self.sections.get(task, {})}}
+            now = Situation(self.modes, task, level, {**section, "task": task, "level": level}, named)
+            self.problems.extend(problems_of(now, unread))
+        if self.problems:
+            return None
+        self._hints(task, level, section)
+        return Settings(
+            framework=framework,
+            section=SECTION_TYPES[task](**section),
+            warnings=tuple(dict.fromkeys(self.warnings)),
+            **common,
+        )
+
+    def _with_defaults(self, keys: tuple[Key, ...], given: dict[str, Any]) -> dict[str, Any]:
+        values = {}
+        for key in keys:
+            if key.name in given or key.default is None:
+                values[key.name] = given.get(key.name)
+            else:
+                values[key.name] = (
+                    () if key.default == [] else key.kind.parse(key.default, key.name, self.problems)
+                )
+        return values
+
+    def _hints(self, task: str, level: str, section: dict[str, Any]) -> None:
+        """Known keys that were given and do nothing here, told rather than refused."""
+        place = self.modes[0] if len(self.modes) == 1 else "MindSpore"
+        keys = [(key, key.name, self.common) for key in COMMON]
+        keys += [(key, f"{task}.{key.name}", self.sections.get(task, {})) for key in SECTIONS[task]]
+        for key, path, given in keys:
+            if key.name not in given:
+                continue
+            if not set(key.modes) & set(self.modes) or (key.levels != LEVELS and level not in key.levels):
+                self.warnings.append(
+                    f"{path} has no effect on {place} at level {level}: it acts {key.where()}"
+                )
+            elif key.switch and not section[key.switch]:
+                self.warnings.append(f"{path} has no effect while {task}.{key.switch} is false")
+        for name in self.strays.get(task, ()):
+            homes = [other for other in _SECTIONS if name in _SECTIONS[other]]
+            reason = f"it is a key of {', '.join(homes)}" if homes else FOREIGN["*"][name]
+            self.warnings.append(f"{task}.{name} has no effect in msprobe: {reason}")
+        if self.common.get("enable_dataloader") and "PyTorch" in self.modes:
+            self.warnings.append(
+                "enable_dataloader is deprecated: use start(), stop() and step(), or `msprobe run`"
+            )
+        if section.get("nfs_path") and section.get("port"):
+            self.warnings.append(f"{task}.host and {task}.port have no effect: {task}.nfs_path wins")
+
+
+def _unset(value: object) -> bool:
+    return isinstance(value, (str, list)) and value in ("", [], [""])
+
+
+def _as_text(path: object) -> object:
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
+def _as_list(step: object) -> object:
+    if isinstance(step, (tuple, set, frozenset)) or (isinstance(step, range) and len(step) <= MOST_NUMBERS):
+        return list(step)
+    return step
+
+
+def _name(name: str) -> str:
+    """A key as part of a path: bare when it is plain, quoted when it is not."""
+    return name if name.isidentifier() and len(name) <= 60 else show(name)

@@ -1,0 +1,188 @@
+"""What goes with what: combinations of values that are right one by one and wrong together.
+
+A rule names the keys it looks at; it is asked only when all of them could be read, so that one slip gives one
+problem. Each answers with problems that name what is allowed instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from msprobe.config.errors import Problem, found, one_of, show
+from msprobe.config.schema import DYNAMIC, EAGER, GRAPH, MATRIX, MINDSPORE, PYTORCH, SUMMARY_MODES
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a rule may look at: all values by key, with defaults in place, and what each is called in messages."""
+
+    modes: tuple[str, ...]
+    task: str
+    level: str
+    values: Mapping[str, Any]
+    paths: Mapping[str, str]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key]
+
+    def wrong(self, key: str, why: str, expected: str) -> Problem:
+        """A problem at `key`; a default that does not fit is said to be one."""
+        default = "" if key in self.paths else " (the default)"
+        return Problem(self.path(key), f"{found(_plain(self[key]))}{default}{why}", expected)
+
+    def path(self, key: str) -> str:
+        return self.paths.get(key, key if key in ("task", "level") else f"{self.task}.{key}")
+
+    @property
+    def place(self) -> str:
+        return self.modes[0] if len(self.modes) == 1 else "MindSpore"
+
+    @property
+    def graph_only(self) -> bool:
+        return self.modes == (GRAPH,)
+
+
+Check = Callable[[Situation], Iterator[Problem]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`tasks` empty: every task."""
+
+    tasks: tuple[str, ...]
+    keys: tuple[str, ...]
+    check: Check
+
+
+def modes_of(framework: str, graph_mode: bool | None) -> tuple[str, ...]:
+    """The modes that settings may be for; both of MindSpore's while the caller does not know which."""
+    if framework == "pytorch" and not graph_mode:
+        return (PYTORCH,)
+    if framework == "mindspore":
+        return MINDSPORE if graph_mode is None else (GRAPH,) if graph_mode else (DYNAMIC,)
+    raise ValueError(
+        f"framework {framework!r}, graph_mode {graph_mode!r}: pytorch has no graph mode, mindspore has"
+    )
+
+
+def _task_and_level(now: Situation) -> Iterator[Problem]:
+    tasks = [task for task in MATRIX[EAGER[0]] if any(task in MATRIX[mode] for mode in now.modes)]
+    if now.task not in tasks:
+        yield now.wrong("task", f" on {now.place}", one_of(tasks))
+        return
+    levels = [
+        level
+        for level in MATRIX[PYTORCH]["statistics"]
+        if any(level in MATRIX[mode].get(now.task, ()) for mode in now.modes)
+    ]
+    if now.level not in levels:
+        yield now.wrong("level", f" with task {show(now.task)} on {now.place}", one_of(levels))
+
+
+def _scope_or_list(now: Situation) -> Iterator[Problem]:
+    if now["scope"] and now["list"]:
+        yield now.wrong(
+            "scope", f" together with {now.path('list')}", "allowed: one of the two; empty the other"
+        )
+
+
+def _scope_length(now: Situation) -> Iterator[Problem]:
+    wanted = 1 if now.modes == (PYTORCH,) and now.level == "L2" else 2
+    if now["scope"] and not now.graph_only and now.level != "debug" and len(now["scope"]) != wanted:
+        if wanted == 1:
+            yield now.wrong("scope", " at level L2 on PyTorch", "allowed: exactly one API name")
+        else:
+            yield now.wrong("scope", "", "allowed: two names, the first and the last of a range")
+
+
+def _graph_data_mode(now: Situation) -> Iterator[Problem]:
+    allowed = (("all",), ("input",), ("output",))
+    if now.graph_only and now.level == "L2" and now["data_mode"] not in allowed:
+        expected = "allowed: " + ", ".join(show(list(words)) for words in allowed)
+        yield now.wrong("data_mode", f" at level L2 on {GRAPH}", expected)
+
+
+def _statistic_names(now: Situation) -> Iterator[Problem]:
+    if isinstance(now["summary_mode"], tuple) and GRAPH not in now.modes:
+        yield now.wrong("summary_mode", f" on {now.place}", one_of(SUMMARY_MODES))
+
+
+def _bin(now: Situation) -> Iterator[Problem]:
+    if now["file_format"] == "bin" and now.level == "L1" and now.modes != (PYTORCH,):
+        yield now.wrong("file_format", " at level L1", 'allowed: "npy" at L1; "bin" at level L2')
+
+
+def _backward_input(now: Situation) -> Iterator[Problem]:
+    acts = now.modes == (PYTORCH,) and now.level == "L2"
+    if acts and now["backward_input"] and not (now["scope"] or now["list"]):
+        expected = f"name the API whose backward is to run in {now.path('scope')} or {now.path('list')}"
+        yield now.wrong("backward_input", "", expected)
+
+
+def _fuzz_device(now: Situation) -> Iterator[Problem]:
+    if now["fuzz_device"] == "cpu" and now["pert_mode"] != "to_cpu":
+        yield now.wrong("pert_mode", ' with fuzz_device "cpu"', 'allowed: "to_cpu"; or fuzz_device "npu"')
+    if now["fuzz_device"] != "cpu" and now["pert_mode"] == "to_cpu":
+        yield now.wrong("fuzz_device", ' with pert_mode "to_cpu"', 'allowed: "cpu"; or another pert_mode')
+
+
+def _fix(now: Situation) -> Iterator[Problem]:
+    if now["handler_type"] != "fix":
+        return
+    if now["fuzz_stage"] != "forward":
+        yield now.wrong(
+            "fuzz_stage", ' with handler_type "fix"', 'allowed: "forward"; or handler_type "check"'
+        )
+    if now["if_preheat"]:
+        yield now.wrong("if_preheat", ' with handler_type "fix"', 'allowed: false; or handler_type "check"')
+    if now["pert_mode"] not in ("improve_precision", "to_cpu"):
+        expected = 'allowed: "improve_precision", "to_cpu" (the others make the result worse on purpose)'
+        yield now.wrong("pert_mode", ' with handler_type "fix"', expected)
+
+
+def _online_address(now: Situation) -> Iterator[Problem]:
+    switch, needed = ("is_online", ("port",)) if now.task == "run_ut" else ("online_run_ut", ("host", "port"))
+    if now[switch] and not now["nfs_path"]:
+        missing = [key for key in needed if now[key] is None]
+        if missing:
+            expected = f"give nfs_path, or host and port (missing: {', '.join(missing)})"
+            yield now.wrong(switch, " without a way to the other side", expected)
+
+
+def _tls_pair(now: Situation) -> Iterator[Problem]:
+    for key, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if now[key] is not None and now[other] is None:
+            yield now.wrong(key, f" without {other}", "allowed: both or neither")
+
+
+def _plain(value: object) -> object:
+    """A parsed value as it would stand in a file."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, (str, int)) else str(value)
+
+
+_SCOPED = ("statistics", "tensor", "structure")
+RULES = (
+    Rule((), (), _task_and_level),
+    Rule((*_SCOPED, "free_benchmark"), ("scope", "list"), _scope_or_list),
+    Rule(_SCOPED, ("scope",), _scope_length),
+    Rule(("statistics", "tensor"), ("data_mode",), _graph_data_mode),
+    Rule(("statistics", "tensor"), ("summary_mode",), _statistic_names),
+    Rule(("tensor",), ("file_format",), _bin),
+    Rule(("tensor",), ("backward_input", "scope", "list"), _backward_input),
+    Rule(("free_benchmark",), ("fuzz_device", "pert_mode"), _fuzz_device),
+    Rule(("free_benchmark",), ("handler_type", "fuzz_stage", "if_preheat", "pert_mode"), _fix),
+    Rule(("tensor",), ("online_run_ut", "nfs_path", "host", "port"), _online_address),
+    Rule(("run_ut",), ("is_online", "nfs_path", "port"), _online_address),
+    Rule(("tensor", "run_ut"), ("tls_cert", "tls_key"), _tls_pair),
+)
+
+
+def problems_of(now: Situation, unread: set[str]) -> Iterator[Problem]:
+    """Every rule that is broken; those that look at a key in `unread` are left out."""
+    for rule in RULES:
+        if (not rule.tasks or now.task in rule.tasks) and not unread.intersection(rule.keys):
+            yield from rule.check(now)

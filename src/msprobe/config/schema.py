@@ -1,0 +1,195 @@
+"""The one table of keys. Reading, messages and the test of docs/config.md all come from it.
+
+A default is written as it would stand in the file; None means that the key has none. `modes`, `levels` and
+`switch` say where a key acts: given elsewhere, it is told and ignored, not refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msprobe.config.kinds import (
+    Choice,
+    Flag,
+    Kind,
+    Names,
+    Numbers,
+    Place,
+    Places,
+    Summary,
+    Text,
+    Whole,
+    Words,
+)
+
+PYTORCH = "PyTorch"
+DYNAMIC = "MindSpore dynamic graph"
+GRAPH = "MindSpore graph mode"
+MODES = (PYTORCH, DYNAMIC, GRAPH)
+MINDSPORE = (DYNAMIC, GRAPH)
+EAGER = (PYTORCH, DYNAMIC)
+
+LEVELS = ("L0", "L1", "L2", "mix", "debug")
+COLLECTING = ("L0", "L1", "L2", "mix")
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: how it is read, its default, and where it acts."""
+
+    name: str
+    kind: Kind
+    default: object = None
+    modes: tuple[str, ...] = MODES
+    levels: tuple[str, ...] = LEVELS
+    switch: str = ""
+
+    def where(self) -> str:
+        """Where this key acts, for people."""
+        places = " and ".join(self.modes) if self.modes != MODES else ""
+        levels = f"at level {', '.join(self.levels)}" if self.levels != LEVELS else ""
+        return " ".join(part for part in (places and f"on {places}", levels) if part)
+
+
+# Which levels each task runs at. A task that is absent from a mode does not run there.
+MATRIX: dict[str, dict[str, tuple[str, ...]]] = {
+    mode: {
+        "statistics": LEVELS,
+        "tensor": LEVELS,
+        "structure": COLLECTING,
+        "overflow_check": COLLECTING,
+        "free_benchmark": ("L1",),
+        "run_ut": LEVELS,
+    }
+    for mode in EAGER
+}
+MATRIX[GRAPH] = {
+    "statistics": ("L0", "L2"),
+    "tensor": ("L0", "L2"),
+    "structure": ("L0", "L2"),
+    "overflow_check": ("L2",),
+}
+TASKS = tuple(MATRIX[PYTORCH])
+
+DATA_MODES = ("all", "forward", "backward", "input", "output")
+SUMMARY_MODES = ("statistics", "md5", "xor")
+STATISTICS = (
+    "max",
+    "min",
+    "mean",
+    "avg",
+    "l2norm",
+    "md5",
+    "count",
+    "negative zero count",
+    "positive zero count",
+    "zero count",
+    "nan count",
+    "negative inf count",
+    "positive inf count",
+)
+
+COMMON = (
+    Key("task", Choice(TASKS), "statistics"),
+    Key("dump_path", Place(), "./dump_path"),
+    Key("rank", Numbers()),
+    Key("step", Numbers()),
+    Key("level", Choice(LEVELS), "L1"),
+    Key("seed", Whole(0, 2**32 - 1), modes=(PYTORCH,)),
+    Key("is_deterministic", Flag(), modes=(PYTORCH,)),
+    Key("enable_dataloader", Flag(), False, modes=(PYTORCH,)),
+    Key("acl_config", Place(), modes=(PYTORCH,), levels=("L2",)),
+    Key("async_dump", Flag(), False),
+    Key("extra_info", Flag(), True),
+    Key("precision", Choice(("high", "low")), "high"),
+)
+
+_LIST = Key("list", Names(), [], levels=COLLECTING)
+_SCOPE = Key("scope", Names(), [], modes=EAGER, levels=COLLECTING)
+_DATA_MODE = Key("data_mode", Words(DATA_MODES, alone="all"), ["all"], levels=COLLECTING)
+_SUMMARY_MODE = Key("summary_mode", Summary(SUMMARY_MODES, STATISTICS), "statistics")
+
+
+def _online(switch: str, host: str | None) -> tuple[Key, ...]:
+    return (
+        Key(switch, Flag(), False),
+        Key("nfs_path", Place(), switch=switch),
+        Key("host", Text("an address or a host name"), host, switch=switch),
+        Key("port", Whole(1, 65535), switch=switch),
+        Key("secret_file", Place(), switch=switch),
+        Key("tls_cert", Place(), switch=switch),
+        Key("tls_key", Place(), switch=switch),
+        Key("tls_ca", Place(), switch=switch),
+    )
+
+
+SECTIONS: dict[str, tuple[Key, ...]] = {
+    "statistics": (
+        _SCOPE,
+        _LIST,
+        Key("tensor_list", Names(), [], levels=COLLECTING),
+        _DATA_MODE,
+        _SUMMARY_MODE,
+    ),
+    "tensor": (
+        _SCOPE,
+        _LIST,
+        _DATA_MODE,
+        _SUMMARY_MODE,
+        Key("backward_input", Places(), [], modes=(PYTORCH,), levels=("L2",)),
+        Key("file_format", Choice(("npy", "bin")), "npy", modes=MINDSPORE, levels=("L2",)),
+        *_online("online_run_ut", None),
+    ),
+    "structure": (_SCOPE, _LIST),
+    "overflow_check": (
+        Key("overflow_nums", Whole(1, also=-1), 1, modes=EAGER),
+        Key("check_mode", Choice(("aicore", "atomic", "all")), "all", modes=(GRAPH,)),
+    ),
+    "free_benchmark": (
+        Key("scope", Names(), [], modes=(PYTORCH,)),
+        Key("list", Names(), []),
+        Key("fuzz_device", Choice(("npu", "cpu")), "npu"),
+        Key(
+            "pert_mode",
+            Choice(("improve_precision", "add_noise", "bit_noise", "no_change", "change_value", "to_cpu")),
+            "improve_precision",
+        ),
+        Key("handler_type", Choice(("check", "fix")), "check"),
+        Key("fuzz_level", Choice(("L1",)), "L1"),
+        Key("fuzz_stage", Choice(("forward", "backward")), "forward"),
+        Key("if_preheat", Flag(words_too=True), False),
+        Key("preheat_step", Whole(1), 15, switch="if_preheat"),
+        Key("max_sample", Whole(1), 20, switch="if_preheat"),
+    ),
+    "run_ut": (
+        Key("white_list", Names(), []),
+        Key("black_list", Names(), []),
+        Key("error_data_path", Place(), "./"),
+        *_online("is_online", "127.0.0.1"),
+        Key("rank_list", Numbers(), [0], switch="is_online"),
+    ),
+}
+
+# Keys of the field's other tools that users' files carry. They load, with a warning that gives the reason.
+# The first part of a path is "" for the top of the file, "*" for any section.
+FOREIGN: dict[str, dict[str, str]] = {
+    "": {
+        "risk_level": "APIs are chosen in support_wrap_ops.yaml",
+        "dump_enable": "collection is switched with start() and stop()",
+        "load_config": "the file is read once, when the debugger is made",
+        "custom_op_namespaces": "operators outside aten are collected from every namespace",
+        "grad_probe": "gradients are collected at levels L0 and mix",
+        "acc_check": "this section is called run_ut here",
+    },
+    "*": {
+        "bench_path": "comparing is a step of its own, msprobe compare",
+        "slice_info": "tensors are saved whole",
+        "request_id": "use token_range of start()",
+        "diff_nums": "comparing is a step of its own, msprobe compare",
+        "is_regex_valid": 'a regular expression is written "name-regex(...)" in list',
+        "device": "statistics are computed where the tensor lives",
+        "stat_cal_mode": "statistics are computed where the tensor lives",
+        "device_stat_precision_mode": "the key precision does this",
+        "tls_path": "use tls_cert, tls_key and tls_ca",
+    },
+}
