@@ -1,0 +1,273 @@
+"""Which PyTorch calls are APIs and what they are called: support_wrap_ops.yaml, resolved to function objects.
+
+A TorchFunctionMode is handed the function object of every call, whatever name the user bound it to. The
+table turns that object into an `Api` with one dictionary lookup. Names are resolved once, when the table is
+loaded; operators of ``torch.ops`` cannot be known beforehand and are added when they first arrive.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+import torch.nn.functional
+
+from msprobe.pytorch import spelling
+from msprobe.pytorch.api_list import read_lists
+
+PACKAGED = Path(__file__).with_name("support_wrap_ops.yaml")
+
+PREFIXES = {
+    "functional": "Functional",
+    "vf": "VF",
+    "tensor": "Tensor",
+    "torch": "Torch",
+    "distributed": "Distributed",
+    "npu": "NPU",
+}
+# Ascend's operators live in these namespaces of torch.ops; `torch_npu.x` is `torch.ops.npu.x`.
+_NPU_NAMESPACES = {"npu": "", "atb": "atb."}
+# torch 2.13 renamed the function below the public name; records keep the name that all versions know.
+_RENAMED = {
+    "all_gather_into_tensor": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+}
+_RANDOM_NAMES = """
+alpha_dropout alpha_dropout_ bernoulli bernoulli_ binomial cauchy_ dropout dropout_ dropout1d dropout2d
+dropout3d exponential_ feature_alpha_dropout feature_alpha_dropout_ feature_dropout feature_dropout_
+fractional_max_pool2d fractional_max_pool2d_with_indices fractional_max_pool3d
+fractional_max_pool3d_with_indices geometric_ gru gumbel_softmax log_normal_ lstm
+multi_head_attention_forward multinomial native_dropout normal normal_ pca_lowrank poisson rand rand_like
+randint randint_like randn randn_like random_ randperm rnn_relu rnn_tanh rrelu rrelu_
+scaled_dot_product_attention svd_lowrank uniform_ _npu_dropout npu_dropout_with_add_softmax
+npu_fusion_attention npu_fusion_attention_v2 npu_fusion_attention_v3 npu_random_choice_with_mask
+npu_top_k_top_p_sample
+"""
+_OPERATOR_NAMES = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul"
+# Python functions that arrive, and in which nothing computes.
+_PLAIN_NAMES = """
+__array__ __array_wrap__ __contains__ __deepcopy__ __dir__ __dlpack__ __dlpack_device__ __format__ __hash__
+__iter__ __len__ __reduce_ex__ __repr__ __setstate__ backward dim_order is_shared module_load refine_names
+register_hook register_post_accumulate_grad_hook rename rename_ share_memory_ storage storage_type sym_float
+sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt untyped_storage
+_clear_non_serializable_cached_data
+"""
+_OPERATORS = frozenset(f"__{name}__" for name in _OPERATOR_NAMES.split())
+_RANDOM = frozenset(_RANDOM_NAMES.split())
+_PLAIN = frozenset(_PLAIN_NAMES.split())
+# After these, values may change without the version counter moving: they hand out memory, or exchange it.
+_UNTRACKED_METHODS = ("numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "data_ptr", "set_")
+
+
+class Api(NamedTuple):
+    """One API that is collected. ``{prefix}.{name}`` is what records are called."""
+
+    prefix: str
+    name: str
+    inplace: bool = False  # always writes its first argument
+    inplace_at: int = -1  # position of a parameter called `inplace`, if it has one
+    random: bool = False  # may draw random numbers
+    collective: bool = False
+    untracked: bool = False  # may write tensors without moving their version counters
+
+    @property
+    def title(self) -> str:
+        return f"{self.prefix}.{self.name}"
+
+
+class ApiTable:
+    """The list, resolved.
+
+    lookup: function object -> Api, or None where it is not collected. ``lookup[func]`` never raises; ``get``
+        does not see operators of torch.ops before their first ``lookup[func]``.
+    operators: ``__add__`` -> Api, for those operators that arrive as another method (spelling.ARRIVES_AS).
+        An operator that is not here is off, even if the method is on.
+    composite: Python functions of torch that arrive and are not in the list; what they call may be.
+    untracked: functions, collected or not, after which remembered statistics must not be trusted.
+    by_attribute: names in torch.distributed that are wanted but never arrive: to be wrapped where they are.
+    missing: ``category.name`` of what this version of torch (and torch_npu) does not have.
+    """
+
+    def __init__(self, path: Path) -> None:
+        on, off = read_lists(path)
+        self.path = path
+        self.missing: list[str] = []
+        self.by_attribute: list[str] = []
+        self.operators: dict[str, Api] = {}
+        self.lookup = _Lookup(_OpRules(on, off))
+        for category in PREFIXES:
+            for name in on[category]:
+                self._add(category, name)
+        self.untracked = frozenset(_untracked())
+        self.composite = frozenset(f for f in _composite() if f not in self.lookup)
+
+    def _add(self, category: str, name: str) -> None:
+        func = _resolve(category, name)
+        if func is None:
+            self.missing.append(f"{category}.{name}")
+            return
+        api = _describe(category, name, func)
+        if category == "tensor" and name in spelling.ARRIVES_AS:
+            self.operators[name] = api
+        elif category == "distributed" and not _dispatches(func):
+            self.by_attribute.append(name)
+        else:
+            self.lookup.setdefault(func, api)
+
+
+class _Lookup(dict[Callable[..., Any], Optional[Api]]):
+    """Learns operators of torch.ops when they are first called, and answers None for the rest."""
+
+    def __init__(self, rules: _OpRules) -> None:
+        super().__init__()
+        self._rules = rules
+
+    def __missing__(self, func: Callable[..., Any]) -> Optional[Api]:
+        if not isinstance(func, _OPERATOR_TYPES):
+            return None
+        api = self._rules.find(func)
+        self[func] = api
+        return api
+
+
+class _OpRules:
+    """What the `ops` and `npu` lists say about an operator of torch.ops. The more exact line wins."""
+
+    def __init__(self, on: dict[str, list[str]], off: dict[str, list[str]]) -> None:
+        self._wanted = dict.fromkeys(on["ops"], True)
+        self._wanted.update(dict.fromkeys(off["ops"], False))
+        self._wanted.update(dict.fromkeys(map(_npu_operator, on["npu"]), True))
+        self._wanted.update(dict.fromkeys(map(_npu_operator, off["npu"]), False))
+
+    def find(self, func: Any) -> Optional[Api]:
+        namespace, name = _operator_name(func)
+        for rule in (f"{namespace}.{name}", f"{namespace}.*", "*"):
+            if rule in self._wanted:
+                wanted = self._wanted[rule]
+                break
+        else:
+            wanted = False
+        if not wanted:
+            return None
+        traits = {
+            "inplace": _is_inplace(name),
+            "random": name in _RANDOM,
+            "collective": "c10d" in namespace,
+            "untracked": namespace != "aten",
+        }
+        if namespace in _NPU_NAMESPACES:
+            return Api("NPU", _NPU_NAMESPACES[namespace] + name, **traits)
+        if namespace == "aten":
+            return Api("Aten", name, **traits)
+        return Api("Ops", f"{namespace}.{name}", **traits)
+
+
+_OPERATOR_TYPES: tuple[type, ...] = (
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._ops.HigherOrderOperator,
+)
+
+
+def load_table(path: Optional[str] = None) -> ApiTable:
+    """The table of the packaged list, or of the user's own copy at `path`."""
+    return ApiTable(PACKAGED if path is None else Path(path))
+
+
+def _operator_name(func: Any) -> tuple[str, str]:
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        return "higher_order", str(func.__name__)
+    packet = func.overloadpacket if isinstance(func, torch._ops.OpOverload) else func
+    namespace, _, name = packet._qualified_op_name.partition("::")
+    return namespace, name
+
+
+def _npu_operator(name: str) -> str:
+    return name if name.startswith("atb.") else f"npu.{name}"
+
+
+def _home(category: str) -> Any:
+    if category == "functional":
+        return torch.nn.functional
+    if category == "tensor":
+        return torch.Tensor
+    if category == "vf":
+        return torch._VF
+    if category == "distributed":
+        return torch.distributed if torch.distributed.is_available() else None
+    if category == "npu":
+        return sys.modules.get("torch_npu")
+    return torch
+
+
+def _resolve(category: str, name: str) -> Optional[Callable[..., Any]]:
+    """The object that arrives when `name` is called, or None if there is no such function here."""
+    found = _home(category)
+    if category == "distributed":
+        found = getattr(found, _RENAMED.get(name, name), None) or getattr(found, name, None)
+    else:
+        for part in name.split("."):
+            found = getattr(found, part, None)
+    return found if callable(found) else None
+
+
+def _describe(category: str, name: str, func: Callable[..., Any]) -> Api:
+    collective = category == "distributed"
+    return Api(
+        PREFIXES[category],
+        name,
+        inplace=_is_inplace(name),
+        inplace_at=_position_of_inplace(func),
+        random=name in _RANDOM,
+        collective=collective,
+        untracked=collective or name.startswith("_fused_") or category == "npu",
+    )
+
+
+def _is_inplace(name: str) -> bool:
+    """By torch's convention; of the dunders, `__iadd__` and its like, but not `__invert__` or `__int__`."""
+    if name.endswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and f"__{name[3:]}" in _OPERATORS)
+    return name.endswith("_")
+
+
+def _position_of_inplace(func: Callable[..., Any]) -> int:
+    if not isinstance(func, FunctionType):
+        return -1
+    names = func.__code__.co_varnames[: func.__code__.co_argcount]
+    return names.index("inplace") if "inplace" in names else -1
+
+
+def _dispatches(func: Callable[..., Any]) -> bool:
+    """Whether a function of torch.distributed hands itself to modes: not all do, in old versions none."""
+    code = getattr(inspect.unwrap(func), "__code__", None)
+    return code is not None and "handle_torch_function" in code.co_names
+
+
+def _composite() -> Iterator[FunctionType]:
+    for functions in torch.overrides.get_overridable_functions().values():
+        for func in functions:
+            if isinstance(func, FunctionType) and func.__name__ not in _PLAIN:
+                yield func
+    for func in vars(torch.nn.init).values():
+        if isinstance(func, FunctionType) and "handle_torch_function" in func.__code__.co_names:
+            yield func
+
+
+def _untracked() -> Iterator[Callable[..., Any]]:
+    for method in _UNTRACKED_METHODS:
+        yield getattr(torch.Tensor, method)
+    yield torch.Tensor.data.__get__
+    yield torch.Tensor.data.__set__
+    for name in dir(torch):
+        if name.startswith("_fused_"):
+            yield getattr(torch, name)
+    if torch.distributed.is_available():
+        for func in vars(torch.distributed).values():
+            if type(func) is FunctionType and _dispatches(func):  # isinstance would ask deprecated objects
+                yield func
