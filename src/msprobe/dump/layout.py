@@ -1,0 +1,147 @@
+"""Every name in a dump directory, and how a name that came from a model becomes a file name.
+
+A record's name is data: it may hold slashes, spaces or a kilobyte of text. Only `tensor_file_name`
+turns one into a file name, without any table: a name that is safe as it is stays as it is, any other
+gets `~` and a hash of the whole name, and since no safe name holds `~` two names never share a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any, Optional
+
+DUMP = "dump.json"
+STACK = "stack.json"
+CONSTRUCT = "construct.json"
+DEBUG = "debug.json"
+RUN = "run.json"
+JOURNAL = "journal.jsonl"
+ERRORS = "dump_error_info.log"
+TENSORS = "dump_tensor_data"
+MAPPING = "mapping.csv"
+RESULTS = (DUMP, STACK, CONSTRUCT, DEBUG)
+
+MODE_PARENTS = ("graph", "pynative")
+DIRECTORY_MODE = 0o750
+FILE_MODE = 0o640
+LINKED_MODE = 0o440
+MAX_FILE_NAME = 255
+
+_STEP = re.compile(r"step(\d{1,18})\Z")
+_RANK = re.compile(r"rank(\d{0,9})\Z|proc(\d{1,18})\Z")
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@,#-]*\Z")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.+=@,#-]+")
+
+
+def step_name(step: int) -> str:
+    return f"step{step}"
+
+
+def rank_name(rank: Optional[int]) -> str:
+    """`rank{R}` in a distributed run, `rank` in one without ranks."""
+    return "rank" if rank is None else f"rank{rank}"
+
+
+def rank_directory(dump_path: Path, step: int, rank: Optional[int], parent: Optional[str] = None) -> Path:
+    """Where one process keeps one step; `parent` is `graph` or `pynative` where MindSpore has both."""
+    root = dump_path / parent if parent else dump_path
+    return root / step_name(step) / rank_name(rank)
+
+
+def parse_step(name: str) -> Optional[int]:
+    found = _STEP.match(name)
+    return int(found[1]) if found else None
+
+
+def is_rank_name(name: str) -> bool:
+    return _RANK.match(name) is not None
+
+
+def parse_rank(name: str) -> Optional[int]:
+    """The number in `rank{R}`; None for `rank` and for the newest peer's `proc{pid}`."""
+    found = _RANK.match(name)
+    return int(found[1]) if found and found[1] else None
+
+
+def dump_root(rank_dir: Path) -> Path:
+    """The dump_path above a rank directory."""
+    root = rank_dir.parent.parent
+    return root.parent if root.name in MODE_PARENTS else root
+
+
+def tensor_file_name(name: str, suffix: str) -> str:
+    """A file name for a tensor's name: the same name always gives the same file, two names never one."""
+    if len(name) + len(suffix) <= MAX_FILE_NAME and ".." not in name and _SAFE.match(name):
+        return name + suffix
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    room = MAX_FILE_NAME - len(suffix) - len(digest) - 1
+    kept = re.sub(r"\.{2,}", "_", _UNSAFE.sub("_", name)).lstrip(".-+=@,#")[:room]
+    return f"{kept or '_'}~{digest}{suffix}"
+
+
+def is_over_long(name: str, suffix: str) -> bool:
+    """Whether the whole name would not have fitted, so that mapping.csv lists it."""
+    return len(name.encode("utf-8", "surrogatepass")) + len(suffix) > MAX_FILE_NAME
+
+
+def is_plain_file_name(name: str) -> bool:
+    """Whether a name read from a file can be joined to a directory and stays inside it."""
+    return bool(name) and name not in (".", "..") and not any(c in name for c in "/\\\0")
+
+
+def make_directory(path: Path) -> None:
+    """Like makedirs, with every directory that is made at 0750 or stricter, not only the last."""
+    missing = []
+    probe = path
+    while not probe.is_dir():
+        missing.append(probe)
+        if probe == probe.parent:
+            break
+        probe = probe.parent
+    for directory in reversed(missing):
+        try:
+            directory.mkdir(mode=DIRECTORY_MODE)
+        except FileExistsError:
+            if not directory.is_dir():
+                raise NotADirectoryError(
+                    errno.ENOTDIR, "a file stands where a directory is needed", str(directory)
+                ) from None
+
+
+def open_file(name: str, flags: int, dir_fd: Optional[int] = None) -> int:
+    """A file descriptor with our mode; never follows a symbolic link planted under our name."""
+    return os.open(name, flags | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), FILE_MODE, dir_fd=dir_fd)
+
+
+def write_all(fd: int, *parts: Any) -> int:
+    """Every byte of every part, however often the system writes only some of them."""
+    views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+    total = 0
+    while views:
+        done = os.writev(fd, views)
+        total += done
+        while views and done >= len(views[0]):
+            done -= len(views.pop(0))
+        if done:
+            views[0] = views[0][done:]
+    return total
+
+
+def write_file(path: Path, *parts: Any) -> int:
+    """A whole file at once: a reader sees the old one or the new one, never half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        fd = open_file(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            size = write_all(fd, *parts)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return size

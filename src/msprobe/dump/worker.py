@@ -1,0 +1,237 @@
+"""The one thread of a process that touches files, behind a queue that is bounded by bytes.
+
+Calling threads append to a plain deque (no lock a call); every `BATCH` lines, or at the latest after
+`PERIOD` seconds, what stands there is handed over. Nothing that goes wrong here reaches a caller: it is
+told once, counted, and the thread goes on emptying the queue, so a full disk never blocks training.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import logging
+import os
+import threading
+import traceback
+import weakref
+from collections import deque
+from typing import Any, Callable, Optional, Protocol
+
+BATCH = 128
+PERIOD = 0.5
+LIMIT = 256 << 20
+LINE_COST = 200
+
+Job = Callable[[], None]
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+class Sink(Protocol):
+    """What the worker needs of a writer: to be given lines, and to be told to put them in its file."""
+
+    def take_line(self, line: tuple[Any, ...]) -> None: ...
+    def write_lines(self) -> None: ...
+    def finish_now(self) -> None: ...
+
+
+def tell_log(message: str) -> None:
+    logging.getLogger("msprobe").warning(message)
+
+
+class Worker:
+    """Owns the writer thread. `pending` is the callers' side: append `(sink, render, *arguments)`."""
+
+    def __init__(self, limit: int = LIMIT, tell: Callable[[str], None] = tell_log) -> None:
+        self.pending: deque[tuple[Any, ...]] = deque()
+        self.inert = False
+        self.limit = limit
+        self._tell = tell
+        self._told: set[object] = set()
+        self._queue: deque[tuple[int, Any]] = deque()
+        self._queued = 0
+        self._changed = threading.Condition()
+        self._thread: Optional[threading.Thread] = None
+        self._open: dict[int, Sink] = {}
+        self._stopping = False
+        _workers.add(self)
+        atexit.register(_at_exit, weakref.ref(self))
+
+    def hand_over(self) -> None:
+        """Gives what is pending to the thread; waits only while more than `limit` bytes are queued."""
+        self._submit(0, None)
+
+    def submit(self, cost: int, job: Job) -> None:
+        """Queues a job behind everything that was said before it; waits while there is no room."""
+        self._submit(cost, job)
+
+    def run(self, job: Job) -> None:
+        """Queues a job and waits until it is done."""
+        done = threading.Event()
+
+        def announced() -> None:
+            try:
+                job()
+            finally:
+                done.set()
+
+        self._submit(0, announced)
+        while not self.inert and not done.wait(1.0):
+            if not self._is_alive():
+                self._drain()
+
+    def tell_once(self, key: object, message: str) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            self._tell(message)
+
+    def fail(self, what: str, where: object, error: BaseException) -> None:
+        """One clear sentence for the first fault of a kind; the rest of that kind is only counted."""
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+            advice = (
+                "free some space" if error.errno == errno.ENOSPC else "check the path and its permissions"
+            )
+            self.tell_once(
+                (what, error.errno),
+                f"msprobe cannot write {what} in {where}: {reason}. Training goes on without it; "
+                f"{advice}, or choose another dump_path.",
+            )
+        else:
+            trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            self.tell_once(
+                (what, type(error)), f"msprobe failed inside while writing {what} in {where}:\n{trace}"
+            )
+
+    def opened(self, sink: Sink) -> None:
+        self._open[id(sink)] = sink
+
+    def closed(self, sink: Sink) -> None:
+        self._open.pop(id(sink), None)
+
+    def close(self) -> None:
+        """Finishes every open writer and ends the thread. Called at process exit."""
+        if self.inert:
+            return
+        self.run(self._finish_all)
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(10.0)
+        self._thread, self._stopping = None, False
+
+    def become_inert(self) -> None:
+        """In a forked child: the parent's queue is the parent's; nothing is written from here."""
+        self.inert = True
+        self.pending.clear()
+        self._queue.clear()
+        self._open.clear()
+        self._changed = threading.Condition()
+        self._thread = None
+
+    def _is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _submit(self, cost: int, job: Optional[Job]) -> None:
+        if self.inert:
+            self.pending.clear()
+            return
+        with self._changed:
+            self._take_pending()
+            if not self._is_alive() and not self._start():
+                self._drain()
+            while self._queued and self._queued + cost > self.limit and self._is_alive():
+                self._changed.wait(1.0)
+            if job is not None:
+                self._queue.append((cost, job))
+                self._queued += cost
+            self._changed.notify_all()
+        if not self._is_alive():
+            self._drain()
+
+    def _start(self) -> bool:
+        self._thread = threading.Thread(target=self._loop, name="msprobe-writer", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter is ending and starts no threads any more
+            self._thread = None
+        return self._thread is not None
+
+    def _take_pending(self) -> None:
+        pop, push = self.pending.popleft, self._queue.append
+        for _ in range(len(self.pending)):
+            line = pop()
+            last = line[-1]
+            cost = LINE_COST + len(last) if isinstance(last, str) else LINE_COST
+            push((cost, line))
+            self._queued += cost
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._take_pending()
+                if not self._queue:
+                    if self._stopping:
+                        return
+                    self._changed.wait(PERIOD if self._open else None)
+                    self._take_pending()
+            self._drain()
+
+    def _drain(self) -> None:
+        """Does everything queued, then puts all lines into their files."""
+        done = 0
+        while True:
+            with self._changed:
+                self._queued -= done
+                if done:
+                    self._changed.notify_all()
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
+            if not batch:
+                break
+            done = 0
+            for position, (cost, item) in enumerate(batch):
+                batch[position] = (0, None)
+                self._do(item)
+                done += cost
+                if cost > LINE_COST << 8:
+                    self._release(done)
+                    done = 0
+                item = None
+            self._write_lines()
+
+    def _release(self, done: int) -> None:
+        with self._changed:
+            self._queued -= done
+            self._changed.notify_all()
+
+    def _do(self, item: Any) -> None:
+        try:
+            if isinstance(item, tuple):
+                item[0].take_line(item)
+            else:
+                item()
+        except Exception as error:
+            self.fail("a record", "the dump directory", error)
+
+    def _finish_all(self) -> None:
+        for sink in list(self._open.values()):
+            sink.finish_now()
+
+    def _write_lines(self) -> None:
+        for sink in list(self._open.values()):
+            sink.write_lines()
+
+
+def _at_exit(reference: weakref.ref[Worker]) -> None:
+    worker = reference()
+    if worker is not None:
+        worker.close()
+
+
+def _in_forked_child() -> None:
+    for worker in list(_workers):
+        worker.become_inert()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)

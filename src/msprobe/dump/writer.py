@@ -1,0 +1,223 @@
+"""What collecting calls to write one rank directory of one step.
+
+Every method returns at once and never raises: lines are appended to the worker's deque, a tensor's
+bytes go into its bounded queue, and the worker thread renders, writes, links and makes the json files.
+The worker handles things in the order in which they were said, so a tensor file is complete before
+the line that names it is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Optional, Union
+
+from msprobe.dump import archive, journal, layout
+from msprobe.dump.archive import archive_older_run
+from msprobe.dump.journal import Head
+from msprobe.dump.results import write_results
+from msprobe.dump.store import TensorStore
+from msprobe.dump.tensors import Payload
+from msprobe.dump.worker import BATCH, Worker
+
+__all__ = ["Finished", "Head", "Payload", "RankWriter", "Worker", "archive_older_run"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What one rank directory holds when it is finished; `errors` counts what could not be written."""
+
+    records: int = 0
+    tensors: int = 0
+    links: int = 0
+    bytes: int = 0
+    errors: int = 0
+
+
+class RankWriter:
+    """Writes one (step, rank) directory. May go on after `finish`: the json files are then made again."""
+
+    def __init__(self, directory: Path, head: Head, worker: Worker) -> None:
+        self.directory = directory
+        self.head = head
+        self._worker = worker
+        self._pending = worker.pending
+        self._lines: list[str] = []
+        self._fd: Optional[int] = None
+        self._broken = False
+        self._finished: Optional[Finished] = None
+        self._errors = 0
+        self._store = TensorStore(directory / layout.TENSORS, self._fail)
+        worker.submit(0, self._open)
+
+    def begin(self, call: int, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None:
+        """A call was entered. `text`: its members as JSON without braces."""
+        pending = self._pending
+        pending.append((self, journal.begin_line, call, name, parent, stack, text))
+        if len(pending) >= BATCH:
+            self._worker.hand_over()
+
+    def end(self, call: int, text: str) -> None:
+        """It returned; its record is the begin's members and these."""
+        pending = self._pending
+        pending.append((self, journal.end_line, call, text))
+        if len(pending) >= BATCH:
+            self._worker.hand_over()
+
+    def drop(self, call: int) -> None:
+        """It ended without a record."""
+        self._add(journal.drop_line, call)
+
+    def record(self, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None:
+        """A record with one event."""
+        pending = self._pending
+        pending.append((self, journal.record_line, name, parent, stack, text))
+        if len(pending) >= BATCH:
+            self._worker.hand_over()
+
+    def debug(self, name: str, text: str) -> None:
+        """An entry of debug.json; `text` is a whole JSON value."""
+        self._add(journal.debug_line, name, text)
+
+    def stack(self, number: int, frames: Union[Sequence[str], Callable[[], Sequence[str]]]) -> None:
+        """A distinct stack; a callable is called on the writer thread, where source lines may be read."""
+        self._add(journal.stack_line, number, frames)
+
+    def tensor(self, name: str, payload: Payload) -> str:
+        """Saves a tensor; returns the `data_name` for its record. Repeated content becomes a hard link."""
+        file_name = layout.tensor_file_name(name, payload.suffix)
+        self._worker.submit(payload.nbytes, lambda: self._store.save(name, file_name, payload))
+        return file_name
+
+    def link(self, name: str, existing_data_name: str) -> str:
+        """Gives a file of this directory a second name."""
+        file_name = layout.tensor_file_name(name, Path(existing_data_name).suffix)
+        self._worker.submit(0, lambda: self._store.link(name, file_name, existing_data_name))
+        return file_name
+
+    def error(self, name: str, text: str) -> None:
+        """A fault of ours at one record: appended to dump_error_info.log with the time."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._worker.submit(0, lambda: self._append_error(f"{stamp} {name}\n{text.rstrip()}\n\n"))
+
+    def run_header(self, run: Mapping[str, Any]) -> None:
+        """run.json, from a mapping that the caller does not change afterwards."""
+        self._worker.submit(0, lambda: self._write_run(run))
+
+    def flush(self) -> None:
+        """Everything said so far has been given to the operating system when this returns."""
+        self._worker.run(self.write_lines)
+
+    def finish(self) -> Finished:
+        """Waits for the queue and makes the json files out of the journal."""
+        self._worker.run(self.finish_now)
+        return self._finished or Finished()
+
+    def _add(self, *line: Any) -> None:
+        pending = self._pending
+        pending.append((self, *line))
+        if len(pending) >= BATCH:
+            self._worker.hand_over()
+
+    # From here on: the writer thread.
+
+    def _open(self) -> None:
+        try:
+            archive.set_aside(self.directory, self._worker.tell_once)
+            layout.make_directory(self.directory)
+            path = self.directory / layout.JOURNAL
+            self._fd = layout.open_file(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+            layout.write_all(self._fd, journal.head_line(self.head).encode())
+        except OSError as error:
+            self._break(error)
+        self._worker.opened(self)
+
+    def take_line(self, line: tuple[Any, ...]) -> None:
+        if self._broken:
+            self._errors += 1
+            return
+        text = line[1](*line[2:])
+        if text.find("\n") != len(text) - 1:  # white space between JSON tokens; in a string it is escaped
+            text = text[:-1].replace("\n", " ") + "\n"
+        self._lines.append(text)
+        if self._finished is not None:
+            self._resume()
+
+    def write_lines(self) -> None:
+        if not self._lines or self._fd is None:
+            return
+        text = "".join(self._lines)
+        count = len(self._lines)
+        self._lines.clear()
+        try:
+            layout.write_all(self._fd, text.encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            self._errors += count
+            self._break(error)
+
+    def finish_now(self) -> None:
+        self.write_lines()
+        records = 0
+        if self._fd is not None or self._finished is not None:
+            try:
+                found = journal.scan_file(self.directory / layout.JOURNAL)
+                records = len(found.records) + len(found.debugs)
+                for trouble in found.troubles():
+                    self._worker.tell_once((self.directory, trouble), f"{self.directory}: {trouble}.")
+                write_results(self.directory, found)
+            except OSError as error:
+                self._fail("the json files", error)
+        self._close()
+        kept = self._store.counts
+        self._finished = Finished(records, kept.files, kept.links, kept.bytes, self._errors)
+        self._worker.closed(self)
+
+    def _resume(self) -> None:
+        """Lines after a finish: the json files no longer tell everything, the journal does."""
+        self._finished = None
+        try:
+            for name in layout.RESULTS:
+                (self.directory / name).unlink(missing_ok=True)
+            if not self._broken:
+                path = str(self.directory / layout.JOURNAL)
+                self._fd = layout.open_file(path, os.O_WRONLY | os.O_APPEND)
+        except OSError as error:
+            self._break(error)
+        self._worker.opened(self)
+
+    def _write_run(self, run: Mapping[str, Any]) -> None:
+        try:
+            layout.write_file(self.directory / layout.RUN, json.dumps(run, indent=1, default=str).encode())
+        except OSError as error:
+            self._fail(layout.RUN, error)
+
+    def _append_error(self, text: str) -> None:
+        try:
+            path = str(self.directory / layout.ERRORS)
+            fd = layout.open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            try:
+                layout.write_all(fd, text.encode("utf-8", "backslashreplace"))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._fail(layout.ERRORS, error)
+
+    def _fail(self, what: str, error: BaseException) -> None:
+        self._errors += 1
+        self._worker.fail(what, self.directory, error)
+
+    def _break(self, error: OSError) -> None:
+        self._broken = True
+        self._lines.clear()
+        self._worker.fail("the journal", self.directory, error)
+        self._errors += 1
+
+    def _close(self) -> None:
+        self._store.close()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
