@@ -1,6 +1,7 @@
 """Configuration: config.json and constructor arguments in, one typed `Settings` out.
 
-A bad configuration gives one error that lists every problem. Standard library only: loading settings imports no framework.
+A bad configuration gives one error that lists every problem. Standard library only:
+loading settings imports no framework.
 """
 
 from msprobe.config.errors import ConfigError, Problem

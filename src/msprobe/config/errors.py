@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _SHOWN = 80
+_LISTED = 100
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where, what was found, what is expected and, if it can be guessed, what was meant."""
+    """One thing that is wrong: where, what was found, what is expected, and what was probably meant."""
 
     path: str
     found: str
@@ -25,13 +26,16 @@ class Problem:
 
 
 class ConfigError(ValueError):
-    """Raised for any configuration that cannot be used. `problems` holds each, in the order of the file."""
+    """Raised for any configuration that cannot be used: all `problems`, of which the text lists up to 100."""
 
     def __init__(self, source: str, problems: Iterable[Problem]) -> None:
         self.source = source
         self.problems: tuple[Problem, ...] = tuple(problems)
         count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__("\n".join([f"{source}: {count}", *(f"  - {problem}" for problem in self.problems)]))
+        lines = [f"  - {problem}" for problem in self.problems[:_LISTED]]
+        if len(self.problems) > _LISTED:
+            lines.append(f"  - and {len(self.problems) - _LISTED} more")
+        super().__init__("\n".join([f"{source}: {count}", *lines]))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, tuple[Problem, ...]]]:
         return type(self), (self.source, self.problems)

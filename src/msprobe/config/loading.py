@@ -1,7 +1,7 @@
-"""From JSON values and constructor arguments to `Settings`: read every value, ask every rule, build or refuse.
+"""From JSON values and constructor arguments to `Settings`: read all values, ask all rules, build or refuse.
 
-The section of the chosen task is applied. Those of other tasks may be there, as in the packaged file: their keys
-and values are checked, the rules and the hints about keys without effect are not.
+The section of the chosen task is applied. Those of other tasks may be there, as in the packaged file: their
+keys and values are checked, the rules and the hints about keys without effect are not.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from msprobe.config.errors import ConfigError, Problem, found, nearest, show
-from msprobe.config.kinds import MOST_NUMBERS
+from msprobe.config.kinds import MOST_NUMBERS, Words
 from msprobe.config.read import Members, read
 from msprobe.config.rules import Situation, modes_of, problems_of
-from msprobe.config.schema import COMMON, FOREIGN, LEVELS, SECTIONS, Key
+from msprobe.config.schema import COMMON, FOREIGN, LEVELS, PYTORCH, SECTIONS, Key, place_of
 from msprobe.config.settings import SECTION_TYPES, Settings
 
 _COMMON = {key.name: key for key in COMMON}
@@ -39,6 +39,9 @@ def load(
     """
     modes = modes_of(framework, graph_mode)
     source, document = read(config_path)
+    if not isinstance(document, dict):
+        expected = f"allowed: an object, {{ ... }}, with keys such as {show('task')}"
+        raise ConfigError(source, [Problem("top level", found(document), expected)])
     given = {"task": task, "dump_path": _as_text(dump_path), "level": level, "step": _as_list(step)}
     loading = _Loading(modes, {name: value for name, value in given.items() if value is not None})
     loading.read_document(document)
@@ -63,15 +66,12 @@ class _Loading:
         self.strays: dict[str, list[str]] = {}
         self.unread: dict[str, set[str]] = {"": set()}
 
-    def read_document(self, document: object) -> None:
-        if not isinstance(document, dict):
-            expected = "allowed: an object, { ... }, with keys such as " + show("task")
-            self.problems.append(Problem("top level", found(document), expected))
-            return
+    def read_document(self, document: dict[str, object]) -> None:
         self._repeated(document, "")
         for name, value in document.items():
             if name in _COMMON:
-                self.paths[name] = name
+                if not _unset(value):
+                    self.paths[name] = name
                 self._read(_COMMON[name], value, name, self.common, self.unread[""])
             elif name in _SECTIONS:
                 self._read_section(name, value)
@@ -171,27 +171,28 @@ class _Loading:
 
     def _hints(self, task: str, level: str, section: dict[str, Any]) -> None:
         """Known keys that were given and do nothing here, told rather than refused."""
-        place = self.modes[0] if len(self.modes) == 1 else "MindSpore"
         keys = [(key, key.name, self.common) for key in COMMON]
         keys += [(key, f"{task}.{key.name}", self.sections.get(task, {})) for key in SECTIONS[task]]
         for key, path, given in keys:
-            if key.name not in given:
+            lets_all_through = isinstance(key.kind, Words) and given.get(key.name) == (key.kind.alone,)
+            if key.name not in given or lets_all_through:
                 continue
             if not set(key.modes) & set(self.modes) or (key.levels != LEVELS and level not in key.levels):
                 self.warnings.append(
-                    f"{path} has no effect on {place} at level {level}: it acts {key.where()}"
+                    f"{path} has no effect on {place_of(self.modes)} at level {level}: it acts {key.where()}"
                 )
             elif key.switch and not section[key.switch]:
                 self.warnings.append(f"{path} has no effect while {task}.{key.switch} is false")
         for name in self.strays.get(task, ()):
             homes = [other for other in _SECTIONS if name in _SECTIONS[other]]
-            reason = f"it is a key of {', '.join(homes)}" if homes else FOREIGN["*"][name]
-            self.warnings.append(f"{task}.{name} has no effect in msprobe: {reason}")
-        if self.common.get("enable_dataloader") and "PyTorch" in self.modes:
+            reason = f": it is a key of {', '.join(homes)}" if homes else f" in msprobe: {FOREIGN['*'][name]}"
+            self.warnings.append(f"{task}.{name} has no effect{reason}")
+        if self.common.get("enable_dataloader") and PYTORCH in self.modes:
             self.warnings.append(
                 "enable_dataloader is deprecated: use start(), stop() and step(), or `msprobe run`"
             )
-        if section.get("nfs_path") and section.get("port"):
+        online = section.get("online_run_ut") or section.get("is_online")
+        if online and section["nfs_path"] and section["port"]:
             self.warnings.append(f"{task}.host and {task}.port have no effect: {task}.nfs_path wins")
 
 

@@ -58,17 +58,19 @@ def _text(source: str, path: Path) -> str:
         return ConfigError(source, [Problem("file", what, remedy)])
 
     try:
-        info = path.stat()
-        if stat.S_ISDIR(info.st_mode):
-            raise refuse("this is a directory", "name the config.json in it")
-        if not stat.S_ISREG(info.st_mode):
-            raise refuse("this is not a regular file", "name a JSON file")
-        with path.open("rb") as stream:
-            data = stream.read(LARGEST_FILE + 1)
+        mode = path.stat().st_mode
+        data = b""
+        if stat.S_ISREG(mode):
+            with path.open("rb") as stream:
+                data = stream.read(LARGEST_FILE + 1)
     except FileNotFoundError:
         raise refuse("there is no such file", f"check the path (working directory: {_cwd()})") from None
     except (OSError, ValueError) as error:
         raise refuse(f"it cannot be read ({error})", "check the path and its permissions") from None
+    if stat.S_ISDIR(mode):
+        raise refuse("this is a directory", "name the config.json in it")
+    if not stat.S_ISREG(mode):
+        raise refuse("this is not a regular file", "name a JSON file")
     if len(data) > LARGEST_FILE:
         raise refuse(
             f"it is larger than {LARGEST_FILE} bytes", "a configuration has a few hundred: check the path"
@@ -106,7 +108,7 @@ def _at(text: str, position: int, what: str, remedy: str) -> Problem:
 
 
 def _syntax(text: str, error: json.JSONDecodeError) -> Problem:
-    """Python versions word and place these differently: look at the text, so that our messages never change."""
+    """Python versions word and place these differently: look at the text, so that ours never change."""
     position = error.pos
     rest = text[position:].lstrip()
     before = text[:position].rstrip()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from msprobe.config.errors import Problem, found, one_of, show
-from msprobe.config.schema import DYNAMIC, EAGER, GRAPH, MATRIX, MINDSPORE, PYTORCH, SUMMARY_MODES
+from msprobe.config.schema import DYNAMIC, EAGER, GRAPH, MATRIX, MINDSPORE, PYTORCH, SUMMARY_MODES, place_of
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a rule may look at: all values by key, with defaults in place, and what each is called in messages."""
+    """What a rule may look at: all values by key, defaults in place, and what each is called in messages."""
 
     modes: tuple[str, ...]
     task: str
@@ -37,7 +37,7 @@ class Situation:
 
     @property
     def place(self) -> str:
-        return self.modes[0] if len(self.modes) == 1 else "MindSpore"
+        return place_of(self.modes)
 
     @property
     def graph_only(self) -> bool:

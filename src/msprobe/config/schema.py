@@ -33,6 +33,11 @@ LEVELS = ("L0", "L1", "L2", "mix", "debug")
 COLLECTING = ("L0", "L1", "L2", "mix")
 
 
+def place_of(modes: tuple[str, ...]) -> str:
+    """Some modes as people call them."""
+    return "MindSpore" if modes == MINDSPORE else " and ".join(modes)
+
+
 @dataclass(frozen=True)
 class Key:
     """One key: how it is read, its default, and where it acts."""
@@ -46,7 +51,7 @@ class Key:
 
     def where(self) -> str:
         """Where this key acts, for people."""
-        places = " and ".join(self.modes) if self.modes != MODES else ""
+        places = place_of(self.modes) if self.modes != MODES else ""
         levels = f"at level {', '.join(self.levels)}" if self.levels != LEVELS else ""
         return " ".join(part for part in (places and f"on {places}", levels) if part)
 
