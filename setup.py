@@ -1,18 +1,30 @@
-"""Builds the statistics kernel. Everything else is in pyproject.toml.
+"""Builds the statistics kernel and the kernel that compares tensors. Everything else is in pyproject.toml.
 
 The extension is optional: without a compiler the installation still succeeds and `msprobe.stats`
-falls back to its Python twin.
+falls back to its Python twin, which says so.
 """
 
 from setuptools import Extension, setup
+
+STATS = "src/msprobe/stats"
 
 setup(
     ext_modules=[
         Extension(
             "msprobe.stats._kernel",
-            sources=["src/msprobe/stats/_kernel.c"],
+            sources=[f"{STATS}/_kernel.c", f"{STATS}/core.c", f"{STATS}/crc32.c"],
+            depends=[f"{STATS}/{name}.h" for name in ("core", "layout", "loops", "finish")],
+            # No fast-math, and no fused multiply-add that one CPU has and another has not.
+            extra_compile_args=["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-pthread"],
+            extra_link_args=["-pthread"],
+            libraries=["m"],
+            optional=True,
+        ),
+        Extension(
+            "msprobe.compare._pairs",
+            sources=["src/msprobe/compare/_pairs.c"],
             extra_compile_args=["-O3", "-fno-math-errno"],
             optional=True,
-        )
+        ),
     ]
 )

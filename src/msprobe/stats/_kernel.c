@@ -1,0 +1,267 @@
+/* msprobe.stats._kernel: the statistics kernel for Python. result.py and _kernel.pyi say what it returns.
+
+   The result is a Stats (a tuple subclass) made by tuple.__new__: as cheap as a tuple, and one type for both backends. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+#include "core.h"
+
+#define RELEASE_BYTES (16 << 10) /* less work than this is shorter than handing over the interpreter lock */
+
+static PyTypeObject *stats_type;
+
+static int read_sizes(PyObject *tuple, const char *what, int64_t *to, Py_ssize_t *length) {
+    if (!PyTuple_Check(tuple)) {
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple, not %.100s", what, Py_TYPE(tuple)->tp_name);
+        return -1;
+    }
+    *length = PyTuple_GET_SIZE(tuple);
+    if (*length > MP_MAX_DIMS) {
+        PyErr_SetString(PyExc_ValueError, mp_error(MP_BAD_DIMS));
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < *length; i++) {
+        to[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+        if (to[i] == -1 && PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+static int read_int(PyObject *object, long *to) {
+    *to = PyLong_AsLong(object);
+    return *to == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* The arguments of measure and render: ptr, code, shape, strides, want[, threads]. */
+static int run(const char *name, PyObject *const *args, Py_ssize_t nargs, unsigned *want, mp_result *result) {
+    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS], bytes = 1;
+    Py_ssize_t ndim, nstrides;
+    long code, flags, threads = 0;
+    int status;
+    if (nargs < 5 || nargs > 6) {
+        PyErr_Format(PyExc_TypeError, "%s takes 5 or 6 positional arguments, got %zd", name, nargs);
+        return -1;
+    }
+    void *memory = PyLong_AsVoidPtr(args[0]);
+    if (!memory && PyErr_Occurred())
+        return -1;
+    if (read_int(args[1], &code) || read_sizes(args[2], "shape", shape, &ndim) ||
+        read_sizes(args[3], "strides", strides, &nstrides) || read_int(args[4], &flags) ||
+        (nargs == 6 && read_int(args[5], &threads)))
+        return -1;
+    if (ndim != nstrides || code < 0 || code >= MP_CODES || flags < 0 || flags > 0xff) {
+        status = ndim != nstrides ? MP_BAD_DIMS : code < 0 || code >= MP_CODES ? MP_BAD_CODE : MP_BAD_WANT;
+        PyErr_SetString(PyExc_ValueError, mp_error(status));
+        return -1;
+    }
+    *want = (unsigned)flags;
+    threads = threads < 0 ? 0 : threads > 64 ? 64 : threads;
+    for (Py_ssize_t i = 0; i < ndim && bytes < RELEASE_BYTES; i++)
+        if (shape[i] > 0 && __builtin_mul_overflow(bytes, shape[i], &bytes))
+            bytes = RELEASE_BYTES;
+    if (bytes >= RELEASE_BYTES / (int64_t)mp_itemsize((int)code)) {
+        Py_BEGIN_ALLOW_THREADS
+        status = mp_measure(memory, (int)code, (int)ndim, shape, strides, *want, (int)threads, result);
+        Py_END_ALLOW_THREADS
+    } else {
+        status = mp_measure(memory, (int)code, (int)ndim, shape, strides, *want, (int)threads, result);
+    }
+    if (status == MP_OK)
+        return 0;
+    if (status == MP_NO_MEMORY)
+        PyErr_NoMemory();
+    else
+        PyErr_SetString(PyExc_ValueError, mp_error(status));
+    return -1;
+}
+
+static PyObject *none(void) {
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *extreme(const mp_result *r, double f, int64_t i, uint64_t u) {
+    switch (r->kind) {
+    case MP_KIND_BOOL:
+        return PyBool_FromLong((long)i);
+    case MP_KIND_INT:
+        return PyLong_FromLongLong(i);
+    case MP_KIND_UINT:
+        return PyLong_FromUnsignedLongLong(u);
+    case MP_KIND_FLOAT:
+        return PyFloat_FromDouble(f);
+    }
+    return none();
+}
+
+static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    mp_result r;
+    unsigned want;
+    (void)module;
+    if (run("measure", args, nargs, &want, &r))
+        return NULL;
+    PyObject *items[11] = {
+        extreme(&r, r.max, r.imax, r.umax),
+        extreme(&r, r.min, r.imin, r.umin),
+        r.kind == MP_KIND_NONE ? none() : PyFloat_FromDouble(r.mean),
+        r.kind <= MP_KIND_BOOL ? none() : PyFloat_FromDouble(r.norm),
+        PyLong_FromLongLong(r.nan),
+        PyLong_FromLongLong(r.posinf),
+        PyLong_FromLongLong(r.neginf),
+        PyLong_FromLongLong(r.zero),
+        PyLong_FromLongLong(r.count),
+        want & MP_CRC ? PyLong_FromUnsignedLong(r.crc) : none(),
+        want & MP_XOR ? PyLong_FromUnsignedLongLong(r.xor64) : none(),
+    };
+    PyObject *plain = PyTuple_New(11), *packed = NULL, *result = NULL;
+    for (int i = 0; i < 11; i++) {
+        if (!plain || !items[i]) {
+            for (int k = i; k < 11; k++)
+                Py_XDECREF(items[k]);
+            goto done;
+        }
+        PyTuple_SET_ITEM(plain, i, items[i]);
+    }
+    packed = PyTuple_Pack(1, plain);
+    if (packed)
+        result = PyTuple_Type.tp_new(stats_type, packed, NULL);
+done:
+    Py_XDECREF(packed);
+    Py_XDECREF(plain);
+    return result;
+}
+
+/* Appends a number as Python's json writes it. Every text is shorter than 32 bytes. */
+static char *put_double(char *to, double value) {
+    if (value != value)
+        return to + sprintf(to, "NaN");
+    if (value - value != 0)
+        return to + sprintf(to, value > 0 ? "Infinity" : "-Infinity");
+    char *text = PyOS_double_to_string(value, 'r', 0, Py_DTSF_ADD_DOT_0, NULL);
+    if (!text)
+        return NULL;
+    size_t length = strlen(text);
+    memcpy(to, text, length);
+    PyMem_Free(text);
+    return to + length;
+}
+
+static char *put_extreme(char *to, const mp_result *r, double f, int64_t i, uint64_t u) {
+    switch (r->kind) {
+    case MP_KIND_BOOL:
+        return to + sprintf(to, i ? "true" : "false");
+    case MP_KIND_INT:
+        return to + sprintf(to, "%lld", (long long)i);
+    case MP_KIND_UINT:
+        return to + sprintf(to, "%llu", (unsigned long long)u);
+    case MP_KIND_FLOAT:
+        return put_double(to, f);
+    }
+    return to + sprintf(to, "null");
+}
+
+static char *put_figure(char *to, bool exists, double value) {
+    return exists ? put_double(to, value) : to + sprintf(to, "null");
+}
+
+#define PUT_KEY(text) (memcpy(end, text, sizeof text - 1), end += sizeof text - 1)
+
+static PyObject *fragment(const mp_result *r) {
+    char text[256], *end = text;
+    PUT_KEY("\"Max\": ");
+    if (!(end = put_extreme(end, r, r->max, r->imax, r->umax)))
+        return NULL;
+    PUT_KEY(", \"Min\": ");
+    if (!(end = put_extreme(end, r, r->min, r->imin, r->umin)))
+        return NULL;
+    PUT_KEY(", \"Mean\": ");
+    if (!(end = put_figure(end, r->kind != MP_KIND_NONE, r->mean)))
+        return NULL;
+    PUT_KEY(", \"Norm\": ");
+    if (!(end = put_figure(end, r->kind > MP_KIND_BOOL, r->norm)))
+        return NULL;
+    return PyUnicode_FromStringAndSize(text, end - text);
+}
+
+static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    mp_result r;
+    unsigned want;
+    char text[24];
+    (void)module;
+    if (run("render", args, nargs, &want, &r))
+        return NULL;
+    if ((want & (MP_CRC | MP_XOR)) == (MP_CRC | MP_XOR)) {
+        PyErr_SetString(PyExc_ValueError, "render writes one digest: ask for CRC or XOR, not both");
+        return NULL;
+    }
+    PyObject *members = want & MP_STATS ? fragment(&r) : PyUnicode_FromStringAndSize("", 0);
+    PyObject *digest;
+    if (want & MP_CRC)
+        digest = PyUnicode_FromStringAndSize(text, sprintf(text, "%08x", (unsigned)r.crc));
+    else if (want & MP_XOR)
+        digest = PyUnicode_FromStringAndSize(text, sprintf(text, "0x%016llx", (unsigned long long)r.xor64));
+    else
+        digest = none();
+    PyObject *bad = PyLong_FromLongLong(r.nan + r.posinf + r.neginf), *result = NULL;
+    if (members && digest && bad)
+        result = PyTuple_Pack(3, members, digest, bad);
+    Py_XDECREF(members);
+    Py_XDECREF(digest);
+    Py_XDECREF(bad);
+    return result;
+}
+
+static PyObject *crc32(PyObject *module, PyObject *args) {
+    Py_buffer data;
+    unsigned long value = 0;
+    uint32_t crc;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*|k:crc32", &data, &value))
+        return NULL;
+    if (data.len >= RELEASE_BYTES) {
+        Py_BEGIN_ALLOW_THREADS
+        crc = mp_crc32((uint32_t)value, data.buf, (size_t)data.len);
+        Py_END_ALLOW_THREADS
+    } else {
+        crc = mp_crc32((uint32_t)value, data.buf, (size_t)data.len);
+    }
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+static PyObject *select_level(PyObject *module, PyObject *level) {
+    long wanted;
+    (void)module;
+    if (read_int(level, &wanted))
+        return NULL;
+    return PyUnicode_FromString(mp_level_name(mp_select(wanted > 9 ? 9 : wanted < 0 ? 0 : (int)wanted)));
+}
+
+static PyMethodDef methods[] = {
+    {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL, "Statistics of the tensor at an address."},
+    {"render", (PyCFunction)(void (*)(void))render, METH_FASTCALL, "The same as JSON members, a digest, NaN + inf."},
+    {"crc32", crc32, METH_VARARGS, "zlib.crc32."},
+    {"select", select_level, METH_O, "Limit the CPU instructions used; returns the level in use."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernel", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__kernel(void) {
+    PyObject *results = PyImport_ImportModule("msprobe.stats.result");
+    if (!results)
+        return NULL;
+    PyObject *type = PyObject_GetAttrString(results, "Stats");
+    Py_DECREF(results);
+    if (!type || !PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
+        Py_XDECREF(type);
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ImportError, "msprobe.stats.result.Stats is no tuple");
+        return NULL;
+    }
+    stats_type = (PyTypeObject *)type;
+    mp_init();
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,57 @@
+/* The statistics kernel without Python: what _kernel.c calls, and what the cross-compiled test calls. */
+#ifndef MSPROBE_CORE_H
+#define MSPROBE_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MP_TILE 4096          /* elements looked at together, in the first-level cache */
+#define MP_CHUNK (1 << 18)    /* elements summed apart: the unit of threads, the same whatever their number */
+#define MP_MAX_DIMS 64
+#define MP_THREAD_BYTES (4 << 20) /* below this much memory a thread costs more than it saves */
+
+enum { MP_STATS = 1, MP_CRC = 2, MP_XOR = 4, MP_LOW_PRECISION = 8 };
+
+/* The codes of dtypes.py. */
+enum {
+    MP_BOOL, MP_INT8, MP_INT16, MP_INT32, MP_INT64, MP_UINT8, MP_UINT16, MP_UINT32, MP_UINT64,
+    MP_FLOAT16, MP_BFLOAT16, MP_FLOAT32, MP_FLOAT64,
+    MP_E4M3FN, MP_E5M2, MP_E4M3FNUZ, MP_E5M2FNUZ, MP_E8M0FNU,
+    MP_COMPLEX32, MP_COMPLEX64, MP_COMPLEX128, MP_CODES
+};
+
+enum { MP_OK, MP_BAD_CODE, MP_BAD_WANT, MP_BAD_DIMS, MP_BAD_SHAPE, MP_BAD_SIZE, MP_BAD_ADDRESS, MP_NO_MEMORY };
+
+/* Which members of mp_result hold the extremes. */
+enum { MP_KIND_NONE, MP_KIND_BOOL, MP_KIND_INT, MP_KIND_UINT, MP_KIND_FLOAT };
+
+typedef struct {
+    int kind;
+    double max, min, mean, norm;
+    int64_t imax, imin;   /* MP_KIND_INT, MP_KIND_BOOL */
+    uint64_t umax, umin;  /* MP_KIND_UINT */
+    int64_t nan, posinf, neginf, zero, count;
+    uint32_t crc;
+    uint64_t xor64;
+} mp_result;
+
+/* Once, before anything else. */
+void mp_init(void);
+
+/* Limits the instructions used from now on (0: portable); returns the level that is in use. */
+int mp_select(int level);
+const char *mp_level_name(int level);
+
+/* Strides count elements. `memory` holds every element they reach. Returns MP_OK or one of the errors. */
+int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides,
+               unsigned want, int threads, mp_result *out);
+const char *mp_error(int status);
+size_t mp_itemsize(int code);
+
+/* zlib's CRC-32, and the CRC of two texts from theirs and the second one's length. */
+void mp_crc32_init(void);
+void mp_crc32_select(int level);
+uint32_t mp_crc32(uint32_t crc, const void *data, size_t size);
+uint32_t mp_crc32_combine(uint32_t first, uint32_t second, uint64_t second_size);
+
+#endif

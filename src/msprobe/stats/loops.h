@@ -1,0 +1,180 @@
+/* The loops over one tile, written once and compiled for each level of the CPU's instructions.
+
+   core.c includes this file with TARGET (a function attribute) and SUFFIX set. No loop needs -ffast-math:
+   extremes are found among integers that sort as the floats do, sums run in sixteen fixed lanes of float64.
+   So the result does not depend on the level, and a float sum that is not finite is what reveals NaN and inf. */
+
+#define JOIN2(a, b) a##b
+#define JOIN(a, b) JOIN2(a, b)
+#define NAME(stem) JOIN(stem, SUFFIX)
+
+#define ADD_LANES(LOAD8)                                                                          \
+    v8d s0 = {0}, s1 = {0}, q0 = {0}, q1 = {0};                                                   \
+    int64_t i = 0;                                                                                \
+    for (; i + 16 <= n; i += 16) {                                                                \
+        v8d a = __builtin_convertvector(*(const LOAD8 *)(x + i), v8d);                            \
+        v8d b = __builtin_convertvector(*(const LOAD8 *)(x + i + 8), v8d);                        \
+        s0 += a;                                                                                  \
+        s1 += b;                                                                                  \
+        q0 += a * a;                                                                              \
+        q1 += b * b;                                                                              \
+    }                                                                                             \
+    s0 += s1;                                                                                     \
+    q0 += q1;                                                                                     \
+    for (int lane = 0; i < n; i++, lane = (lane + 1) & 7) {                                       \
+        double a = (double)x[i];                                                                  \
+        s0[lane] += a;                                                                            \
+        q0[lane] += a * a;                                                                        \
+    }                                                                                             \
+    double sum = ((s0[0] + s0[1]) + (s0[2] + s0[3])) + ((s0[4] + s0[5]) + (s0[6] + s0[7]));       \
+    double squares = ((q0[0] + q0[1]) + (q0[2] + q0[3])) + ((q0[4] + q0[5]) + (q0[6] + q0[7]))
+
+#define FLOAT_TILE(STEM, T, BITS, LOAD8, MAGNITUDE, INF)                                          \
+    TARGET static void NAME(STEM)(const void *data, int64_t n, tile_result *out) {                \
+        const T *x = data;                                                                        \
+        const BITS *bits = data;                                                                  \
+        BITS low = MAGNITUDE, high = -MAGNITUDE - 1, zero = 0;                                    \
+        for (int64_t i = 0; i < n; i++) {                                                         \
+            BITS b = bits[i], key = b ^ ((b >> (sizeof(T) * 8 - 1)) & MAGNITUDE);                 \
+            low = key < low ? key : low;                                                          \
+            high = key > high ? key : high;                                                       \
+            zero += (b & MAGNITUDE) == 0;                                                         \
+        }                                                                                         \
+        ADD_LANES(LOAD8);                                                                         \
+        *out = (tile_result){.sum = sum, .squares = squares, .low = low, .high = high, .zero = zero}; \
+        if (!__builtin_isfinite(sum)) {                                                           \
+            BITS nan = 0, posinf = 0, neginf = 0;                                                 \
+            for (int64_t j = 0; j < n; j++) {                                                     \
+                BITS b = bits[j];                                                                 \
+                nan += (b & MAGNITUDE) > INF;                                                     \
+                posinf += b == INF;                                                               \
+                neginf += b == (INF | (-MAGNITUDE - 1));                                          \
+            }                                                                                     \
+            out->nan = nan;                                                                       \
+            out->posinf = posinf;                                                                 \
+            out->neginf = neginf;                                                                 \
+        }                                                                                         \
+    }
+
+FLOAT_TILE(tile_f32, float_any, int32_any, v8f_any, INT32_MAX, INT32_C(0x7f800000))
+FLOAT_TILE(tile_f64, double_any, int64_any, v8d_any, INT64_MAX, INT64_C(0x7ff0000000000000))
+
+/* 64-bit integers are summed by halves, so that a tile cannot overflow; FLIP makes unsigned ones sort as signed. */
+#define INT_TILE(STEM, T, LOAD8, WIDE, FLIP)                                                      \
+    TARGET static void NAME(STEM)(const void *data, int64_t n, tile_result *out) {                \
+        const T *x = data;                                                                        \
+        T low = x[0], high = x[0];                                                                \
+        int64_t zero = 0;                                                                         \
+        WIDE top = 0, bottom = 0;                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                         \
+            T v = x[i];                                                                           \
+            low = v < low ? v : low;                                                              \
+            high = v > high ? v : high;                                                           \
+            zero += v == 0;                                                                       \
+            if (sizeof(T) == 8) {                                                                 \
+                top += (WIDE)v >> 32;                                                             \
+                bottom += (WIDE)(uint32_t)v;                                                      \
+            } else {                                                                              \
+                bottom += v;                                                                      \
+            }                                                                                     \
+        }                                                                                         \
+        ADD_LANES(LOAD8);                                                                         \
+        (void)sum;                                                                                \
+        *out = (tile_result){.squares = squares, .zero = zero,                                    \
+                             .total = (int128)top * ((int128)1 << 32) + (int128)bottom,           \
+                             .low = (int64_t)((uint64_t)low ^ FLIP), .high = (int64_t)((uint64_t)high ^ FLIP)}; \
+    }
+
+INT_TILE(tile_i32, int32_any, v8i32_any, int64_t, 0)
+INT_TILE(tile_u32, uint32_any, v8u32_any, uint64_t, 0)
+INT_TILE(tile_i64, int64_any, v8i64_any, int64_t, 0)
+INT_TILE(tile_u64, uint64_any, v8u64_any, uint64_t, FLIP_TOP)
+
+TARGET static void NAME(tile_bool)(const void *data, int64_t n, tile_result *out) {
+    const uint8_t *x = data;
+    int32_t zero = 0;
+    for (int64_t i = 0; i < n; i++)
+        zero += x[i] == 0;
+    *out = (tile_result){.zero = zero};
+}
+
+/* Narrow types become float32, exactly; complex ones the magnitude in float64. */
+#define WIDEN(STEM, T, EXPRESSION)                                                                \
+    TARGET static void NAME(STEM)(const void *data, void *to, int64_t n) {                        \
+        const T *x = data;                                                                        \
+        float *y = to;                                                                            \
+        for (int64_t i = 0; i < n; i++)                                                           \
+            y[i] = EXPRESSION;                                                                    \
+    }
+
+WIDEN(widen_i8, int8_t, (float)x[i])
+WIDEN(widen_u8, uint8_t, (float)x[i])
+WIDEN(widen_i16, int16_any, (float)x[i])
+WIDEN(widen_u16, uint16_any, (float)x[i])
+WIDEN(widen_f16, uint16_any, float_of_half(x[i]))
+WIDEN(widen_bf16, uint16_any, float_of_bits((uint32_t)x[i] << 16))
+WIDEN(widen_e4m3fn, uint8_t, float8_values[0][x[i]])
+WIDEN(widen_e5m2, uint8_t, float8_values[1][x[i]])
+WIDEN(widen_e4m3fnuz, uint8_t, float8_values[2][x[i]])
+WIDEN(widen_e5m2fnuz, uint8_t, float8_values[3][x[i]])
+WIDEN(widen_e8m0fnu, uint8_t, float8_values[4][x[i]])
+
+#define MAGNITUDES(STEM, T, VALUE)                                                                \
+    TARGET static void NAME(STEM)(const void *data, void *to, int64_t n) {                        \
+        const T *x = data;                                                                        \
+        double *y = to;                                                                           \
+        for (int64_t i = 0; i < n; i++) {                                                         \
+            double re = VALUE(x[2 * i]), im = VALUE(x[2 * i + 1]);                                \
+            y[i] = sqrt(re * re + im * im);                                                       \
+        }                                                                                         \
+    }
+
+MAGNITUDES(widen_c32, uint16_any, float_of_half)
+MAGNITUDES(widen_c64, float_any, (double))
+
+TARGET static void NAME(widen_c128)(const void *data, void *to, int64_t n) {
+    const double_any *x = data;
+    double *y = to;
+    for (int64_t i = 0; i < n; i++) {
+        double re = x[2 * i], im = x[2 * i + 1], square = re * re + im * im;
+        if (square >= 0x1p-900 && square <= 0x1p1000)
+            y[i] = sqrt(square);
+        else
+            y[i] = re != re || im != im ? (double)NAN : hypot(re, im);
+    }
+}
+
+static const route NAME(routes)[MP_CODES] = {
+    [MP_BOOL] = {NULL, NAME(tile_bool)},
+    [MP_INT8] = {NAME(widen_i8), NAME(tile_f32)},
+    [MP_INT16] = {NAME(widen_i16), NAME(tile_f32)},
+    [MP_INT32] = {NULL, NAME(tile_i32)},
+    [MP_INT64] = {NULL, NAME(tile_i64)},
+    [MP_UINT8] = {NAME(widen_u8), NAME(tile_f32)},
+    [MP_UINT16] = {NAME(widen_u16), NAME(tile_f32)},
+    [MP_UINT32] = {NULL, NAME(tile_u32)},
+    [MP_UINT64] = {NULL, NAME(tile_u64)},
+    [MP_FLOAT16] = {NAME(widen_f16), NAME(tile_f32)},
+    [MP_BFLOAT16] = {NAME(widen_bf16), NAME(tile_f32)},
+    [MP_FLOAT32] = {NULL, NAME(tile_f32)},
+    [MP_FLOAT64] = {NULL, NAME(tile_f64)},
+    [MP_E4M3FN] = {NAME(widen_e4m3fn), NAME(tile_f32)},
+    [MP_E5M2] = {NAME(widen_e5m2), NAME(tile_f32)},
+    [MP_E4M3FNUZ] = {NAME(widen_e4m3fnuz), NAME(tile_f32)},
+    [MP_E5M2FNUZ] = {NAME(widen_e5m2fnuz), NAME(tile_f32)},
+    [MP_E8M0FNU] = {NAME(widen_e8m0fnu), NAME(tile_f32)},
+    [MP_COMPLEX32] = {NAME(widen_c32), NAME(tile_f64)},
+    [MP_COMPLEX64] = {NAME(widen_c64), NAME(tile_f64)},
+    [MP_COMPLEX128] = {NAME(widen_c128), NAME(tile_f64)},
+};
+
+#undef JOIN2
+#undef JOIN
+#undef NAME
+#undef ADD_LANES
+#undef FLOAT_TILE
+#undef INT_TILE
+#undef WIDEN
+#undef MAGNITUDES
+#undef TARGET
+#undef SUFFIX
