@@ -10,7 +10,6 @@ is there is moved away, except the directories of members that live.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -121,8 +120,7 @@ def _read_register(root: Path) -> dict[str, Member]:
 def _locked(root: Path) -> Iterator[None]:
     fd = layout.open_file(str(root / LOCK), os.O_RDWR | os.O_CREAT)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: go on, as alone as we are there
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        layout.lock(fd)
         yield
     finally:
         os.close(fd)

@@ -7,7 +7,9 @@ gets `~` and a hash of the whole name, and since no safe name holds `~` two name
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -115,6 +117,26 @@ def make_directory(path: Path) -> None:
 def open_file(name: str, flags: int, dir_fd: Optional[int] = None) -> int:
     """A file descriptor with our mode; never follows a symbolic link planted under our name."""
     return os.open(name, flags | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), FILE_MODE, dir_fd=dir_fd)
+
+
+def lock(fd: int, wait: bool = True) -> bool:
+    """Locks a file against other processes of ours; False where another has it and `wait` is False.
+
+    A file system without locks counts as locked: there is nobody to ask.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def unlock(fd: int) -> None:
+    """Also for children that inherited the descriptor in a fork and will never close it."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def write_all(fd: int, *parts: Any) -> int:

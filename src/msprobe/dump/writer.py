@@ -131,6 +131,7 @@ class RankWriter:
             layout.make_directory(self.directory)
             path = self.directory / layout.JOURNAL
             self._fd = layout.open_file(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+            layout.lock(self._fd)
             layout.write_all(self._fd, journal.head_line(self.head).encode())
         except OSError as error:
             self._break(error)
@@ -185,6 +186,7 @@ class RankWriter:
             if not self._broken:
                 path = str(self.directory / layout.JOURNAL)
                 self._fd = layout.open_file(path, os.O_WRONLY | os.O_APPEND)
+                layout.lock(self._fd)
         except OSError as error:
             self._break(error)
         self._worker.opened(self)
@@ -219,5 +221,6 @@ class RankWriter:
     def _close(self) -> None:
         self._store.close()
         if self._fd is not None:
+            layout.unlock(self._fd)
             os.close(self._fd)
             self._fd = None

@@ -1,0 +1,300 @@
+"""Opens a dump, whoever wrote it and however far it got.
+
+`open_dump` takes a dump root, a step directory, a rank directory or a dump.json: ours, or of either
+generation of the field's tool. A rank that a crash (or a run that still goes on) left as a journal
+reads the same as a finished one, and says so through `unfinished`. Everything is read when first asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.dump import journal, layout
+from msprobe.dump.errors import DumpError
+
+__all__ = ["Dump", "DumpError", "RankDump", "items", "leaves", "open_dump"]
+
+Record = dict[str, Any]
+_FLAGS = ("is_recompute", "unfinished")
+_LISTED = {"input_args": "input", "input": "input", "output": "output"}
+
+
+@dataclass(frozen=True)
+class Dump:
+    """The rank directories of a dump, ordered by step and rank; `empty` lists those with nothing in them."""
+
+    path: Path
+    ranks: list[RankDump]
+    empty: list[Path] = field(default_factory=list)
+
+    @property
+    def steps(self) -> list[Optional[int]]:
+        return list(dict.fromkeys(rank.step for rank in self.ranks))
+
+
+@dataclass(frozen=True)
+class RankDump:
+    """One process in one step. `rank` is None without ranks; `kind` is graph, pynative or None."""
+
+    path: Path
+    step: Optional[int] = None
+    rank: Optional[int] = None
+    kind: Optional[str] = None
+
+    @property
+    def label(self) -> str:
+        """How a report names it: `step0/rank1`."""
+        names = [self.path.name] if self.step is None else [layout.step_name(self.step), self.path.name]
+        return "/".join([self.kind, *names] if self.kind else names)
+
+    @property
+    def unfinished(self) -> bool:
+        """True where only a journal tells what was recorded: the run crashed, or still goes on."""
+        return self._scan is not None
+
+    @functools.cached_property
+    def troubles(self) -> list[str]:
+        """Sentences about what is damaged or was left out in the journal that was read, if one was."""
+        return self._scan.troubles() if self._scan is not None else []
+
+    @functools.cached_property
+    def head(self) -> dict[str, Any]:
+        """task, level, framework, dump_data_dir."""
+        if self._scan is not None:
+            if not self._scan.head:
+                raise DumpError(
+                    f"{self.path} holds a journal without its first line; nothing can be read from it."
+                )
+            return {key: self._scan.head.get(key) for key in ("task", "level", "framework", "dump_data_dir")}
+        return {key: value for key, value in self._main.items() if key != "data"}
+
+    @functools.cached_property
+    def records(self) -> dict[str, Record]:
+        """Every record by its name, in completion order."""
+        if self._scan is not None:
+            found = self._scan
+            return {
+                _name(name): _parse(found.body(entry), self.path) for name, entry in found.records.items()
+            }
+        if not (self.path / layout.DUMP).exists():
+            return {}
+        return _data(self._main, self.path / layout.DUMP)
+
+    @functools.cached_property
+    def debug(self) -> dict[str, Any]:
+        """The entries of debug.json; empty where there is none."""
+        if self._scan is not None:
+            found = self._scan
+            return {_name(name): _parse(found.text(span), self.path) for name, span in found.debugs.items()}
+        file = self.path / layout.DEBUG
+        return _data(_read_object(file), file) if file.exists() else {}
+
+    @functools.cached_property
+    def stacks(self) -> dict[str, list[str]]:
+        """The frames of every name that has some, innermost first."""
+        if self._scan is not None:
+            frames = {n: _parse(self._scan.text(span), self.path) for n, span in self._scan.stacks.items()}
+            used = ((_name(name), entry.stack) for name, entry in self._scan.records.items())
+            return {name: frames[stack] for name, stack in used if stack is not None and stack in frames}
+        file = self.path / layout.STACK
+        return _stacks(_read_object(file), file) if file.exists() else {}
+
+    @functools.cached_property
+    def construct(self) -> dict[str, Optional[str]]:
+        """The parent of every name; empty at L1."""
+        if self._scan is not None:
+            if self._scan.head.get("level") == "L1" or not self._scan.head.get("extra_info", True):
+                return {}
+            return {_name(name): json.loads(entry.parent) for name, entry in self._scan.records.items()}
+        file = self.path / layout.CONSTRUCT
+        if not file.exists():
+            return {}
+        return {name: up if isinstance(up, str) else None for name, up in _read_object(file).items()}
+
+    @functools.cached_property
+    def run(self) -> dict[str, Any]:
+        """run.json, the header of the run; empty where there is none, as in other tools' dumps."""
+        file = self.path / layout.RUN
+        return _read_object(file) if file.exists() else {}
+
+    def tensor_path(self, data_name: str) -> Path:
+        """The file of a `data_name`, which comes from a file and so is checked to be a plain name."""
+        if not isinstance(data_name, str) or not layout.is_plain_file_name(data_name):
+            raise DumpError(
+                f"{self.path} names {data_name!r} as a tensor file, which is not a plain file name."
+            )
+        return self.path / layout.TENSORS / data_name
+
+    def tensor(self, data_name: str, mmap: bool = True) -> Any:
+        """The saved tensor as a numpy array; read-only and page by page with `mmap`."""
+        from msprobe.dump import tensors
+
+        return tensors.load(self.tensor_path(data_name), mmap)
+
+    @functools.cached_property
+    def _main(self) -> dict[str, Any]:
+        file = self.path / layout.DUMP
+        return _read_object(file if file.exists() else self.path / layout.DEBUG)
+
+    @functools.cached_property
+    def _scan(self) -> Optional[journal.Scan]:
+        """The journal, where the json files have not been made from it yet."""
+        file = self.path / layout.JOURNAL
+        if (self.path / layout.DUMP).exists() or not file.exists():
+            return None
+        try:
+            found = journal.scan_file(file, check=True)
+        except OSError as error:
+            raise DumpError(f"{file} cannot be read: {error.strerror or error}.") from None
+        finished = found.head.get("level") == "debug" and (self.path / layout.DEBUG).exists()
+        return None if finished else found
+
+
+def open_dump(path: Path) -> Dump:
+    """The dump at a path; raises DumpError, in one sentence, where there is none."""
+    path = Path(path)
+    if path.is_file():
+        if path.name not in (*layout.RESULTS, layout.JOURNAL):
+            raise DumpError(f"{path} is not a dump: give a dump directory, or the {layout.DUMP} in one.")
+        path = path.parent
+    if not path.is_dir():
+        raise DumpError(f"{path} does not exist.")
+    try:
+        found = _find(path)
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
+    ranks = [rank for rank in found if _has_dump(rank.path)]
+    empty = [rank.path for rank in found if not _has_dump(rank.path)]
+    if not ranks:
+        if empty:
+            raise DumpError(f"{path} is an empty dump: {empty[0]} holds neither {layout.DUMP} nor a journal.")
+        raise DumpError(
+            f"{path} is not a dump: it holds no step directory, {layout.DUMP} or {layout.JOURNAL}."
+        )
+    return Dump(path, ranks, empty)
+
+
+def items(record: Record) -> Iterator[tuple[str, Any]]:
+    """The tensors and scalars of a record, each with its slot: `input.0`, `input.key`, `parameters.weight`.
+
+    None stays None. What is neither input, output nor parameters is a parameter's gradient.
+    """
+    for key, value in record.items():
+        if key in _FLAGS:
+            continue
+        if key in _LISTED:
+            slot = _LISTED[key]
+            yield from (
+                leaves(slot, value)
+                if isinstance(value, (list, dict)) and not _is_leaf(value)
+                else [(f"{slot}.0", value)]
+            )
+        elif key in ("input_kwargs", "parameters"):
+            yield from leaves("input" if key == "input_kwargs" else key, value)
+        else:
+            alone = isinstance(value, list) and len(value) == 1
+            yield from leaves(f"parameters_grad.{key}", value[0] if alone else value)
+
+
+def leaves(slot: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Walks a nested value: lists add `.i`, dicts `.key`."""
+    if isinstance(value, list):
+        for position, one in enumerate(value):
+            yield from leaves(f"{slot}.{position}", one)
+    elif isinstance(value, dict) and not _is_leaf(value):
+        for key, one in value.items():
+            yield from leaves(f"{slot}.{key}", one)
+    else:
+        yield slot, value
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)
+
+
+def _find(path: Path) -> list[RankDump]:
+    if _has_dump(path):
+        kind = path.parent.parent.name
+        step, rank = layout.parse_step(path.parent.name), layout.parse_rank(path.name)
+        return [
+            RankDump(path, step, rank, kind if kind in layout.MODE_PARENTS and step is not None else None)
+        ]
+    found = _ranks_in(path, path.parent.name)
+    for base in (path, *(path / name for name in layout.MODE_PARENTS)):
+        if base.is_dir():
+            for child in base.iterdir():
+                if layout.parse_step(child.name) is not None and child.is_dir():
+                    found += _ranks_in(child, base.name)
+    return sorted(found, key=_order)
+
+
+def _ranks_in(step_dir: Path, above: str) -> list[RankDump]:
+    step = layout.parse_step(step_dir.name)
+    kind = above if above in layout.MODE_PARENTS and step is not None else None
+    inside = (child for child in step_dir.iterdir() if layout.is_rank_name(child.name) and child.is_dir())
+    return [RankDump(child, step, layout.parse_rank(child.name), kind) for child in inside]
+
+
+def _order(found: RankDump) -> tuple[Any, ...]:
+    rank = -1 if found.rank is None else found.rank
+    return (found.kind or "", -1 if found.step is None else found.step, rank, found.path.name)
+
+
+def _has_dump(path: Path) -> bool:
+    return any((path / name).is_file() for name in (layout.DUMP, layout.DEBUG, layout.JOURNAL))
+
+
+def _name(quoted: str) -> str:
+    return str(json.loads(quoted))
+
+
+def _parse(text: bytes, where: Path) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DumpError(f"{where / layout.JOURNAL} holds a damaged record ({error}).") from None
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_bytes())
+    except OSError as error:
+        raise DumpError(f"{file} cannot be read: {error.strerror or error}.") from None
+    except json.JSONDecodeError as error:
+        journal_too = (file.parent / layout.JOURNAL).exists()
+        advice = f" Run `msprobe recover {file.parent}` to make it again." if journal_too else ""
+        raise DumpError(f"{file} is not JSON: line {error.lineno}, {error.msg}.{advice}") from None
+    except (ValueError, RecursionError) as error:
+        raise DumpError(f"{file} is not JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise DumpError(f"{file} holds no JSON object at its top.")
+    return value
+
+
+def _data(value: dict[str, Any], file: Path) -> dict[str, Any]:
+    data = value.get("data")
+    if not isinstance(data, dict):
+        raise DumpError(f'{file} is not a dump: it has no "data" object.')
+    if file.name == layout.DUMP:
+        wrong = next((name for name, record in data.items() if not isinstance(record, dict)), None)
+        if wrong is not None:
+            raise DumpError(f"{file}: the record {wrong!r} is not a JSON object.")
+    return data
+
+
+def _stacks(value: dict[str, Any], file: Path) -> dict[str, list[str]]:
+    """`{"0": [[names], [frames]]}`, or the oldest form, `{name: [frames]}`."""
+    found: dict[str, list[str]] = {}
+    for key, entry in value.items():
+        if not isinstance(entry, list):
+            raise DumpError(f"{file}: the entry {key!r} is not a list.")
+        if len(entry) == 2 and all(isinstance(part, list) for part in entry):
+            found.update((name, entry[1]) for name in entry[0] if isinstance(name, str))
+        else:
+            found[key] = [str(frame) for frame in entry]
+    return found

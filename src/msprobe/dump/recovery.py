@@ -1,0 +1,57 @@
+"""Finishes in place what a crash left: the json files are made from the journal, damage is left out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msprobe.dump import journal, layout
+from msprobe.dump.errors import DumpError
+from msprobe.dump.results import write_results
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What was made for one rank directory, and the sentences a person should read about it."""
+
+    path: Path
+    records: int
+    unfinished: int
+    troubles: list[str] = field(default_factory=list)
+
+
+def recover(rank_dir: Path) -> Recovered:
+    """Makes dump.json and the others; raises DumpError where that cannot be done."""
+    file = rank_dir / layout.JOURNAL
+    if is_being_written(file):
+        raise DumpError(f"{rank_dir} is still being written by a running process; let it end first.")
+    try:
+        found = journal.scan_file(file, check=True)
+        if not found.head:
+            raise DumpError(f"{file} has lost its first line, which says what kind of dump it is.")
+        write_results(rank_dir, found)
+        for directory in (rank_dir, rank_dir / layout.TENSORS):
+            for left in directory.glob(".*.tmp"):
+                with contextlib.suppress(OSError):
+                    left.unlink()
+    except OSError as error:
+        raise DumpError(f"{rank_dir} cannot be recovered: {error.strerror or error}.") from None
+    unfinished = sum(entry.unfinished for entry in found.records.values())
+    troubles = found.troubles()
+    if found.torn:
+        troubles.append("the last line was cut short by the crash and left out")
+    return Recovered(rank_dir, len(found.records) + len(found.debugs), unfinished, troubles)
+
+
+def is_being_written(file: Path) -> bool:
+    """Whether a living writer holds the journal: it keeps a lock on it."""
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not layout.lock(fd, wait=False)
+    finally:
+        os.close(fd)
