@@ -1,0 +1,159 @@
+"""`msprobe convert`: Ascend's asynchronous dump files to npy, bin or pt, without Ascend."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from msprobe.graphdump.convert import Outcome
+
+HELP = "asynchronous dump files of Ascend to npy, bin or pt"
+EPILOG = """example:
+  msprobe convert -d dump/rank_0 -out ./output -f NCHW -t npy
+  writes {file}.{input|output}.{i}.{AxBxC}.npy; files that failed are in output/convert_failed_file_list.txt
+exit code: 0 all converted, 1 some failed, 2 nothing could be converted"""
+FORMATS = ("NCHW", "NHWC", "HWCN", "NCDHW", "NDHWC", "DHWCN", "ND")
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    numbers = text.strip("()[] ").replace("x", ",").split(",")
+    try:
+        shape = tuple(int(number) for number in numbers if number.strip())
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape; write 30,1024,17,17")
+    return shape
+
+
+def _index(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an index; write a number from 0")
+    return int(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("-d", "--dump-path", type=Path, required=True, metavar="FILE|DIR", help="the dump")
+    parser.add_argument(
+        "-out", "--output-path", type=Path, required=True, metavar="DIR", help="where to write"
+    )
+    parser.add_argument(
+        "-f", "--format", choices=FORMATS, help="convert the layout and cut the padding; default: as stored"
+    )
+    parser.add_argument("-t", "--type", choices=("npy", "bin", "pt"), default="npy", help="default: npy")
+    parser.add_argument(
+        "-s",
+        "--shape",
+        type=_shape,
+        help="the original shape, where the file has none: 30,1024,17,17",
+    )
+    parser.add_argument(
+        "-i", "--input", type=_index, action="append", metavar="N", help="only this input; may be repeated"
+    )
+    parser.add_argument(
+        "-o", "--output", type=_index, action="append", metavar="N", help="only this output; may be repeated"
+    )
+    parser.add_argument(
+        "--layout",
+        choices=("flat", "sync"),
+        default="flat",
+        help="sync: directories and names that the graph verbs read (npy only); default: flat",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.graphdump.convert import FAILED_LIST, Request, convert_all, plan
+
+    if args.layout == "sync" and args.type != "npy":
+        return _refuse(f"--layout sync writes npy files; it cannot be used with -t {args.type}")
+    if not args.dump_path.exists():
+        return _refuse(f"{args.dump_path} does not exist")
+    jobs = plan(args.dump_path, args.output_path, args.layout == "sync")
+    if not jobs:
+        return _refuse(f"{args.dump_path} holds no asynchronous dump file (they have no suffix)")
+    request = Request(
+        target=args.format,
+        kind=args.type,
+        shape=args.shape,
+        inputs=frozenset(args.input) if args.input else None,
+        outputs=frozenset(args.output) if args.output else None,
+        sync_names=args.layout == "sync",
+    )
+    try:
+        args.output_path.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        return _refuse(f"{args.output_path} cannot be made: {error.strerror}")
+    outcomes = list(_with_progress(convert_all(jobs, request), len(jobs)))
+    failed = [outcome for outcome in outcomes if outcome.errors]
+    _write_failed_list(args.output_path / FAILED_LIST, failed)
+    if args.json:
+        _print_json(outcomes)
+    else:
+        _print_text(outcomes, args.output_path / FAILED_LIST)
+    if not failed:
+        return 0
+    return 1 if any(outcome.written for outcome in outcomes) else 2
+
+
+def _refuse(message: str) -> int:
+    print(f"msprobe convert: {message}", file=sys.stderr)
+    return 2
+
+
+def _with_progress(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+    """The outcomes, with a bar on the terminal once it has taken two seconds."""
+    if not sys.stderr.isatty():
+        yield from outcomes
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    started = time.monotonic()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("converting", total=total, visible=False)
+        for outcome in outcomes:
+            progress.update(bar, advance=1, visible=time.monotonic() - started > 2)
+            yield outcome
+
+
+def _write_failed_list(path: Path, failed: Sequence[Outcome]) -> None:
+    """One line a failed file: its path, a tab, the reason. An older list does not outlive a clean run."""
+    if not failed:
+        path.unlink(missing_ok=True)
+        return
+    lines = (f"{outcome.source}\t{'; '.join(outcome.errors)}\n" for outcome in failed)
+    path.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
+    path.chmod(0o640)
+
+
+def _print_json(outcomes: Sequence[Outcome]) -> None:
+    rows = [
+        {
+            "file": str(outcome.source),
+            "written": [str(path) for path in outcome.written],
+            "errors": outcome.errors,
+            "notes": outcome.notes,
+        }
+        for outcome in outcomes
+    ]
+    print(json.dumps(rows, indent=2))
+
+
+def _print_text(outcomes: Sequence[Outcome], failed_list: Path) -> None:
+    written = sum(len(outcome.written) for outcome in outcomes)
+    failed = sum(bool(outcome.errors) for outcome in outcomes)
+    print(f"{len(outcomes)} files: {written} tensors written, {failed} files failed")
+    for outcome in outcomes:
+        for text in (*outcome.errors, *outcome.notes):
+            print(f"  {outcome.source.name}: {text}", file=sys.stderr)
+    if failed:
+        print(f"the failed files are listed in {failed_list}", file=sys.stderr)

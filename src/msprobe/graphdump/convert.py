@@ -1,0 +1,228 @@
+"""Asynchronous dump files to files that everything reads: one directory tree in, one out.
+
+A file that cannot be read, or a tensor in it that cannot be converted, is reported and the rest goes on.
+Output names come from the input's file name, never from what is inside: nothing is written outside `out`.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from msprobe.dump.tensors import Payload, encode
+from msprobe.graphdump import layout, names
+from msprobe.graphdump.async_file import AsyncFile, AsyncFileError, Slot
+from msprobe.graphdump.datatypes import mindspore_token
+
+FAILED_LIST = "convert_failed_file_list.txt"
+KINDS = ("npy", "bin", "pt")
+_OTHER_FILES = {".npy", ".pt", ".bin", ".csv", ".json", ".ir", ".pb", ".txt", ".dot", ".log"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. `inputs`/`outputs`: the wanted indices; both None means everything."""
+
+    target: Optional[str] = None
+    kind: str = "npy"
+    shape: Optional[tuple[int, ...]] = None
+    inputs: Optional[frozenset[int]] = None
+    outputs: Optional[frozenset[int]] = None
+    sync_names: bool = False
+
+    def wants(self, slot: Slot) -> bool:
+        if self.inputs is None and self.outputs is None:
+            return True
+        wanted = {"input": self.inputs, "output": self.outputs}.get(slot.io)
+        return wanted is not None and slot.index in wanted
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file to convert: where it is, the name it stands for, and the directory its tensors go to."""
+
+    source: Path
+    name: str
+    directory: Path
+
+
+@dataclass
+class Outcome:
+    """What became of one file. It failed if there are `errors`, though other tensors may be in `written`."""
+
+    source: Path
+    written: list[Path] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def plan(source: Path, out: Path, sync_names: bool = False) -> list[Job]:
+    """The files to convert. A directory is walked; files with another format's suffix are not taken."""
+    if source.is_file():
+        original = names.read_mapping(source.parent).get(source.name, source.name)
+        return [Job(source, original, out)]
+    jobs: list[Job] = []
+    for folder, folders, files in os.walk(source):
+        folders.sort()
+        here = Path(folder)
+        taken = sorted(name for name in files if Path(name).suffix.lower() not in _OTHER_FILES)
+        if not taken or out.resolve() == here.resolve() != source.resolve():
+            continue
+        mapping = names.read_mapping(here)
+        relative = here.relative_to(source)
+        directory = out / (_sync_directory(relative) if sync_names else relative)
+        jobs += [
+            Job(here / name, mapping.get(name, name), directory)
+            for name in taken
+            if names.parse_tensor(mapping.get(name, name)) is None
+        ]
+    return jobs
+
+
+def convert_all(jobs: Sequence[Job], request: Request, workers: Optional[int] = None) -> Iterator[Outcome]:
+    """Convert every job, several at a time, and yield each outcome as it is due (in the order of `jobs`)."""
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+        yield from pool.map(lambda job: convert_file(job, request), jobs)
+
+
+def convert_file(job: Job, request: Request) -> Outcome:
+    """Convert the wanted tensors of one file. Never raises for what the file holds or for a disk's errors."""
+    outcome = Outcome(job.source)
+    try:
+        with AsyncFile(job.source) as file:
+            wanted = [slot for slot in file.slots if request.wants(slot)]
+            if not wanted:
+                outcome.errors.append(f"no such input or output; the file has {_present(file)}")
+            if file.unused_bytes:
+                outcome.notes.append(f"{file.unused_bytes} bytes after the last tensor belong to none")
+            for slot in wanted:
+                if slot.size == 0 and slot.shape.count(0) == 0:
+                    outcome.notes.append(f"{slot.name}: no data was dumped")
+                    continue
+                try:
+                    outcome.written.append(_write(file, slot, job, request, outcome))
+                except (AsyncFileError, layout.LayoutError, OSError) as error:
+                    outcome.errors.append(_reason(slot, error))
+    except (AsyncFileError, OSError) as error:
+        outcome.errors.append(error.strerror or str(error) if isinstance(error, OSError) else str(error))
+    return outcome
+
+
+def _present(file: AsyncFile) -> str:
+    return ", ".join(slot.name for slot in file.slots) or "no tensors"
+
+
+def _reason(slot: Slot, error: Exception) -> str:
+    text = str(error)
+    return text if text.startswith(slot.name) else f"{slot.name}: {text}"
+
+
+def _write(file: AsyncFile, slot: Slot, job: Job, request: Request, outcome: Outcome) -> Path:
+    array = file.array(slot)
+    source, layout_name = slot.format, slot.format
+    if request.target is not None and source != request.target:
+        original = request.shape or slot.original_shape
+        if source in layout.BLOCKED or source == "FRACTAL_NZ":
+            layout_name = request.target
+            if slot.sub_format > 1:
+                raise layout.LayoutError(f"{source} in {slot.sub_format} groups is not supported")
+            if original is None:
+                outcome.notes.append(
+                    f"{slot.name}: no original shape, the padding is kept (give the shape with -s)"
+                )
+        array = layout.convert(array, source, request.target, original, slot.original_format)
+        if source in layout.PLAIN and array.ndim == len(request.target):
+            layout_name = request.target
+    elif request.shape is not None:
+        array = _reshaped(array, request.shape)
+    kind = slot.type
+    if request.kind == "npy":
+        array = array.astype(kind.saved, copy=False)
+    name = _output_name(job, slot, array.shape, layout_name, request)
+    job.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+    if len(os.fsencode(name)) > names.LONGEST:
+        name = _register_long_name(job.directory, name)
+    _save(job.directory / name, array, request.kind)
+    return job.directory / name
+
+
+def _reshaped(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    try:
+        return array.reshape(shape)
+    except ValueError:
+        raise layout.LayoutError(f"the stored shape {array.shape} cannot be read as {shape}") from None
+
+
+def _output_name(job: Job, slot: Slot, shape: tuple[int, ...], layout_name: str, request: Request) -> str:
+    if request.sync_names:
+        operator = names.parse_async(job.name)
+        if operator is None:
+            raise AsyncFileError(
+                f"the file name {job.name!r} is not an operator's: --layout sync cannot name it"
+            )
+        stem = f"{operator.type}.{operator.name}.{operator.task}.{operator.stream}.{operator.timestamp}"
+        return f"{stem}.{slot.name}.{layout_name}.{mindspore_token(slot.type)}.{request.kind}"
+    dtype = f".{slot.type.name}" if request.kind == "bin" else ""
+    return f"{job.name}.{slot.name}.{names.shape_token(shape)}{dtype}.{request.kind}"
+
+
+_mapping_lock = threading.Lock()
+
+
+def _register_long_name(directory: Path, name: str) -> str:
+    short = names.shortened(name)
+    with _mapping_lock:
+        if names.read_mapping(directory).get(short) != name:
+            with open(directory / names.MAPPING, "a", newline="", encoding="utf-8", opener=_private) as file:
+                csv.writer(file, lineterminator="\n").writerow([short, name])
+    return short
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o640)
+
+
+def _save(path: Path, array: npt.NDArray[Any], kind: str) -> None:
+    """Write beside the name and rename: an interrupted run leaves no half-written tensor."""
+    descriptor, name = tempfile.mkstemp(prefix=".convert-", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            array = np.ascontiguousarray(array).reshape(array.shape)
+            if kind == "npy":
+                np.save(file, array, allow_pickle=False)
+            elif kind == "pt":
+                data = array.reshape(-1).view(np.uint8)
+                for part in encode(Payload(array.dtype.name, array.shape, data, "pt")):
+                    file.write(memoryview(cast(bytes, part)))
+            else:
+                array.tofile(file)
+            os.fchmod(file.fileno(), 0o640)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink()
+        raise
+
+
+_DEVICE_TREE = re.compile(r"(?:.*/)?(?P<rank>\d+)/(?P<net>[^/]+)/(?P<graph>\d+)/(?P<iteration>\d+)")
+
+
+def _sync_directory(relative: Path) -> Path:
+    """Where the graph verbs look for it: `{device}/{net}_graph_{g}/{g}/{iteration}` of old dumps and
+    `{time}/{device}/{model}/{id}/{iteration}` of acl dumps become `rank_{device}/{net}/{g}/{iteration}`."""
+    match = _DEVICE_TREE.fullmatch(relative.as_posix())
+    if match is None:
+        return relative
+    net = re.sub(rf"_graph_{match['graph']}$", "", match["net"])
+    return Path(f"rank_{match['rank']}") / net / match["graph"] / match["iteration"]

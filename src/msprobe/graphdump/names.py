@@ -1,0 +1,106 @@
+"""The grammar of file names in graph-mode dumps: the only place that knows it.
+
+Three generations of tensor names are read (without a data type token, with one, and what `convert` writes,
+where the shape stands in the place of the format), and the names of asynchronous files, with and without a
+stream id. Over-long names are replaced by a number; mapping.csv, in the same directory, has the original.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+LONGEST = 255
+MAPPING = "mapping.csv"
+
+_OPERATOR = r"(?P<type>[^.]+)\.(?P<name>.+?)\.(?P<task>\d+)(?:\.(?P<stream>\d+))?\.(?P<time>\d+)"
+_ASYNC = re.compile(_OPERATOR)
+_TENSOR = re.compile(
+    _OPERATOR
+    + r"\.(?P<io>input|output)\.(?P<slot>\d+)\.(?P<format>[^.]+)(?:\.(?P<dtype>[^.]+?))?(?P<suffix>\.npy)?"
+)
+_SHAPE = re.compile(r"(\d+(x\d+)*|scalar)")
+
+
+@dataclass(frozen=True)
+class OperatorName:
+    """The part of a file name that says which execution of which operator it belongs to.
+
+    `name` is as in the file: the scope's `/` and other separators have become `_`.
+    """
+
+    type: str
+    name: str
+    task: int
+    stream: int
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class TensorName:
+    """A tensor file's name, taken apart. `format` is empty where the name has a shape instead."""
+
+    operator: OperatorName
+    io: str
+    slot: int
+    format: str
+    dtype: str
+    is_npy: bool
+
+
+def _operator(match: re.Match[str]) -> OperatorName:
+    return OperatorName(
+        match["type"], match["name"], int(match["task"]), int(match["stream"] or 0), int(match["time"])
+    )
+
+
+def parse_async(name: str) -> Optional[OperatorName]:
+    """`{op_type}.{op_name}.{task}[.{stream}].{timestamp}`, or None."""
+    match = _ASYNC.fullmatch(name)
+    return _operator(match) if match else None
+
+
+def parse_tensor(name: str) -> Optional[TensorName]:
+    """`{operator}.{input|output}.{slot}.{format or shape}[.{dtype}].npy`, or the same without .npy (a raw
+    stream, which must then name its data type); None for anything else."""
+    match = _TENSOR.fullmatch(name)
+    if match is None or not (match["suffix"] or match["dtype"]):
+        return None
+    layout = "" if _SHAPE.fullmatch(match["format"]) else match["format"]
+    return TensorName(
+        _operator(match), match["io"], int(match["slot"]), layout, match["dtype"] or "", bool(match["suffix"])
+    )
+
+
+def as_in_file(full_name: str) -> str:
+    """An operator's full name as a file name spells it."""
+    return re.sub(r"[./\\ ]", "_", full_name)
+
+
+def shape_token(shape: tuple[int, ...]) -> str:
+    """30x1024x17x17; `scalar` for a tensor without dimensions."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def shortened(name: str) -> str:
+    """A name of 32 digits in place of one that no file system takes; the same name gives the same digits."""
+    digits = int.from_bytes(hashlib.sha256(name.encode()).digest(), "big") % 10**32
+    return f"{digits:032d}" + Path(name).suffix
+
+
+def read_mapping(directory: Path) -> dict[str, str]:
+    """mapping.csv of a directory: name on disk to original name. Empty without one; bad rows are left out."""
+    result: dict[str, str] = {}
+    try:
+        with (directory / MAPPING).open(newline="", encoding="utf-8", errors="replace") as file:
+            for row in csv.reader(file):
+                cells = [cell.strip() for cell in row]
+                if len(cells) >= 2 and cells[0] and cells[1] and not {"/", "\0"} & set(cells[1]):
+                    result[cells[0]] = cells[1]
+    except FileNotFoundError:
+        pass
+    return result

@@ -1,0 +1,276 @@
+"""Conversion of whole files and trees: names, types, failures, and input that means harm."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import struct
+from pathlib import Path
+
+import async_samples as samples
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from msprobe.graphdump.convert import Job, Request, convert_all, convert_file, plan
+from msprobe.graphdump.datatypes import TYPES
+
+NAME = "BNTrainingUpdate.Default_network-YoloWithLossCell_BNTrainingUpdate-op5489.137.1608983934774491"
+
+
+def conv_file() -> tuple[bytes, np.ndarray, np.ndarray]:
+    """One operator: a feature map in NC1HWC0, a weight in FRACTAL_Z, an int32 ND output."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 20, 3, 5)).astype(np.float16)
+    w = rng.standard_normal((18, 20, 3, 3)).astype(np.float16)
+    stored_x, stored_w = samples.lay_out_nc1hwc0(x), samples.lay_out_fractal_z(w)
+    data = samples.dump_file(
+        inputs=[
+            (samples.op_input(2, 3, stored_x.shape, stored_x.nbytes, x.shape), stored_x.tobytes()),
+            (samples.op_input(2, 4, stored_w.shape, stored_w.nbytes, w.shape), stored_w.tobytes()),
+        ],
+        outputs=[(samples.op_output(7, 2, (3,), 12), np.arange(3, dtype="<i4").tobytes())],
+    )
+    return data, x, w
+
+
+def converted(source: Path, out: Path, **request: object) -> list:
+    return list(convert_all(plan(source, out, bool(request.get("sync_names"))), Request(**request)))
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+def test_a_file_becomes_one_npy_a_tensor_named_after_it(tmp_path):
+    data, x, w = conv_file()
+    (tmp_path / NAME).write_bytes(data)
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", target="NCHW")
+    assert outcome.errors == outcome.notes == []
+    assert names_in(tmp_path / "out") == [
+        f"{NAME}.input.0.2x20x3x5.npy",
+        f"{NAME}.input.1.18x20x3x3.npy",
+        f"{NAME}.output.0.3.npy",
+    ]
+    for path, expected in zip(outcome.written, (x, w, np.arange(3, dtype=np.int32))):
+        loaded = np.load(path, allow_pickle=False)
+        assert loaded.dtype == expected.dtype
+        assert loaded.tobytes() == expected.tobytes()
+        assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_without_a_format_the_stored_layout_is_kept(tmp_path):
+    data, _, _ = conv_file()
+    (tmp_path / NAME).write_bytes(data)
+    converted(tmp_path / NAME, tmp_path / "out", inputs=frozenset({0}))
+    assert names_in(tmp_path / "out") == [f"{NAME}.input.0.2x2x3x5x16.npy"]
+
+
+@pytest.mark.parametrize("number", sorted(TYPES))
+def test_every_type_is_saved_as_something_that_numpy_loads(tmp_path, number):
+    kind = TYPES[number]
+    raw = np.random.default_rng(number).integers(0, 2, kind.bytes_of(16), np.uint8)
+    data = samples.dump_file(outputs=[(samples.op_output(number, 0, (16,), raw.size), raw.tobytes())])
+    (tmp_path / NAME).write_bytes(data)
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out")
+    loaded = np.load(outcome.written[0], allow_pickle=False)
+    expected = {"bfloat16": "float32", "int4": "int8", "uint1": "uint8"}.get(kind.name, kind.name)
+    assert loaded.dtype.name == ("float32" if "float8" in expected else expected)
+    if kind.name == "bfloat16" or "float8" in kind.name:
+        np.testing.assert_array_equal(loaded, raw.view(getattr(ml_dtypes, kind.name)).astype(np.float32))
+
+
+def test_bin_keeps_the_bytes_and_names_the_type(tmp_path):
+    values = np.array([1.5, -2.0], ml_dtypes.bfloat16)
+    data = samples.dump_file(outputs=[(samples.op_output(27, 2, (2,), 4), values.tobytes())])
+    (tmp_path / NAME).write_bytes(data)
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", kind="bin")
+    assert names_in(tmp_path / "out") == [f"{NAME}.output.0.2.bfloat16.bin"]
+    assert outcome.written[0].read_bytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("number", sorted(TYPES))
+def test_pt_files_are_what_torch_loads(tmp_path, number):
+    import torch
+
+    kind = TYPES[number]
+    raw = np.random.default_rng(number).integers(0, 2, kind.bytes_of(16), np.uint8)
+    data = samples.dump_file(outputs=[(samples.op_output(number, 0, (2, 8), raw.size), raw.tobytes())])
+    (tmp_path / NAME).write_bytes(data)
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", kind="pt")
+    assert outcome.errors == []
+    tensor = torch.load(outcome.written[0], weights_only=True)
+    expected = {"int4": "int8", "uint1": "uint8"}.get(kind.name, kind.name)
+    assert (str(tensor.dtype), tuple(tensor.shape)) == (f"torch.{expected}", (2, 8))
+    if kind.bits >= 8:
+        assert bytes(tensor.contiguous().view(torch.uint8).flatten().tolist()) == raw.tobytes()
+
+
+def test_one_bad_tensor_does_not_keep_the_others_from_being_written(tmp_path):
+    good = (samples.op_output(1, 2, (2,), 8), b"\0" * 8)
+    bad = (samples.op_output(1, 3, (2,), 8), b"\0" * 8)
+    (tmp_path / NAME).write_bytes(samples.dump_file(outputs=[bad, good]))
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", target="NCHW")
+    assert names_in(tmp_path / "out") == [f"{NAME}.output.1.2.npy"]
+    assert outcome.errors == ["output.0: NC1HWC0 has 5 dimensions, the stored shape (2,) has 1"]
+
+
+def test_a_tree_keeps_its_shape_and_leaves_other_files_alone(tmp_path):
+    data, _, _ = conv_file()
+    source = tmp_path / "dump"
+    for folder in ("rank_0/Net/0/0", "rank_1/Net/0/0"):
+        (source / folder).mkdir(parents=True)
+        (source / folder / NAME).write_bytes(data)
+        (source / folder / "statistic.csv").write_text("Op Type\n")
+    outcomes = converted(source, tmp_path / "out", target="NCHW", outputs=frozenset({0}))
+    assert [outcome.errors for outcome in outcomes] == [[], []]
+    assert names_in(tmp_path / "out") == [f"rank_{rank}/Net/0/0/{NAME}.output.0.3.npy" for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "folder", ["0/Net_graph_7/7/3", "20260101/0/Net/7/3", "rank_0/Net/7/3"], ids=["r1.5", "acl", "sync"]
+)
+def test_sync_layout_writes_names_and_directories_of_a_sync_dump(tmp_path, folder):
+    data, _, _ = conv_file()
+    (tmp_path / "dump" / folder).mkdir(parents=True)
+    (tmp_path / "dump" / folder / NAME).write_bytes(data)
+    converted(tmp_path / "dump", tmp_path / "out", target="NCHW", sync_names=True)
+    stem = NAME.replace(".137.", ".137.0.")
+    assert names_in(tmp_path / "out") == [
+        f"rank_0/Net/7/3/{stem}.input.0.NCHW.Float16.npy",
+        f"rank_0/Net/7/3/{stem}.input.1.NCHW.Float16.npy",
+        f"rank_0/Net/7/3/{stem}.output.0.ND.Int32.npy",
+    ]
+
+
+def test_names_too_long_for_a_file_are_mapped(tmp_path):
+    data, _, _ = conv_file()
+    name = "Conv2D." + "x" * 212 + ".1.1.1608983934774491"
+    (tmp_path / name).write_bytes(data)
+    (outcome,) = converted(tmp_path / name, tmp_path / "out", outputs=frozenset({0}), inputs=frozenset({1}))
+    assert outcome.errors == []
+    rows = (tmp_path / "out" / "mapping.csv").read_text().split()
+    assert [row.split(",")[1] for row in rows] == [f"{name}.input.1.18x2x16x16.npy"]
+    assert len(rows[0].split(",")[0]) == 36
+
+
+def test_a_mapped_input_name_is_used_for_the_outputs(tmp_path):
+    data, _, _ = conv_file()
+    (tmp_path / ("1" * 32)).write_bytes(data)
+    (tmp_path / "mapping.csv").write_text(f"{'1' * 32},{NAME}\n")
+    converted(tmp_path / ("1" * 32), tmp_path / "out", outputs=frozenset({0}))
+    assert names_in(tmp_path / "out") == [f"{NAME}.output.0.3.npy"]
+
+
+def test_a_mapping_that_points_elsewhere_is_not_followed(tmp_path):
+    data, _, _ = conv_file()
+    (tmp_path / ("1" * 32)).write_bytes(data)
+    (tmp_path / "mapping.csv").write_text(f"{'1' * 32},../../evil\n")
+    converted(tmp_path / ("1" * 32), tmp_path / "out", outputs=frozenset({0}))
+    assert names_in(tmp_path / "out") == [f"{'1' * 32}.output.0.3.npy"]
+
+
+def test_an_empty_slot_is_noted_and_padding_that_stays_is_noted(tmp_path):
+    stored = np.zeros((1, 1, 1, 1, 16), np.float16)
+    data = samples.dump_file(
+        inputs=[(samples.op_input(0, 2, (), 0), b"")],
+        outputs=[(samples.op_output(2, 3, stored.shape, stored.nbytes), stored.tobytes())],
+    )
+    (tmp_path / NAME).write_bytes(data + b"tail")
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", target="NCHW")
+    assert outcome.errors == []
+    assert outcome.notes == [
+        "4 bytes after the last tensor belong to none",
+        "input.0: no data was dumped",
+        "output.0: no original shape, the padding is kept (give the shape with -s)",
+    ]
+    converted(tmp_path / NAME, tmp_path / "out", target="NCHW", shape=(1, 9, 1, 1))
+    assert f"{NAME}.output.0.1x9x1x1.npy" in names_in(tmp_path / "out")
+
+
+def test_grouped_weights_are_refused_not_guessed(tmp_path):
+    stored = np.zeros((9, 1, 16, 16), np.float16)
+    described = samples.op_output(2, 4, stored.shape, stored.nbytes, (16, 16, 3, 3), sub_format=4)
+    (tmp_path / NAME).write_bytes(samples.dump_file(outputs=[(described, stored.tobytes())]))
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", target="NCHW")
+    assert outcome.errors == ["output.0: FRACTAL_Z in 4 groups is not supported"]
+
+
+@contextlib.contextmanager
+def at_most(megabytes: int):
+    """An address space that a huge allocation does not fit in."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + megabytes * 2**20, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+SEED = conv_file()[0]
+HEADER = struct.unpack("<Q", SEED[:8])[0] + 8
+mutations = st.lists(
+    st.tuples(st.sampled_from(["set", "insert", "delete"]), st.integers(0, HEADER + 8), st.integers(0, 255)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def mutated(changes: list[tuple[str, int, int]]) -> bytes:
+    data = bytearray(SEED)
+    for kind, at, value in changes:
+        if kind == "set":
+            data[at] = value
+        elif kind == "insert":
+            data.insert(at, value)
+        else:
+            del data[at]
+    return bytes(data)
+
+
+def outcome_is_clear(data: bytes, tmp_path: Path, request: Request) -> None:
+    source, out = tmp_path / NAME, tmp_path / "out"
+    source.write_bytes(data)
+    with at_most(512):
+        outcome = convert_file(Job(source, NAME, out), request)
+    assert outcome.written or outcome.errors or outcome.notes or len(data) > 8
+    assert all(error.strip() for error in outcome.errors)
+    assert {path.name for path in tmp_path.iterdir()} <= {NAME, "out"}
+    for path in outcome.written:
+        assert path.parent == out
+        np.load(path, allow_pickle=False)
+        path.unlink()
+    assert not list(out.iterdir()) if out.exists() else True
+
+
+@settings(max_examples=300, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(mutations, st.sampled_from([None, "NCHW", "HWCN", "ND", "NCDHW"]))
+def test_mutated_files_give_a_clear_outcome_and_nothing_else(tmp_path, changes, target):
+    outcome_is_clear(mutated(changes), tmp_path, Request(target=target))
+
+
+@settings(max_examples=150, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=400))
+def test_random_bytes_give_a_clear_outcome_and_nothing_else(tmp_path, data):
+    outcome_is_clear(data, tmp_path, Request(target="NCHW"))
+
+
+dimension = st.one_of(st.integers(0, 40), st.integers(0, 2**64 - 1))
+
+
+@settings(max_examples=200, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(0, 45),
+    st.integers(0, 45),
+    st.lists(dimension, max_size=7),
+    st.one_of(st.none(), st.lists(dimension, max_size=7)),
+    st.integers(0, 600),
+)
+def test_well_formed_messages_with_any_numbers_give_a_clear_outcome(
+    tmp_path, data_type, form, shape, original, size
+):
+    described = samples.op_output(data_type, form, shape, size, original)
+    outcome_is_clear(samples.dump_file(outputs=[(described, b"\1" * size)]), tmp_path, Request(target="NCHW"))
