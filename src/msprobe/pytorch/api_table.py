@@ -10,9 +10,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
-from typing import Any, Callable, NamedTuple, Optional
+from types import FunctionType, GetSetDescriptorType
+from typing import Any, Callable, Optional
 
 import torch
 import torch.nn.functional
@@ -42,9 +43,9 @@ alpha_dropout alpha_dropout_ bernoulli bernoulli_ binomial cauchy_ dropout dropo
 dropout3d exponential_ feature_alpha_dropout feature_alpha_dropout_ feature_dropout feature_dropout_
 fractional_max_pool2d fractional_max_pool2d_with_indices fractional_max_pool3d
 fractional_max_pool3d_with_indices geometric_ gru gumbel_softmax log_normal_ lstm
-multi_head_attention_forward multinomial native_dropout normal normal_ pca_lowrank poisson rand rand_like
+multi_head_attention_forward multinomial native_dropout normal normal_ poisson rand rand_like
 randint randint_like randn randn_like random_ randperm rnn_relu rnn_tanh rrelu rrelu_
-scaled_dot_product_attention svd_lowrank uniform_ _npu_dropout npu_dropout_with_add_softmax
+scaled_dot_product_attention uniform_ _npu_dropout npu_dropout_with_add_softmax
 npu_fusion_attention npu_fusion_attention_v2 npu_fusion_attention_v3 npu_random_choice_with_mask
 npu_top_k_top_p_sample
 """
@@ -60,12 +61,14 @@ _clear_non_serializable_cached_data
 _OPERATORS = frozenset(f"__{name}__" for name in _OPERATOR_NAMES.split())
 _RANDOM = frozenset(_RANDOM_NAMES.split())
 _PLAIN = frozenset(_PLAIN_NAMES.split())
+_METHODS_OF_OPERATORS = frozenset(spelling.ARRIVES_AS.values())
 # After these, values may change without the version counter moving: they hand out memory, or exchange it.
 _UNTRACKED_METHODS = ("numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "data_ptr", "set_")
 
 
-class Api(NamedTuple):
-    """One API that is collected. ``{prefix}.{name}`` is what records are called."""
+@dataclass(frozen=True, eq=False)
+class Api:
+    """One API. ``{prefix}.{name}`` is what its records are called. Compared by identity."""
 
     prefix: str
     name: str
@@ -74,6 +77,9 @@ class Api(NamedTuple):
     random: bool = False  # may draw random numbers
     collective: bool = False
     untracked: bool = False  # may write tensors without moving their version counters
+    spellings: Optional[dict[Optional[str], Api]] = None
+    """Set on a method as which operators arrive: the API for each spelling, None being the method's own name.
+    ``api.spellings.get(spelling.take(func))`` is the API that was called, or None if that one is off."""
 
     @property
     def title(self) -> str:
@@ -85,8 +91,6 @@ class ApiTable:
 
     lookup: function object -> Api, or None where it is not collected. ``lookup[func]`` never raises; ``get``
         does not see operators of torch.ops before their first ``lookup[func]``.
-    operators: ``__add__`` -> Api, for those operators that arrive as another method (spelling.ARRIVES_AS).
-        An operator that is not here is off, even if the method is on.
     composite: Python functions of torch that arrive and are not in the list; what they call may be.
     untracked: functions, collected or not, after which remembered statistics must not be trusted.
     by_attribute: names in torch.distributed that are wanted but never arrive: to be wrapped where they are.
@@ -98,11 +102,12 @@ class ApiTable:
         self.path = path
         self.missing: list[str] = []
         self.by_attribute: list[str] = []
-        self.operators: dict[str, Api] = {}
         self.lookup = _Lookup(_OpRules(on, off))
         for category in PREFIXES:
             for name in on[category]:
                 self._add(category, name)
+        for getter in _property_reads():
+            self.lookup[getter] = None
         self.untracked = frozenset(_untracked())
         self.composite = frozenset(f for f in _composite() if f not in self.lookup)
 
@@ -112,12 +117,21 @@ class ApiTable:
             self.missing.append(f"{category}.{name}")
             return
         api = _describe(category, name, func)
-        if category == "tensor" and name in spelling.ARRIVES_AS:
-            self.operators[name] = api
-        elif category == "distributed" and not _dispatches(func):
+        if category == "distributed" and not _dispatches(func):
             self.by_attribute.append(name)
+        elif category == "tensor" and name in _METHODS_OF_OPERATORS:
+            self._add_spelling(name, None, api)
+        elif category == "tensor" and name in spelling.ARRIVES_AS:
+            self._add_spelling(spelling.ARRIVES_AS[name], name, api)
         else:
             self.lookup.setdefault(func, api)
+
+    def _add_spelling(self, method: str, dunder: Optional[str], api: Api) -> None:
+        func = getattr(torch.Tensor, method)
+        arriving = self.lookup.get(func) or Api("Tensor", method, spellings={})
+        assert arriving.spellings is not None
+        arriving.spellings[dunder] = api
+        self.lookup[func] = arriving
 
 
 class _Lookup(dict[Callable[..., Any], Optional[Api]]):
@@ -154,17 +168,19 @@ class _OpRules:
             wanted = False
         if not wanted:
             return None
-        traits = {
-            "inplace": _is_inplace(name),
-            "random": name in _RANDOM,
-            "collective": "c10d" in namespace,
-            "untracked": namespace != "aten",
-        }
+        prefix, title = "Ops", f"{namespace}.{name}"
         if namespace in _NPU_NAMESPACES:
-            return Api("NPU", _NPU_NAMESPACES[namespace] + name, **traits)
-        if namespace == "aten":
-            return Api("Aten", name, **traits)
-        return Api("Ops", f"{namespace}.{name}", **traits)
+            prefix, title = "NPU", _NPU_NAMESPACES[namespace] + name
+        elif namespace == "aten":
+            prefix, title = "Aten", name
+        return Api(
+            prefix,
+            title,
+            inplace=_is_inplace(name),
+            random=name in _RANDOM,
+            collective="c10d" in namespace,
+            untracked=namespace != "aten",
+        )
 
 
 _OPERATOR_TYPES: tuple[type, ...] = (
@@ -247,6 +263,14 @@ def _dispatches(func: Callable[..., Any]) -> bool:
     """Whether a function of torch.distributed hands itself to modes: not all do, in old versions none."""
     code = getattr(inspect.unwrap(func), "__code__", None)
     return code is not None and "handle_torch_function" in code.co_names
+
+
+def _property_reads() -> Iterator[Callable[..., Any]]:
+    """`x.shape` arrives as `Tensor.shape.__get__`, often: known beforehand, it is the cheapest of misses."""
+    for owner in torch.Tensor.__mro__[:2]:
+        for attribute in vars(owner).values():
+            if isinstance(attribute, (GetSetDescriptorType, property)):
+                yield attribute.__get__
 
 
 def _composite() -> Iterator[FunctionType]:
