@@ -1,0 +1,171 @@
+"""One trainee: a process that trains a GPT and answers, step by step, what each step cost it.
+
+The parent (lockstep.py) keeps several of these alive, one a variant, and lets exactly one run at a time.
+It writes a command a line to stdin ("step", "report") and reads one JSON object a line. A process of its
+own for each variant, because a tool that is only idle may still have left something in the process.
+
+The variant `bare` never imports a tool; `ours` and `peer` are the same code and differ by interpreter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+import models
+import torch
+
+QUIET = 0.0005  # CPU seconds in a poll interval below which the process is at rest
+POLL = 0.005
+PATIENCE = 1000  # polls; a process that is still not at rest by then is measured as it is
+
+
+def configuration(args: argparse.Namespace) -> dict[str, Any]:
+    section = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": args.summary_mode}
+    config: dict[str, Any] = {
+        "task": args.task,
+        "dump_path": str(args.out),
+        "rank": [],
+        "step": [0] if args.idle else [],
+        "level": args.level,
+        args.task: section,
+    }
+    if args.variant == "peer":
+        config["risk_level"] = "ALL"  # without it the peer leaves out APIs that ours collects
+    return config
+
+
+class Trainee:
+    """The model, its tool if it has one, and the account of each step."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.out: Path = args.out
+        self.debugger: Any = None
+        self.tool: Optional[str] = None
+        if args.variant != "bare":
+            path = self.out.with_suffix(".json")
+            path.write_text(json.dumps(configuration(args)))
+            import msprobe
+            from msprobe.pytorch import PrecisionDebugger
+
+            self.tool = str(Path(msprobe.__file__).parent)
+            self.debugger = PrecisionDebugger(config_path=str(path))
+        self.model, self.train = models.gpt(args.layers)
+
+    def step(self) -> dict[str, Any]:
+        """Train one step. What a writer thread does after step() returned is charged to the step too."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        if self.debugger is None:
+            loss = self.train()
+        else:
+            self.debugger.start(model=self.model)
+            loss = self.train()
+            self.debugger.stop()
+            self.debugger.step()
+        wall = time.perf_counter() - wall
+        cpu = rest() - cpu
+        self.prune()
+        return {"cpu": cpu, "wall": wall, "loss": loss.item().hex()}
+
+    def report(self) -> dict[str, Any]:
+        """What the last dumped step left on disk, and the highest memory so far."""
+        steps = self.steps()
+        names, tensors = contents(steps[-1]) if steps else ([], 0)
+        size, allocated, files = volume(steps[-1]) if steps else (0, 0, 0)
+        return {
+            "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "names": names,
+            "tensors": tensors,
+            "bytes": size,
+            "allocated": allocated,
+            "files": files,
+        }
+
+    def steps(self) -> list[Path]:
+        found = [p for p in self.out.glob("step*") if re.fullmatch(r"step\d+", p.name)]
+        return sorted(found, key=lambda p: int(p.name[4:]))
+
+    def prune(self) -> None:
+        """Keep two steps: a tensor run would fill the disk, and a file may be linked to the step before."""
+        for old in self.steps()[:-2]:
+            shutil.rmtree(old)
+
+
+def rest() -> float:
+    """Wait until no thread of this process works any more; the CPU time used until then."""
+    before = time.process_time()
+    for _ in range(PATIENCE):
+        time.sleep(POLL)
+        now = time.process_time()
+        if now - before < QUIET:
+            break
+        before = now
+    return before
+
+
+def contents(step: Path) -> tuple[list[str], int]:
+    """The names of the records of a step, and how many tensors they describe."""
+    names: list[str] = []
+    tensors = 0
+    for path in sorted(step.glob("*/dump.json")):
+        data = json.loads(path.read_text())["data"]
+        names += data
+        tensors += sum(count_tensors(record) for record in data.values())
+    return names, tensors
+
+
+def count_tensors(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(count_tensors(item) for item in value)
+    if isinstance(value, dict):
+        if value.get("type") == "torch.Tensor" and "shape" in value:
+            return 1
+        return sum(count_tensors(item) for item in value.values())
+    return 0
+
+
+def volume(step: Path) -> tuple[int, int, int]:
+    """Apparent bytes, allocated bytes and number of files; a file with several names counts once."""
+    seen = {}
+    for path in step.rglob("*"):
+        status = path.lstat()
+        if path.is_file():
+            seen[status.st_dev, status.st_ino] = status
+    return sum(s.st_size for s in seen.values()), sum(s.st_blocks for s in seen.values()) * 512, len(seen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--variant", choices=("bare", "ours", "peer"), required=True)
+    parser.add_argument("--task", default="statistics")
+    parser.add_argument("--level", default="L1")
+    parser.add_argument("--summary-mode", default="statistics")
+    parser.add_argument("--idle", action="store_true", help="dump step 0 only; later steps are idle")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+
+    # Tools print; the answers go out by a descriptor that they do not know.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    torch.set_num_threads(args.threads)
+    trainee = Trainee(args)
+    hello = {"python": platform.python_version(), "torch": torch.__version__, "tool": trainee.tool}
+    print(json.dumps(hello), file=answers)
+    commands = {"step": trainee.step, "report": trainee.report}
+    for line in sys.stdin:
+        print(json.dumps(commands[line.strip()]()), file=answers)
+
+
+if __name__ == "__main__":
+    main()
