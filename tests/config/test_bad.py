@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from msprobe.config import ConfigError, load
+from msprobe.config.read import _syntax
 
 TASKS = '"statistics", "tensor", "structure", "overflow_check", "free_benchmark", "run_ut"'
 LEVELS = '"L0", "L1", "L2", "mix", "debug"'
@@ -169,3 +170,25 @@ def test_an_unknown_framework_is_a_mistake_of_the_caller() -> None:
         load("jax")
     with pytest.raises(ValueError, match="graph mode"):
         load("pytorch", graph_mode=True)
+
+
+def test_a_trailing_comma_is_told_alike_where_newer_pythons_point_at_the_comma() -> None:
+    text = '{"rank": [1, ]}'
+    newer = json.JSONDecodeError("Illegal trailing comma before end of array", text, text.index(",", 5))
+    older = json.JSONDecodeError("Expecting value", text, text.index("]"))
+    assert str(_syntax(text, newer)) == str(_syntax(text, older)) == f"line 1, column 12: {COMMA}"
+
+
+def test_relative_paths_in_a_working_directory_that_is_gone_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "config.json", {"dump_path": "d"})
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    expected = 'dump_path: found "d"; the working directory is gone: use an absolute path'
+    assert expected in problems("pytorch", path)
+    assert problems("pytorch", "c.json") == [
+        "file: there is no such file; check the path (working directory: gone)"
+    ]

@@ -73,7 +73,8 @@ def test_the_packaged_file_states_the_defaults(loaded: Any) -> None:
 
 
 def test_a_missing_section_means_its_defaults(loaded: Any) -> None:
-    section = loaded({"task": "tensor"}).section
+    section = loaded({"task": "tensor", "tensor": ""}).section
+    assert section == loaded({"task": "tensor"}).section == loaded({"task": "tensor", "tensor": {}}).section
     assert (section.scope, section.list, section.data_mode, section.file_format) == ((), (), ("all",), "npy")
     assert (section.online_run_ut, section.host, section.port, section.backward_input) == (
         False,
