@@ -267,7 +267,7 @@ def _read_object(file: Path) -> dict[str, Any]:
         raise DumpError(f"{file} cannot be read: {error.strerror or error}.") from None
     except json.JSONDecodeError as error:
         journal_too = (file.parent / layout.JOURNAL).exists()
-        advice = f" Run `msprobe recover {file.parent}` to make it again." if journal_too else ""
+        advice = f" Run `msprobe recover --all {file.parent}` to make it again." if journal_too else ""
         raise DumpError(f"{file} is not JSON: line {error.lineno}, {error.msg}.{advice}") from None
     except (ValueError, RecursionError) as error:
         raise DumpError(f"{file} is not JSON: {error}.") from None

@@ -1,0 +1,107 @@
+"""The command `msprobe`: finds the verb, imports only that verb, and turns errors into exit codes.
+
+A verb is one module here with `add_arguments(parser)` and `run(args) -> int`. Exit codes: 0 nothing found,
+same or done; 1 found, differs or some failed; 2 could not do it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Optional
+
+from msprobe import __version__
+
+VERBS = (
+    ("run", "a training script under the debugger, without editing it"),
+    ("show", "what a dump holds: steps, ranks, records, dtypes, anomalies, largest norms"),
+    ("recover", "finishes a dump that a crash left as a journal"),
+    ("compare", "the difference between two dumps and where it started"),
+    ("overflow", "the first producer of NaN or infinity over steps and ranks"),
+    ("run_ut", "accuracy pre-check of the APIs in a dump"),
+    ("api_precision_compare", "second stage of the accuracy pre-check"),
+    ("graph", "MindSpore Graph-mode Dump: dump, find, op, order, check"),
+    ("convert", "asynchronous dump files of Ascend to npy, bin or pt"),
+)
+FRAMEWORKS = ("pytorch", "mindspore")
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """The whole command; returns the exit code. argparse leaves through SystemExit for --help and usage."""
+    name = "msprobe"
+    try:
+        parser = _parser()
+        args = parser.parse_args(argv)
+        if args.verb is None:
+            parser.print_help()
+            return 2
+        if args.verb not in _available():
+            parser.error(f"there is no verb {args.verb!r}; choose from {', '.join(_available())}")
+        name = f"msprobe {args.verb}"
+        code = _run(args.verb, args.rest, args.framework)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left; without this the interpreter complains when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        if _is_for_the_user(error):
+            print(f"{name}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        return 2
+
+
+def _run(verb: str, rest: Sequence[str], framework: Optional[str]) -> int:
+    module = importlib.import_module(f"msprobe.cli.{verb}")
+    parser = argparse.ArgumentParser(
+        prog=f"msprobe {verb}",
+        description=dict(VERBS)[verb].capitalize() + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    args = parser.parse_args(rest)
+    args.framework = framework
+    return int(module.run(args))
+
+
+def _available() -> dict[str, str]:
+    """The verbs whose module is installed, found without importing any of them."""
+    return {name: text for name, text in VERBS if importlib.util.find_spec(f"msprobe.cli.{name}")}
+
+
+def _parser() -> argparse.ArgumentParser:
+    verbs = _available()
+    width = max(len(name) for name in verbs)
+    listed = "\n".join(f"  {name:<{width}}  {text}" for name, text in verbs.items())
+    parser = argparse.ArgumentParser(
+        prog="msprobe",
+        usage="msprobe [-h] [--version] [-f {pytorch,mindspore}] VERB ...",
+        description="Find where the numbers of a training run started to differ.",
+        epilog=f"verbs:\n{listed}\n\nexample:\n  msprobe show ./dump_path\n  msprobe VERB --help",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"msprobe {__version__}")
+    parser.add_argument(
+        "-f", "--framework", choices=FRAMEWORKS, help="accepted as before; checked against the dump"
+    )
+    parser.add_argument("verb", nargs="?", metavar="VERB", help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _is_for_the_user(error: Exception) -> bool:
+    from msprobe.config.errors import ConfigError
+    from msprobe.dump.errors import DumpError
+
+    return isinstance(error, (DumpError, ConfigError))

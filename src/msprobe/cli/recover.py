@@ -1,0 +1,62 @@
+"""`msprobe recover`: finishes in place a dump that a crash left as a journal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+HELP_EPILOG = """example:
+  msprobe recover ./dump_path
+  makes dump.json, stack.json and construct.json wherever there is only journal.jsonl
+exit code: 0 done or nothing to do, 1 some rank directories failed, 2 none could be recovered"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = HELP_EPILOG
+    parser.add_argument("path", type=Path, metavar="DIR", help="a dump, a step directory or a rank directory")
+    parser.add_argument(
+        "--all", action="store_true", help="make the json files again where they exist already"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.cli.framework import check_framework
+    from msprobe.dump import layout
+    from msprobe.dump.errors import DumpError
+    from msprobe.dump.reader import open_dump
+    from msprobe.dump.recovery import recover
+    from msprobe.report.terminal import progress
+
+    dump = open_dump(args.path)
+    with_journal = [rank for rank in dump.ranks if (rank.path / layout.JOURNAL).exists()]
+    todo = [rank for rank in with_journal if args.all or rank.unfinished]
+    done, failed = [], []
+    for rank in progress(todo, len(todo), "recovering"):
+        try:
+            if args.framework is not None:
+                check_framework(args.framework, rank)
+            done.append((rank.label, recover(rank.path)))
+        except DumpError as error:
+            failed.append((rank.label, str(error)))
+    if args.json:
+        rows = [
+            {"rank": label, "records": one.records, "unfinished": one.unfinished, "notes": one.troubles}
+            for label, one in done
+        ]
+        errors = [{"rank": label, "error": text} for label, text in failed]
+        print(json.dumps({"recovered": rows, "failed": errors}, indent=1))
+    else:
+        for label, one in done:
+            notes = "".join(f"; {text}" for text in one.troubles)
+            cut = f", {one.unfinished} of them cut off inside the call" if one.unfinished else ""
+            print(f"{label}: {one.records} records{cut}{notes}")
+        for label, text in failed:
+            print(f"msprobe recover: {label}: {text}", file=sys.stderr)
+        if not todo:
+            print(f"{args.path} is finished: there is nothing to recover.")
+    if not failed:
+        return 0
+    return 1 if done else 2

@@ -1,0 +1,144 @@
+"""`msprobe show`: what a dump holds, and what looks wrong in it at first sight."""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from msprobe.dump.summary import Finding, RankSummary
+
+LARGEST = 10
+HELP_EPILOG = """example:
+  msprobe show ./dump_path
+  msprobe show ./dump_path/step0/rank0 --json
+exit code: 0 shown, 2 not a dump or unreadable"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = HELP_EPILOG
+    parser.add_argument(
+        "path", type=Path, metavar="DIR", help="a dump, a step directory, a rank directory or a dump.json"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from msprobe.cli.framework import check_framework
+    from msprobe.dump.reader import open_dump
+    from msprobe.dump.summary import summarise
+    from msprobe.report.terminal import progress
+
+    dump = open_dump(args.path)
+    summaries = []
+    for rank in progress(dump.ranks, len(dump.ranks), "reading"):
+        fresh = replace(rank)  # its records are let go after this round, however large the dump
+        check_framework(args.framework, fresh)
+        summaries.append(summarise(fresh, LARGEST))
+    if args.json:
+        print(json.dumps(_as_json(args.path, summaries), indent=1, allow_nan=False))
+    else:
+        _print(args.path, summaries, [str(path) for path in dump.empty])
+    return 0
+
+
+def _as_json(path: Path, summaries: list[RankSummary]) -> dict[str, Any]:
+    return {
+        "path": str(path),
+        "ranks": [
+            {
+                "rank": one.label,
+                **{key: one.head.get(key) for key in ("task", "level", "framework")},
+                "unfinished": one.unfinished,
+                "notes": one.troubles,
+                "records": dict(one.records),
+                "dtypes": dict(one.dtypes),
+                "anomalies": {name: vars(finding) for name, finding in _findings(one) if finding.count},
+            }
+            for one in summaries
+        ],
+        "largest_norms": [
+            {"rank": label, "record": item.record, "slot": item.slot, "dtype": item.dtype,
+             "shape": list(item.shape), "norm": item.norm}
+            for label, item in _largest(summaries)
+        ],
+    }  # fmt: skip
+
+
+def _print(path: Path, summaries: list[RankSummary], empty: list[str]) -> None:
+    from msprobe.dump.summary import KINDS
+    from msprobe.report.terminal import print_table, printable
+
+    first = summaries[0].head
+    print(
+        f"{printable(path)}: {printable(first.get('framework'))}, task {printable(first.get('task'))}, "
+        f"level {printable(first.get('level'))}"
+    )
+    kinds = [kind for kind in (*KINDS, "other") if any(one.records[kind] for one in summaries)]
+    print_table(
+        ["step/rank", "records", *kinds, "state"],
+        [
+            [one.label, sum(one.records.values()), *(one.records[kind] for kind in kinds),
+             "unfinished" if one.unfinished else "finished"]
+            for one in summaries
+        ],
+        "Records",
+    )  # fmt: skip
+    dtypes = sum((one.dtypes for one in summaries), Counter[str]())
+    if dtypes:
+        print_table(["dtype", "tensors"], dtypes.most_common(), "Dtypes")
+    anomalies = [
+        [one.label, name, finding.count, finding.record, finding.slot]
+        for one in summaries
+        for name, finding in _findings(one)
+        if finding.count
+    ]
+    if anomalies:
+        print_table(["step/rank", "anomaly", "records", "first in order", "at"], anomalies, "Anomalies")
+    else:
+        print("\nAnomalies: none")
+    largest = _largest(summaries)
+    if largest:
+        print_table(
+            ["norm", "step/rank", "record", "at", "dtype", "shape"],
+            [[i.norm, label, i.record, i.slot, i.dtype, list(i.shape)] for label, i in largest],
+            f"The {len(largest)} largest norms",
+        )
+    _print_notes(path, summaries, empty)
+
+
+def _print_notes(path: Path, summaries: list[RankSummary], empty: list[str]) -> None:
+    from msprobe.report.terminal import printable
+
+    notes = [f"{one.label}: {text}." for one in summaries for text in one.troubles]
+    notes += [f"{place} is empty." for place in empty]
+    unfinished = sum(one.unfinished for one in summaries)
+    if unfinished:
+        notes.append(
+            f"{unfinished} of {len(summaries)} rank directories are unfinished and were read from their "
+            f"journals; if the run has ended, `msprobe recover {path}` finishes them."
+        )
+    if notes:
+        print()
+    for note in notes:
+        print(printable(note))
+
+
+def _findings(one: RankSummary) -> list[tuple[str, Finding]]:
+    return [
+        ("NaN", one.nan),
+        ("infinity", one.inf),
+        ("gradient all zero", one.zero_gradient),
+        ("cut off inside the call", one.cut_off),
+    ]
+
+
+def _largest(summaries: list[RankSummary]) -> list[tuple[str, Any]]:
+    everything = ((one.label, item) for one in summaries for item in one.largest)
+    return heapq.nlargest(LARGEST, everything, key=lambda pair: pair[1].norm)

@@ -1,0 +1,126 @@
+"""What one rank directory holds, in figures: for `msprobe show` and whoever wants an overview."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from msprobe.dump.reader import RankDump, Record, items, leaves
+
+KINDS = ("api forward", "api backward", "module forward", "module backward", "parameter gradients", "debug")
+_DIRECTION = re.compile(r"\.(forward|backward)(?:\.\d+)?\Z")
+_STATISTICS = ("Max", "Min", "Mean", "Norm")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor of one record, by the place it stands in."""
+
+    record: str
+    slot: str
+    dtype: str
+    shape: tuple[int, ...]
+    norm: float
+
+
+@dataclass
+class Finding:
+    """How many records show something, and the first of them in completion order."""
+
+    count: int = 0
+    record: Optional[str] = None
+    slot: Optional[str] = None
+
+    def add(self, record: str, slot: Optional[str]) -> None:
+        if not self.count:
+            self.record, self.slot = record, slot
+        self.count += 1
+
+
+@dataclass
+class RankSummary:
+    """The figures of one rank directory."""
+
+    label: str
+    head: dict[str, Any]
+    unfinished: bool
+    troubles: list[str]
+    records: Counter[str] = field(default_factory=Counter)
+    dtypes: Counter[str] = field(default_factory=Counter)
+    nan: Finding = field(default_factory=Finding)
+    inf: Finding = field(default_factory=Finding)
+    zero_gradient: Finding = field(default_factory=Finding)
+    cut_off: Finding = field(default_factory=Finding)
+    largest: list[Item] = field(default_factory=list)
+
+
+def kind_of(name: str) -> str:
+    """The kind of a record, one of KINDS but debug, or `other`, as its name says."""
+    if ".parameters_grad" in name:
+        return "parameter gradients"
+    found = _DIRECTION.search(name)
+    if found is None:
+        return "other"
+    return f"{'module' if name.startswith(('Module.', 'Cell.')) else 'api'} {found[1]}"
+
+
+def summarise(rank: RankDump, largest: int = 10) -> RankSummary:
+    """Reads a rank directory once; keeps the `largest` norms, one for each distinct tensor."""
+    summary = RankSummary(rank.label, rank.head, rank.unfinished, rank.troubles)
+    norms: dict[tuple[object, ...], Item] = {}
+    for name, record in rank.records.items():
+        kind = kind_of(name)
+        summary.records[kind] += 1
+        if record.get("unfinished") is True:
+            summary.cut_off.add(name, None)
+        _look(summary, norms, name, kind, items(record))
+    for name, value in rank.debug.items():
+        summary.records["debug"] += 1
+        _look(summary, norms, name, "debug", leaves("value", value))
+    summary.largest = heapq.nlargest(largest, norms.values(), key=lambda item: item.norm)
+    return summary
+
+
+def _look(
+    summary: RankSummary,
+    norms: dict[tuple[object, ...], Item],
+    name: str,
+    kind: str,
+    found: Iterator[tuple[str, Any]],
+) -> None:
+    seen: set[int] = set()
+
+    def note(finding: Finding, slot: str) -> None:
+        if id(finding) not in seen:
+            seen.add(id(finding))
+            finding.add(name, slot)
+
+    for slot, item in found:
+        if not isinstance(item, dict) or "dtype" not in item:
+            continue
+        dtype, shape, norm = str(item["dtype"]), _shape(item), item.get("Norm")
+        summary.dtypes[dtype] += 1
+        values = [item[key] for key in _STATISTICS if isinstance(item.get(key), float)]
+        if any(math.isnan(value) for value in values):
+            note(summary.nan, slot)
+        elif any(math.isinf(value) for value in values):
+            note(summary.inf, slot)
+        if norm == 0 and _is_gradient(kind, slot):
+            note(summary.zero_gradient, slot)
+        if isinstance(norm, (int, float)) and not isinstance(norm, bool) and math.isfinite(norm):
+            same = (dtype, shape, norm, item.get("Max"), item.get("Min"))
+            norms.setdefault(same, Item(name, slot, dtype, shape, float(norm)))
+
+
+def _is_gradient(kind: str, slot: str) -> bool:
+    return kind == "parameter gradients" or (kind.endswith("backward") and slot.startswith("output"))
+
+
+def _shape(item: Record) -> tuple[int, ...]:
+    shape = item.get("shape")
+    return tuple(shape) if isinstance(shape, list) and all(isinstance(n, int) for n in shape) else ()

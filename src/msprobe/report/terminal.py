@@ -1,0 +1,86 @@
+"""Plain tables and a progress bar for the verbs.
+
+Names in a dump are data: whatever could move the cursor or colour the screen is shown escaped. Into a
+file or a pipe a table is as wide as its content; only a terminal's width cuts lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Optional, TypeVar
+
+T = TypeVar("T")
+_WIDE = 100_000
+_SHOW_BAR_AFTER = 2.0
+
+
+def printable(value: object) -> str:
+    """A value as one line of text without control characters."""
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def number(value: Optional[float]) -> str:
+    """A figure as people read it: six digits."""
+    return "" if value is None else f"{value:.6g}"
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], title: Optional[str] = None
+) -> None:
+    """A table on standard output. Cells that are numbers stand to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    listed = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for position, column in enumerate(columns):
+        right = bool(listed) and all(isinstance(row[position], (int, float)) for row in listed)
+        table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
+    for row in listed:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    if title:
+        print(f"\n{title}")
+    if sys.stdout.isatty():
+        Console().print(table)
+        return
+    console = Console(width=_WIDE, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """The items, with a bar on standard error if that is a terminal and it takes over two seconds."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    bar: Any = None
+    started = time.monotonic()
+    try:
+        for done, item in enumerate(items):
+            if bar is None and time.monotonic() - started > _SHOW_BAR_AFTER:
+                bar = _start_bar(what, total)
+            if bar is not None:
+                bar.update(bar.task_ids[0], completed=done)
+            yield item
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _start_bar(what: str, total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    bar.add_task(what, total=total)
+    bar.start()
+    return bar
+
+
+def _cell(value: object) -> str:
+    return number(value) if isinstance(value, float) else printable("" if value is None else value)
