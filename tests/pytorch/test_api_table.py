@@ -36,8 +36,9 @@ class Naming(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         api = self.table.lookup[func]
-        if api is not None and api.spellings is not None:
-            api = api.spellings.get(self.spelling.take(func))
+        dunder = self.spelling.take(func)
+        if dunder is not None:
+            api = self.table.operators.get(dunder)
         if type(func).__name__ != "method-wrapper":
             self.titles.append(None if api is None else api.title)
             if self.stop:
@@ -450,6 +451,8 @@ def test_the_more_exact_line_wins(tmp_path: Path) -> None:
     assert titles(lambda: torch.ops.aten.relu(X), table) == ["Aten.relu"]
     assert titles(lambda: torch.ops.aten.sin(X), table) == [None]
     assert titles(lambda: twice(X), table) == [None]
+    assert torch.ops.msprobe_test.twice.default in table.untracked
+    assert torch.ops.aten.sin not in table.untracked
 
 
 # --- the rest of what the frontend asks
@@ -460,12 +463,13 @@ def find(category: str, name: str) -> Api:
     assert func is not None
     api = TABLE.lookup[func]
     assert api is not None
-    return api if api.spellings is None else api.spellings[None]
+    return api
 
 
 def test_traits() -> None:
     assert find("tensor", "add_").inplace
     assert find("tensor", "__ipow__").inplace
+    assert TABLE.operators["__iadd__"].inplace
     assert find("tensor", "__setitem__").inplace
     assert not find("tensor", "__invert__").inplace
     assert not find("tensor", "add").inplace

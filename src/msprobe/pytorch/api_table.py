@@ -33,6 +33,8 @@ PREFIXES = {
 }
 # Ascend's operators live in these namespaces of torch.ops; `torch_npu.x` is `torch.ops.npu.x`.
 _NPU_NAMESPACES = {"npu": "", "atb": "atb."}
+# Operators of all other namespaces may write tensors behind the version counter.
+_TRACKED_NAMESPACES = frozenset(("aten", "prim", "prims", "profiler"))
 # torch 2.13 renamed the function below the public name; records keep the name that all versions know.
 _RENAMED = {
     "all_gather_into_tensor": "all_gather_single",
@@ -61,7 +63,6 @@ _clear_non_serializable_cached_data
 _OPERATORS = frozenset(f"__{name}__" for name in _OPERATOR_NAMES.split())
 _RANDOM = frozenset(_RANDOM_NAMES.split())
 _PLAIN = frozenset(_PLAIN_NAMES.split())
-_METHODS_OF_OPERATORS = frozenset(spelling.ARRIVES_AS.values())
 # After these, values may change without the version counter moving: they hand out memory, or exchange it.
 _UNTRACKED_METHODS = ("numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "data_ptr", "set_")
 
@@ -77,9 +78,6 @@ class Api:
     random: bool = False  # may draw random numbers
     collective: bool = False
     untracked: bool = False  # may write tensors without moving their version counters
-    spellings: Optional[dict[Optional[str], Api]] = None
-    """Set on a method as which operators arrive: the API for each spelling, None being the method's own name.
-    ``api.spellings.get(spelling.take(func))`` is the API that was called, or None if that one is off."""
 
     @property
     def title(self) -> str:
@@ -91,6 +89,8 @@ class ApiTable:
 
     lookup: function object -> Api, or None where it is not collected. ``lookup[func]`` never raises; ``get``
         does not see operators of torch.ops before their first ``lookup[func]``.
+    operators: ``__add__`` -> Api, for those operators that arrive as another method (spelling.ARRIVES_AS). An
+        operator that is not here is off, even if the method is on.
     composite: Python functions of torch that arrive and are not in the list; what they call may be.
     untracked: functions, collected or not, after which remembered statistics must not be trusted.
     by_attribute: names in torch.distributed that are wanted but never arrive: to be wrapped where they are.
@@ -102,13 +102,14 @@ class ApiTable:
         self.path = path
         self.missing: list[str] = []
         self.by_attribute: list[str] = []
-        self.lookup = _Lookup(_OpRules(on, off))
+        self.operators: dict[str, Api] = {}
+        self.untracked: set[Callable[..., Any]] = set(_untracked())
+        self.lookup = _Lookup(_OpRules(on, off), self.untracked)
         for category in PREFIXES:
             for name in on[category]:
                 self._add(category, name)
         for getter in _property_reads():
             self.lookup[getter] = None
-        self.untracked = frozenset(_untracked())
         self.composite = frozenset(f for f in _composite() if f not in self.lookup)
 
     def _add(self, category: str, name: str) -> None:
@@ -119,33 +120,28 @@ class ApiTable:
         api = _describe(category, name, func)
         if category == "distributed" and not _dispatches(func):
             self.by_attribute.append(name)
-        elif category == "tensor" and name in _METHODS_OF_OPERATORS:
-            self._add_spelling(name, None, api)
         elif category == "tensor" and name in spelling.ARRIVES_AS:
-            self._add_spelling(spelling.ARRIVES_AS[name], name, api)
+            self.operators[name] = api
         else:
             self.lookup.setdefault(func, api)
-
-    def _add_spelling(self, method: str, dunder: Optional[str], api: Api) -> None:
-        func = getattr(torch.Tensor, method)
-        arriving = self.lookup.get(func) or Api("Tensor", method, spellings={})
-        assert arriving.spellings is not None
-        arriving.spellings[dunder] = api
-        self.lookup[func] = arriving
 
 
 class _Lookup(dict[Callable[..., Any], Optional[Api]]):
     """Learns operators of torch.ops when they are first called, and answers None for the rest."""
 
-    def __init__(self, rules: _OpRules) -> None:
+    def __init__(self, rules: _OpRules, untracked: set[Callable[..., Any]]) -> None:
         super().__init__()
         self._rules = rules
+        self._untracked = untracked
 
     def __missing__(self, func: Callable[..., Any]) -> Optional[Api]:
         if not isinstance(func, _OPERATOR_TYPES):
             return None
-        api = self._rules.find(func)
+        namespace, name = _operator_name(func)
+        api = self._rules.find(namespace, name)
         self[func] = api
+        if namespace not in _TRACKED_NAMESPACES:
+            self._untracked.add(func)
         return api
 
 
@@ -158,8 +154,7 @@ class _OpRules:
         self._wanted.update(dict.fromkeys(map(_npu_operator, on["npu"]), True))
         self._wanted.update(dict.fromkeys(map(_npu_operator, off["npu"]), False))
 
-    def find(self, func: Any) -> Optional[Api]:
-        namespace, name = _operator_name(func)
+    def find(self, namespace: str, name: str) -> Optional[Api]:
         for rule in (f"{namespace}.{name}", f"{namespace}.*", "*"):
             if rule in self._wanted:
                 wanted = self._wanted[rule]
@@ -179,7 +174,7 @@ class _OpRules:
             inplace=_is_inplace(name),
             random=name in _RANDOM,
             collective="c10d" in namespace,
-            untracked=namespace != "aten",
+            untracked=namespace not in _TRACKED_NAMESPACES,
         )
 
 
