@@ -75,11 +75,6 @@ class Spelling:
                 self._operators[dunder] = operator
                 self._by_code[id(operator.__code__)] = (dunder, arriving)
 
-    @property
-    def code_ids(self) -> frozenset[int]:
-        """id() of the code of each function put in: a walk of the user's stack leaves these frames out."""
-        return frozenset(self._by_code)
-
     def install(self) -> None:
         """Put the operators on torch.Tensor; remember what its own dictionary held."""
         if self._installed:
