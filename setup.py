@@ -12,10 +12,21 @@ setup(
     ext_modules=[
         Extension(
             "msprobe.stats._kernel",
-            sources=[f"{STATS}/_kernel.c", f"{STATS}/core.c", f"{STATS}/crc32.c"],
-            depends=[f"{STATS}/{name}.h" for name in ("core", "layout", "loops", "finish")],
+            sources=[
+                f"{STATS}/{name}.c" for name in ("_kernel", "measure", "chunks", "layout", "tiles", "crc32")
+            ],
+            depends=[f"{STATS}/{name}.h" for name in ("core", "internal", "layout", "loops")],
             # No fast-math, and no fused multiply-add that one CPU has and another has not.
-            extra_compile_args=["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-pthread"],
+            extra_compile_args=[
+                *(
+                    "-std=gnu11",
+                    "-O3",
+                    "-fno-math-errno",
+                    "-ffp-contract=off",
+                    "-fvisibility=hidden",
+                    "-pthread",
+                )
+            ],
             extra_link_args=["-pthread"],
             libraries=["m"],
             optional=True,

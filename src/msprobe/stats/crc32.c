@@ -70,15 +70,20 @@ static void fold_constants(uint64_t k[2], uint64_t distance) {
 #define FOLD(a, k, b) \
     _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(a, k, 0x00), _mm_clmulepi64_si128(a, k, 0x11)), b)
 
-/* The 16 bytes that are left stand for all that went before: their CRC by table is the answer. */
-__attribute__((target("sse4.1,pclmul"))) static uint32_t finish_128(__m128i a, const uint8_t *p, size_t size) {
-    const __m128i k = LOAD(fold_128);
-    uint8_t rest[16];
-    for (; size >= 16; p += 16, size -= 16)
-        a = FOLD(a, k, LOAD(p));
-    _mm_storeu_si128((__m128i *)rest, a);
-    return by_table(by_table(0, rest, 16), p, size);
-}
+/* The 16 bytes that are left stand for all that went before: their CRC by table is the answer. Twice, because a
+   function for old CPUs must not run between wide instructions: mixing the two encodings costs more than the work. */
+#define FINISH(NAME, TARGET)                                                                             \
+    __attribute__((target(TARGET))) static uint32_t NAME(__m128i a, const uint8_t *p, size_t size) {     \
+        const __m128i k = LOAD(fold_128);                                                                \
+        uint8_t rest[16];                                                                                \
+        for (; size >= 16; p += 16, size -= 16)                                                          \
+            a = FOLD(a, k, LOAD(p));                                                                     \
+        _mm_storeu_si128((__m128i *)rest, a);                                                            \
+        return by_table(by_table(0, rest, 16), p, size);                                                 \
+    }
+#define WIDE_TARGET "avx512f,avx512vl,vpclmulqdq,pclmul"
+FINISH(finish, "sse4.1,pclmul")
+FINISH(finish_wide, WIDE_TARGET)
 
 __attribute__((target("sse4.1,pclmul"))) static uint32_t by_pclmul(uint32_t crc, const uint8_t *p, size_t size) {
     if (size < 64)
@@ -95,15 +100,14 @@ __attribute__((target("sse4.1,pclmul"))) static uint32_t by_pclmul(uint32_t crc,
     a = FOLD(a, k1, b);
     a = FOLD(a, k1, c);
     a = FOLD(a, k1, d);
-    return finish_128(a, p, size);
+    return finish(a, p, size);
 }
 
 #define WIDE_LOAD(q) _mm512_loadu_si512((const void *)(q))
 #define WIDE_FOLD(a, k, b) \
     _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(a, k, 0x00), _mm512_clmulepi64_epi128(a, k, 0x11), b, 0x96)
 
-__attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul"))) static uint32_t by_vpclmul(uint32_t crc, const uint8_t *p,
-                                                                                      size_t size) {
+__attribute__((target(WIDE_TARGET))) static uint32_t by_vpclmul(uint32_t crc, const uint8_t *p, size_t size) {
     if (size < 256)
         return by_pclmul(crc, p, size);
     const __m512i k = _mm512_broadcast_i32x4(LOAD(fold_2048)), k1 = _mm512_broadcast_i32x4(LOAD(fold_512));
@@ -125,7 +129,8 @@ __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul"))) static uint32_t by
     one = FOLD(one, k2, _mm512_extracti32x4_epi32(a, 1));
     one = FOLD(one, k2, _mm512_extracti32x4_epi32(a, 2));
     one = FOLD(one, k2, _mm512_extracti32x4_epi32(a, 3));
-    return finish_128(one, p, size);
+    _mm256_zeroupper();
+    return finish_wide(one, p, size);
 }
 #endif
 

@@ -1,6 +1,6 @@
 /* The loops over one tile, written once and compiled for each level of the CPU's instructions.
 
-   core.c includes this file with TARGET (a function attribute) and SUFFIX set. No loop needs -ffast-math:
+   tiles.c includes this file with TARGET (a function attribute) and SUFFIX set. No loop needs -ffast-math:
    extremes are found among integers that sort as the floats do, sums run in sixteen fixed lanes of float64.
    So the result does not depend on the level, and a float sum that is not finite is what reveals NaN and inf. */
 
@@ -8,28 +8,37 @@
 #define JOIN(a, b) JOIN2(a, b)
 #define NAME(stem) JOIN(stem, SUFFIX)
 
-#define ADD_LANES(LOAD8)                                                                          \
-    v8d s0 = {0}, s1 = {0}, q0 = {0}, q1 = {0};                                                   \
-    int64_t i = 0;                                                                                \
-    for (; i + 16 <= n; i += 16) {                                                                \
-        v8d a = __builtin_convertvector(*(const LOAD8 *)(x + i), v8d);                            \
-        v8d b = __builtin_convertvector(*(const LOAD8 *)(x + i + 8), v8d);                        \
-        s0 += a;                                                                                  \
-        s1 += b;                                                                                  \
-        q0 += a * a;                                                                              \
-        q1 += b * b;                                                                              \
-    }                                                                                             \
-    s0 += s1;                                                                                     \
-    q0 += q1;                                                                                     \
-    for (int lane = 0; i < n; i++, lane = (lane + 1) & 7) {                                       \
-        double a = (double)x[i];                                                                  \
-        s0[lane] += a;                                                                            \
-        q0[lane] += a * a;                                                                        \
-    }                                                                                             \
-    double sum = ((s0[0] + s0[1]) + (s0[2] + s0[3])) + ((s0[4] + s0[5]) + (s0[6] + s0[7]));       \
-    double squares = ((q0[0] + q0[1]) + (q0[2] + q0[3])) + ((q0[4] + q0[5]) + (q0[6] + q0[7]))
+#define STEPS (16 / WIDTH)
+typedef double NAME(vd) __attribute__((vector_size(WIDTH * 8)));
 
-#define FLOAT_TILE(STEM, T, BITS, LOAD8, MAGNITUDE, INF)                                          \
+#define VECTOR_OF(T) T __attribute__((vector_size(WIDTH * sizeof(T)), aligned(sizeof(T)), may_alias))
+
+#define ADD_LANES(T)                                                                              \
+    typedef VECTOR_OF(T) loaded;                                                                  \
+    NAME(vd) s[STEPS] = {{0}}, q[STEPS] = {{0}};                                                  \
+    int64_t i = 0;                                                                                \
+    for (; i + 16 <= n; i += 16)                                                                  \
+        for (int k = 0; k < STEPS; k++) {                                                         \
+            NAME(vd) v = __builtin_convertvector(*(const loaded *)(x + i + k * WIDTH), NAME(vd)); \
+            s[k] += v;                                                                            \
+            q[k] += v * v;                                                                        \
+        }                                                                                         \
+    double sums[16], squared[16];                                                                 \
+    memcpy(sums, s, sizeof sums);                                                                 \
+    memcpy(squared, q, sizeof squared);                                                           \
+    for (int lane = 0; i < n; i++, lane++) {                                                      \
+        double v = (double)x[i];                                                                  \
+        sums[lane] += v;                                                                          \
+        squared[lane] += v * v;                                                                   \
+    }                                                                                             \
+    for (int half = 8; half; half /= 2)                                                           \
+        for (int lane = 0; lane < half; lane++) {                                                 \
+            sums[lane] += sums[lane + half];                                                      \
+            squared[lane] += squared[lane + half];                                                \
+        }                                                                                         \
+    double sum = sums[0], squares = squared[0]
+
+#define FLOAT_TILE(STEM, T, BITS, MAGNITUDE, INF)                                          \
     TARGET static void NAME(STEM)(const void *data, int64_t n, tile_result *out) {                \
         const T *x = data;                                                                        \
         const BITS *bits = data;                                                                  \
@@ -40,7 +49,7 @@
             high = key > high ? key : high;                                                       \
             zero += (b & MAGNITUDE) == 0;                                                         \
         }                                                                                         \
-        ADD_LANES(LOAD8);                                                                         \
+        ADD_LANES(T);                                                                             \
         *out = (tile_result){.sum = sum, .squares = squares, .low = low, .high = high, .zero = zero}; \
         if (!__builtin_isfinite(sum)) {                                                           \
             BITS nan = 0, posinf = 0, neginf = 0;                                                 \
@@ -56,11 +65,11 @@
         }                                                                                         \
     }
 
-FLOAT_TILE(tile_f32, float_any, int32_any, v8f_any, INT32_MAX, INT32_C(0x7f800000))
-FLOAT_TILE(tile_f64, double_any, int64_any, v8d_any, INT64_MAX, INT64_C(0x7ff0000000000000))
+FLOAT_TILE(tile_f32, float_any, int32_any, INT32_MAX, INT32_C(0x7f800000))
+FLOAT_TILE(tile_f64, double_any, int64_any, INT64_MAX, INT64_C(0x7ff0000000000000))
 
 /* 64-bit integers are summed by halves, so that a tile cannot overflow; FLIP makes unsigned ones sort as signed. */
-#define INT_TILE(STEM, T, LOAD8, WIDE, FLIP)                                                      \
+#define INT_TILE(STEM, T, WIDE, FLIP)                                                             \
     TARGET static void NAME(STEM)(const void *data, int64_t n, tile_result *out) {                \
         const T *x = data;                                                                        \
         T low = x[0], high = x[0];                                                                \
@@ -78,17 +87,17 @@ FLOAT_TILE(tile_f64, double_any, int64_any, v8d_any, INT64_MAX, INT64_C(0x7ff000
                 bottom += v;                                                                      \
             }                                                                                     \
         }                                                                                         \
-        ADD_LANES(LOAD8);                                                                         \
+        ADD_LANES(T);                                                                             \
         (void)sum;                                                                                \
         *out = (tile_result){.squares = squares, .zero = zero,                                    \
                              .total = (int128)top * ((int128)1 << 32) + (int128)bottom,           \
                              .low = (int64_t)((uint64_t)low ^ FLIP), .high = (int64_t)((uint64_t)high ^ FLIP)}; \
     }
 
-INT_TILE(tile_i32, int32_any, v8i32_any, int64_t, 0)
-INT_TILE(tile_u32, uint32_any, v8u32_any, uint64_t, 0)
-INT_TILE(tile_i64, int64_any, v8i64_any, int64_t, 0)
-INT_TILE(tile_u64, uint64_any, v8u64_any, uint64_t, FLIP_TOP)
+INT_TILE(tile_i32, int32_any, int64_t, 0)
+INT_TILE(tile_u32, uint32_any, uint64_t, 0)
+INT_TILE(tile_i64, int64_any, int64_t, 0)
+INT_TILE(tile_u64, uint64_any, uint64_t, MP_FLIP_TOP)
 
 TARGET static void NAME(tile_bool)(const void *data, int64_t n, tile_result *out) {
     const uint8_t *x = data;
@@ -111,7 +120,19 @@ WIDEN(widen_i8, int8_t, (float)x[i])
 WIDEN(widen_u8, uint8_t, (float)x[i])
 WIDEN(widen_i16, int16_any, (float)x[i])
 WIDEN(widen_u16, uint16_any, (float)x[i])
+#ifdef HALF8
+TARGET static void NAME(widen_f16)(const void *data, void *to, int64_t n) {
+    const uint16_any *x = data;
+    float *y = to;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, HALF8(x + i));
+    for (; i < n; i++)
+        y[i] = float_of_half(x[i]);
+}
+#else
 WIDEN(widen_f16, uint16_any, float_of_half(x[i]))
+#endif
 WIDEN(widen_bf16, uint16_any, float_of_bits((uint32_t)x[i] << 16))
 WIDEN(widen_e4m3fn, uint8_t, float8_values[0][x[i]])
 WIDEN(widen_e5m2, uint8_t, float8_values[1][x[i]])
@@ -171,6 +192,8 @@ static const route NAME(routes)[MP_CODES] = {
 #undef JOIN2
 #undef JOIN
 #undef NAME
+#undef STEPS
+#undef VECTOR_OF
 #undef ADD_LANES
 #undef FLOAT_TILE
 #undef INT_TILE
@@ -178,3 +201,4 @@ static const route NAME(routes)[MP_CODES] = {
 #undef MAGNITUDES
 #undef TARGET
 #undef SUFFIX
+#undef WIDTH

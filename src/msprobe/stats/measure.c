@@ -1,4 +1,12 @@
-/* From the sums of the chunks to the figures; the second half of core.c. */
+/* From the sums of the chunks to the figures, and the entry that checks what it is given. */
+#include "internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 static double double_of_key(int64_t key) {
     double value;
@@ -9,21 +17,23 @@ static double double_of_key(int64_t key) {
 
 static double float_of_key(int64_t key) {
     int32_t narrow = (int32_t)key;
+    float value;
     narrow ^= (narrow >> 31) & INT32_MAX;
-    return (double)float_of_bits((uint32_t)narrow) + 0.0;
+    memcpy(&value, &narrow, sizeof value);
+    return (double)value + 0.0;
 }
 
 static void finish_integers(const tile_result *t, int code, int64_t repeats, mp_result *out) {
     double sum = (double)(t->total * repeats);
     out->imax = t->high;
     out->imin = t->low;
-    if (DTYPES[code].itemsize < 4) { /* they went through float32 */
+    if (mp_dtypes[code].itemsize < 4) { /* they went through float32 */
         out->imax = (int64_t)float_of_key(t->high);
         out->imin = (int64_t)float_of_key(t->low);
         sum = t->sum * (double)repeats;
     }
-    out->umax = (uint64_t)t->high ^ FLIP_TOP;
-    out->umin = (uint64_t)t->low ^ FLIP_TOP;
+    out->umax = (uint64_t)t->high ^ MP_FLIP_TOP;
+    out->umin = (uint64_t)t->low ^ MP_FLIP_TOP;
     out->mean = sum / (double)out->count;
     out->norm = sqrt(t->squares * (double)repeats);
 }
@@ -39,21 +49,21 @@ static int finish_sums(job *j, tile_result *t, int threads, mp_result *out) {
         frexp(peak, &exponent);
         j->exponent = exponent;
         j->want &= ~(unsigned)(MP_CRC | MP_XOR);
-        int status = run(j, threads, &again);
+        int status = mp_run(j, threads, &again);
         if (status)
             return status;
         *t = again.acc;
     }
     double sum = t->sum * repeats, squares = t->squares * repeats;
     if (rounded) {
-        sum = round_to(rounded, sum);
-        squares = round_to(rounded, squares);
+        sum = mp_round(rounded, sum);
+        squares = mp_round(rounded, squares);
     }
     out->mean = sum / count;
     out->norm = sqrt(squares);
     if (rounded) {
-        out->mean = round_to(rounded, out->mean);
-        out->norm = round_to(rounded, out->norm);
+        out->mean = mp_round(rounded, out->mean);
+        out->norm = mp_round(rounded, out->norm);
     }
     out->mean = ldexp(out->mean, exponent);
     out->norm = ldexp(out->norm, exponent);
@@ -67,7 +77,7 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
     out->posinf = t->posinf * repeats;
     out->neginf = t->neginf * repeats;
     out->zero = t->zero * repeats;
-    out->kind = DTYPES[code].kind;
+    out->kind = mp_dtypes[code].kind;
     if (out->kind == MP_KIND_BOOL) {
         out->imax = out->zero < out->count;
         out->imin = out->zero == 0;
@@ -95,7 +105,7 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
 /* Reads shape and strides into a layout in bytes; everything that can be wrong without touching the memory. */
 static int describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides,
                     layout *l) {
-    const int64_t limit = INT64_C(1) << 62, size = (int64_t)DTYPES[code].itemsize;
+    const int64_t limit = INT64_C(1) << 62, size = (int64_t)mp_dtypes[code].itemsize;
     int64_t bytes = size, below = 0, above = size, address = (int64_t)(uintptr_t)memory;
     l->base = memory;
     l->itemsize = (size_t)size;
@@ -133,8 +143,8 @@ static int describe(const void *memory, int code, int ndim, const int64_t *shape
 
 static int measure(const layout *logical, int code, unsigned want, int threads, mp_result *out) {
     layout sorted;
-    partial result = {.acc = NOTHING}, sums;
-    job j = {.walk = logical, .of = &DTYPES[code], .way = &LEVELS[level_in_use][code], .want = want};
+    partial result = {0}, sums;
+    job j = {.walk = logical, .of = &mp_dtypes[code], .way = mp_route(code), .want = want};
     int status;
     const bool apart = want & MP_STATS && !layout_dense(logical);
     if (apart) {
@@ -143,7 +153,7 @@ static int measure(const layout *logical, int code, unsigned want, int threads, 
         j.want &= ~(unsigned)MP_STATS;
     }
     if (j.want & (MP_STATS | MP_CRC | MP_XOR)) {
-        if ((status = run(&j, threads, &result)))
+        if ((status = mp_run(&j, threads, &result)))
             return status;
         out->crc = result.crc;
         out->xor64 = result.xor64;
@@ -151,7 +161,7 @@ static int measure(const layout *logical, int code, unsigned want, int threads, 
     if (apart) {
         j.walk = &sorted;
         j.want = want & (MP_STATS | MP_LOW_PRECISION);
-        if ((status = run(&j, threads, &sums)))
+        if ((status = mp_run(&j, threads, &sums)))
             return status;
         result.acc = sums.acc;
     }
