@@ -49,9 +49,7 @@ def _lists(content: dict[Any, Any], where: str, problems: list[str]) -> dict[str
     lists: dict[str, list[str]] = {category: [] for category in CATEGORIES}
     for category, names in content.items():
         if category not in lists:
-            problems.append(
-                f"{where}{category} is not a category (known: {', '.join(CATEGORIES)}, {SWITCHED_OFF})"
-            )
+            problems.append(f"{where}{category} is not a category (known: {', '.join(CATEGORIES)}, {SWITCHED_OFF})")
         elif names is not None and not isinstance(names, list):
             problems.append(f"{where}{category}: expected a list of names, found {_kind(names)}")
         else:

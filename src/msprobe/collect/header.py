@@ -1,0 +1,62 @@
+"""The framework-neutral part of run.json: who ran what, where, under which settings.
+
+Comparing reads it first: two runs that cannot be compared are told apart before any number is.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import socket
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msprobe
+from msprobe.config import Settings
+
+_ENVIRONMENT = (
+    "ASCEND_",
+    "CUBLAS_",
+    "CUDA_",
+    "FLASH_",
+    "GLOO_",
+    "GLOG_",
+    "HCCL_",
+    "MASTER_",
+    "MS_",
+    "MINDSPORE_",
+    "MKL_",
+    "NCCL_",
+    "NVIDIA_TF32",
+    "OMP_",
+    "PYTHONHASHSEED",
+    "PYTORCH_",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "TORCH_",
+)
+
+
+def run_facts(settings: Settings) -> dict[str, Any]:
+    return {
+        "msprobe": msprobe.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "hostname": socket.gethostname(),
+        "command": [sys.executable, *sys.argv],
+        "directory": str(Path.cwd()),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "settings": {
+            "task": settings.task,
+            "level": settings.level,
+            "precision": settings.precision,
+            "summary_mode": getattr(settings.section, "summary_mode", None),
+        },
+        "random_state": zlib.crc32(repr(random.getstate()).encode()),
+        "environment": {key: os.environ[key] for key in sorted(os.environ) if key.startswith(_ENVIRONMENT)},
+    }

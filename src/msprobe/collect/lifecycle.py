@@ -1,0 +1,369 @@
+"""start, stop, step: one small state machine, the same for both frameworks.
+
+    idle --start--> collecting --stop--> paused --start--> collecting … --step--> idle, next step
+
+Between stop and step the probes are off but the step is open: gradients of what ran before stop are
+still recorded. step() closes the step. Outside the wanted steps and ranks nothing is installed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional, Protocol
+
+from msprobe.config import Settings
+from msprobe.dump import layout
+from msprobe.dump.archive import archive_older_run
+from msprobe.dump.writer import Finished, Head, RankWriter, Worker
+
+from . import notices
+from .header import run_facts
+from .recorder import Recorder
+from .selection import Selection, matches
+
+
+class UsageError(ValueError):
+    """start() was called in a way that cannot collect anything; the message says what to change."""
+
+
+class Probe(Protocol):
+    """The hooks of one step. `install` and `remove` may alternate; `close` ends it for good."""
+
+    recorder: Recorder
+
+    def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None: ...
+
+    def remove(self) -> None: ...
+
+    def close(self) -> list[str]:
+        """Writes what is open. Returns what the user should be told, a sentence each."""
+
+    def save(self, variable: Any, name: str, with_gradient: bool) -> None: ...
+
+
+class Frontend(Protocol):
+    """What a framework brings to the lifecycle."""
+
+    name: str
+    model_kind: str
+
+    def rank(self) -> Optional[int]:
+        """The global rank, or None in a run without ranks."""
+
+    def filter_rank(self) -> int:
+        """The rank that the `rank` key is compared with."""
+
+    def listed_models(self, model: Any) -> Optional[list[Any]]:
+        """The models as a list, or None when `model` is not one of the framework's."""
+
+    def probe(self, settings: Settings, writer: RankWriter, selection: Selection) -> Probe: ...
+
+    def facts(self) -> dict[str, Any]:
+        """Versions, devices, determinism: the framework's part of run.json."""
+
+    def parameter_bytes(self, models: Sequence[Any]) -> int: ...
+
+
+def selection_of(settings: Settings) -> Selection:
+    section = settings.section
+    return Selection(
+        getattr(section, "scope", ()), getattr(section, "list", ()), getattr(section, "data_mode", ("all",))
+    )
+
+
+class Lifecycle:
+    """One run of one process."""
+
+    def __init__(self, settings: Settings, frontend: Frontend) -> None:
+        self.settings = settings
+        self.step_number = 0
+        self._frontend = frontend
+        self._selection = selection_of(settings)
+        self._worker = Worker(tell=notices.warn)
+        self._models: Optional[list[Any]] = None
+        self._token_range: Optional[tuple[int, int]] = None
+        self._probe: Optional[Probe] = None
+        self._writer: Optional[RankWriter] = None
+        self._collecting = False
+        self._started = False
+        self._steps_done: list[int] = []
+        self._records = 0
+        self._faults = 0
+        self._missed_rank: Optional[int] = None
+        self.closed = False
+        self._pid = os.getpid()
+        for warning in settings.warnings:
+            notices.warn_once(f"{warning}.")
+        self._at_exit = _close_at_exit(self)
+
+    # What the user calls.
+
+    def start(self, model: Any = None, token_range: Any = None) -> None:
+        if self._is_foreign():
+            return
+        self._remember(model, token_range)
+        self._started = True
+        if self._collecting or not self._wants_step() or not self._wants_rank():
+            return
+        if self._probe is None:
+            self._open_step()
+        assert self._probe is not None
+        self._collecting = True
+        self._probe.install(self._models or (), self._token_range)
+
+    def stop(self) -> None:
+        if self._is_foreign() or not self._collecting:
+            return
+        assert self._probe is not None
+        assert self._writer is not None
+        self._collecting = False
+        self._probe.remove()
+        self._writer.flush()
+
+    def step(self) -> None:
+        if self._is_foreign():
+            return
+        self.stop()
+        self._close_step()
+        self.step_number += 1
+        wanted = self.settings.step
+        if wanted is not None and self._steps_done and self.step_number == max(wanted) + 1:
+            notices.inform(f"all wanted steps are collected, in {self.settings.dump_path}; probes are off.")
+
+    def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
+        if self._is_foreign():
+            return
+        if self.settings.level != "debug":
+            notices.warn_once(f'save() works at level "debug" only; the level is "{self.settings.level}".')
+        elif not isinstance(name, str) or not name:
+            notices.warn_once(f"save() needs a name that is a string, not {name!r}; nothing was saved.")
+        elif self._probe is None or not self._collecting:
+            if self._wants_step() and self._missed_rank is None:
+                notices.warn_once("save() works between start() and stop(); nothing was saved.")
+        else:
+            self._probe.save(variable, name, save_backward)
+
+    def set_init_step(self, step: int) -> None:
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            raise UsageError(f"set_init_step takes a whole number from 0, not {step!r}.")
+        if self._probe is not None or self._steps_done:
+            notices.warn_once("set_init_step() belongs before the training loop; it was ignored.")
+        else:
+            self.step_number = step
+
+    def close(self) -> None:
+        """The run ends (process exit, or another debugger takes over): finish, and tell what came to nothing."""
+        if self.closed or self._is_foreign():
+            return
+        self.closed = True
+        atexit.unregister(self._at_exit)
+        self.stop()
+        self._close_step()
+        self._worker.close()
+        self._tell_result()
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether a later step may still be wanted."""
+        return self.settings.step is None or self.step_number <= max(self.settings.step)
+
+    # Opening and closing a step.
+
+    def _open_step(self) -> None:
+        settings = self.settings
+        rank = self._frontend.rank()
+        saves = settings.task == "tensor" or bool(getattr(settings.section, "tensor_list", ()))
+        if not self._steps_done:
+            self._archive(rank)
+            if saves:
+                self._tell_estimate()
+        directory = layout.rank_directory(settings.dump_path, self.step_number, rank)
+        data_dir = str(directory / layout.TENSORS) if saves else None
+        head = Head(settings.task, settings.level, self._frontend.name, data_dir, settings.extra_info)
+        self._writer = RankWriter(directory, head, self._worker)
+        self._selection.restart()
+        self._probe = self._frontend.probe(settings, self._writer, self._selection)
+        self._writer.run_header({**run_facts(settings), **self._frontend.facts()})
+
+    def _close_step(self) -> None:
+        probe, writer = self._probe, self._writer
+        if probe is None or writer is None:
+            return
+        self._probe = self._writer = None
+        for told in probe.close():
+            notices.warn_once(told)
+        recorder = probe.recorder
+        recorder.closed = True
+        finished = writer.finish()
+        self._records += finished.records
+        self._faults += recorder.faults
+        if recorder.faults:
+            notices.warn_once(
+                f"{recorder.faults} calls of step {self.step_number} could not be recorded whole; training was not "
+                f"affected. The reasons are in {writer.directory / layout.ERRORS}."
+            )
+        self._tell_first_step(finished, writer.directory)
+        self._steps_done.append(self.step_number)
+
+    def _archive(self, rank: Optional[int]) -> None:
+        try:
+            moved = archive_older_run(self.settings.dump_path, rank)
+        except OSError:
+            return  # the writer meets the same trouble and tells it
+        if moved is not None:
+            notices.inform(f"an earlier dump was in {self.settings.dump_path}; it is now in {moved}.")
+
+    # Which steps, ranks and models.
+
+    def _remember(self, model: Any, token_range: Any) -> None:
+        if model is not None:
+            models = self._frontend.listed_models(model)
+            if models is None:
+                raise UsageError(
+                    f"start(model=…) takes {self._frontend.model_kind} or a list of them, not {type(model).__name__}."
+                )
+            self._models = models
+        if self.settings.level in ("L0", "mix") and not self._models:
+            raise UsageError(
+                f'level "{self.settings.level}" collects modules and needs the model: call start(model=your_model).'
+            )
+        if token_range is not None:
+            self._token_range = _checked_range(token_range)
+            if not self._models:
+                raise UsageError(
+                    "token_range counts the model's forwards and needs it: call start(model, token_range)."
+                )
+
+    def _wants_step(self) -> bool:
+        return self.settings.step is None or self.step_number in self.settings.step
+
+    def _wants_rank(self) -> bool:
+        if self.settings.rank is None:
+            return True
+        rank = self._frontend.filter_rank()
+        if rank in self.settings.rank:
+            self._missed_rank = None
+            return True
+        self._missed_rank = rank
+        return False
+
+    def _is_foreign(self) -> bool:
+        """In a forked child (a DataLoader worker) the debugger does nothing."""
+        return os.getpid() != self._pid
+
+    # What is told.
+
+    def _tell_estimate(self) -> None:
+        """Before the first tensors are written: what is known of their size, against the space there is."""
+        free = _free_bytes(self.settings.dump_path)
+        parameters = self._frontend.parameter_bytes(self._models or ())
+        steps = f"each of the {len(self.settings.step)} wanted steps" if self.settings.step else "every step"
+        known = ""
+        if parameters and self.settings.level in ("L0", "mix"):
+            known = f" the parameters and their gradients alone are {_size(2 * parameters)};"
+        notices.inform(
+            f"full tensors of {steps} go to {self.settings.dump_path}:{known} what the calls receive and return comes "
+            f"on top. Free space there: {_size(free)}."
+        )
+
+    def _tell_first_step(self, finished: Finished, directory: Path) -> None:
+        if self._steps_done:
+            return
+        tensors = f", {finished.tensors} tensor files and {finished.links} links to them" if finished.tensors else ""
+        notices.inform(f"step {self.step_number}: {finished.records} records{tensors} in {directory}.")
+        wanted = self.settings.step
+        if finished.bytes and (wanted is None or len(wanted) > 1):
+            free = _free_bytes(self.settings.dump_path)
+            left = "no end of steps is set" if wanted is None else f"{len(wanted) - 1} more are wanted"
+            if wanted is None or finished.bytes * (len(wanted) - 1) > free:
+                notices.warn(
+                    f"one step took {_size(finished.bytes)} on disk and {left}; {_size(free)} are free. "
+                    'Set "step" in the configuration to collect fewer.'
+                )
+
+    def _tell_result(self) -> None:
+        settings = self.settings
+        if not self._started:
+            notices.warn("nothing was collected: start() was never called.")
+        elif self._missed_rank is not None:
+            notices.warn(
+                f"nothing was collected: this process is rank {self._missed_rank}, and the configuration collects "
+                f"rank {sorted(settings.rank or ())}."
+            )
+        elif settings.step is not None:
+            missing = sorted(settings.step - set(self._steps_done))
+            if missing:
+                notices.warn(
+                    f"steps {_some(missing)} were wanted and never ran: the run ended in step {self.step_number} "
+                    "(step() ends a step; steps count from 0)."
+                )
+        if not self._steps_done:
+            return
+        unmatched = self._selection.matched_nothing()
+        if unmatched:
+            notices.warn(
+                f"no call answered to {', '.join(map(repr, unmatched))} of scope/list: nothing was collected for it. "
+                'Collect one step without it, at task "structure", to see the names.'
+            )
+        elif not self._records:
+            notices.warn(
+                f"no record was made in {settings.dump_path}: nothing that is collected ran between start() and stop()."
+            )
+
+
+def _checked_range(value: Any) -> tuple[int, int]:
+    good = (
+        isinstance(value, (list, tuple))
+        and len(value) == 2
+        and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+        and 0 <= value[0] <= value[1]
+    )
+    if not good:
+        raise UsageError(f"token_range takes [first, last], two whole numbers with 0 <= first <= last, not {value!r}.")
+    return value[0], value[1]
+
+
+def _close_at_exit(lifecycle: Lifecycle) -> Any:
+    reference = weakref.ref(lifecycle)
+
+    def close() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.close()
+
+    atexit.register(close)
+    return close
+
+
+def _free_bytes(path: Path) -> int:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
+
+
+def _some(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:5]))
+    return f"{shown} and {len(numbers) - 5} more" if len(numbers) > 5 else shown
+
+
+def saves_tensors(settings: Settings) -> Any:
+    """`saves(name)` of this configuration: which calls get tensor files."""
+    if settings.task == "tensor":
+        return lambda name: True
+    wanted = tuple(getattr(settings.section, "tensor_list", ()))
+    if not wanted:
+        return lambda name: False
+    return lambda name: any(matches(entry, name) for entry in wanted)

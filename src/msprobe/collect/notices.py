@@ -1,0 +1,52 @@
+"""What msprobe tells the user while a script runs: each thing once, on stderr, through the `msprobe` logger.
+
+A handler of our own is added only where the script has configured none, so that a script's logging
+set-up decides where our lines go.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+_logger = logging.getLogger("msprobe")
+_said: set[str] = set()
+
+
+class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to whatever sys.stderr is now: test runners and notebooks replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def _ready() -> logging.Logger:
+    if not _logger.hasHandlers():
+        handler = _CurrentStderr()
+        handler.setFormatter(logging.Formatter("[msprobe] %(levelname)s: %(message)s"))
+        _logger.addHandler(handler)
+        _logger.setLevel(logging.INFO)
+    return _logger
+
+
+def inform(message: str) -> None:
+    """A fact the user asked for by using the tool: where the dump is, what it holds."""
+    _ready().info(message)
+
+
+def warn(message: str) -> None:
+    """Something that makes the result other than the user may think."""
+    _ready().warning(message)
+
+
+def warn_once(message: str) -> None:
+    """`warn`, but the same sentence only once in this process."""
+    if message not in _said:
+        _said.add(message)
+        warn(message)
+
+
+def forget() -> None:
+    """A new run may say everything again."""
+    _said.clear()

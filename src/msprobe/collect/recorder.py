@@ -1,0 +1,144 @@
+"""One step of one process, being recorded: names, parents, stacks and text on their way to the writer.
+
+Frontends call `enter`, `leave` and `backward`; nothing here raises into the script. A recorder is
+closed at the end of its step; hooks that fire later (a graph kept for a second backward, a hook in
+another thread) find it closed and do nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Callable, Optional, Protocol
+
+from .names import CallNumbers
+from .selection import Selection
+from .stacks import Stacks
+from .values import Values
+
+
+class Writer(Protocol):
+    """The part of `msprobe.dump.writer.RankWriter` that recording needs."""
+
+    def begin(self, call: int, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None: ...
+
+    def end(self, call: int, text: str) -> None: ...
+
+    def record(self, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None: ...
+
+    def debug(self, name: str, text: str) -> None: ...
+
+    def stack(self, number: int, frames: Callable[[], Sequence[str]]) -> None: ...
+
+    def error(self, name: str, trace: str) -> None: ...
+
+
+class _Open(threading.local):
+    """The modules that this thread is inside of, outermost first."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+
+
+class Recorder:
+    def __init__(
+        self,
+        writer: Writer,
+        values: Values,
+        selection: Selection,
+        *,
+        with_data: bool,
+        with_stacks: bool,
+        saves: Callable[[str], bool],
+    ) -> None:
+        """`with_data` False records structure only. `saves(name)` says whether a call's tensors get files."""
+        self.writer = writer
+        self.values = values
+        self.selection = selection
+        self.numbers = CallNumbers()
+        self.closed = False
+        self.faults = 0
+        self.records = 0
+        self._with_data = with_data
+        self._with_inputs = with_data and selection.inputs
+        self._with_outputs = with_data and selection.outputs
+        self._saves = saves
+        self._stacks = Stacks(writer.stack) if with_stacks else None
+        self._calls = count()
+        self._open = _Open()
+
+    # Modules: what runs inside one has it as its parent.
+
+    @property
+    def parent(self) -> Optional[str]:
+        modules = self._open.modules
+        return modules[-1] if modules else None
+
+    @property
+    def parents(self) -> list[str]:
+        return self._open.modules
+
+    def push(self, name: str) -> None:
+        self._open.modules.append(name)
+
+    def pop(self, name: str) -> None:
+        """Leaves module `name`, and whatever inside it an exception left open."""
+        modules = self._open.modules
+        if name in modules:
+            while modules.pop() != name:
+                pass
+
+    # Records.
+
+    def enter(self, name: str, parent: Optional[str], args: Any, kwargs: Any, depth: int = 1) -> Optional[int]:
+        """A wanted forward call begins. Returns its number for `leave`."""
+        call = next(self._calls)
+        text = ""
+        if self._with_inputs:
+            path = f"{name}.input" if self._saves(name) else ""
+            text = (
+                f'"input_args": {self.values.sequence(args, path)}, "input_kwargs": {self.values.mapping(kwargs, path)}'
+            )
+        stack = self._stacks.number(depth + 1) if self._stacks is not None else None
+        self.writer.begin(call, name, parent, stack, text)
+        return call
+
+    def leave(self, call: int, name: str, output: Any, extra: str = "") -> None:
+        """It returned `output`; `extra` is JSON members that follow."""
+        parts = []
+        if self._with_outputs:
+            path = f"{name}.output" if self._saves(name) else ""
+            parts.append(f'"output": {self.values.result(output, path)}')
+        if extra:
+            parts.append(extra)
+        self.records += 1
+        self.writer.end(call, ", ".join(parts))
+
+    def fail(self, call: int, error: BaseException, extra: str = "") -> None:
+        """It raised: its inputs stay, with the name of the exception."""
+        self.records += 1
+        raised = f'"raised": "{type(error).__name__}"'
+        self.writer.end(call, f"{raised}, {extra}" if extra else raised)
+
+    def one(self, name: str, parent: Optional[str], text: str, stack: Optional[int] = None) -> None:
+        """A record with one event: backward, parameters_grad."""
+        self.records += 1
+        self.writer.record(name, parent, stack, text if self._with_data else "")
+
+    def tensors_path(self, name: str, side: str) -> str:
+        """What the files of one side of a call are named after, or "" when it gets none."""
+        return f"{name}.{side}" if self._saves(name) else ""
+
+    @property
+    def with_inputs(self) -> bool:
+        return self._with_inputs
+
+    @property
+    def with_outputs(self) -> bool:
+        return self._with_outputs
+
+    def fault(self, name: str, trace: str) -> None:
+        """A failure of ours at this call: kept in dump_error_info.log, counted, told at stop."""
+        self.faults += 1
+        self.writer.error(name, trace)

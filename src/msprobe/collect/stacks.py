@@ -1,0 +1,69 @@
+"""Where a call came from: the Python stack, walked cheaply and written once.
+
+A stack is known by its (code, instruction) pairs. Line numbers are read
+when a stack is first seen, source text when it is written, on the writer's thread.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Callable, Optional
+
+_OWN = str(Path(__file__).resolve().parents[1]) + os.sep
+Position = tuple[str, int, str]
+
+
+class Stacks:
+    """Distinct stacks of one step, numbered from 0 in the order in which they are first seen."""
+
+    def __init__(self, announce: Callable[[int, Callable[[], list[str]]], None]) -> None:
+        self._announce = announce
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._alive: list[object] = []
+        self._hidden: dict[str, bool] = {}
+
+    def number(self, depth: int = 1) -> int:
+        """The number of the caller's stack. `depth` frames of ours are left out at the top."""
+        frame: Optional[FrameType] = sys._getframe(depth + 1)
+        key: list[int] = []
+        while frame is not None:
+            key.append(id(frame.f_code))
+            key.append(frame.f_lasti)
+            frame = frame.f_back
+        identity = tuple(key)
+        number = self._numbers.get(identity)
+        if number is None:
+            number = self._numbers[identity] = len(self._numbers)
+            positions = self._positions(sys._getframe(depth + 1))
+            self._announce(number, lambda: render_positions(positions))
+        return number
+
+    def _positions(self, frame: Optional[FrameType]) -> list[Position]:
+        positions: list[Position] = []
+        while frame is not None:
+            code = frame.f_code
+            self._alive.append(code)  # an id is an identity only while its object lives
+            if not self._is_hidden(code.co_filename):
+                positions.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+            frame = frame.f_back
+        return positions
+
+    def _is_hidden(self, filename: str) -> bool:
+        hidden = self._hidden.get(filename)
+        if hidden is None:
+            hidden = self._hidden[filename] = filename.startswith((_OWN, "<frozen ")) or filename.endswith(
+                (f"torch{os.sep}overrides.py", f"torch{os.sep}_ops.py")
+            )
+        return hidden
+
+
+def render_positions(positions: list[Position]) -> list[str]:
+    """The lines of stack.json: innermost first, with the source text."""
+    return [
+        f"File {filename}, line {line}, in {function}, \n {linecache.getline(filename, line).strip()}"
+        for filename, line, function in positions
+    ]

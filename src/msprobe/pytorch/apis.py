@@ -1,0 +1,201 @@
+"""APIs (level L1 and mix): a TorchFunctionMode that sees every call of torch, whatever name it was bound to.
+
+The mode is off inside its own handler, so what a recorded API does internally is not seen: it is a
+leaf. A Python function of torch that is not in the list is run as a twin of itself, one that does not
+hand itself to modes again, with the mode on: what it calls is seen.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from types import FunctionType
+from typing import Any, Callable, Optional
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from msprobe.collect.recorder import Recorder
+
+from .api_table import Api, ApiTable
+from .collectives import Collectives
+from .gradients import Gradients, Inputs
+from .mode_stack import is_on, put_on, take_off
+from .spelling import ARRIVES_AS, Spelling
+from .tensors import TensorTexts
+
+_graph_task = torch._C._current_graph_task_id
+_NoTorchFunction = torch._C.DisableTorchFunction
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+_SPELLED = frozenset(getattr(torch.Tensor, method) for method in ARRIVES_AS.values())
+
+
+class _Leaf(threading.local):
+    depth = 0
+
+
+class Apis(TorchFunctionMode):
+    """Records the calls of one step while it is entered."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        gradients: Gradients,
+        texts: TensorTexts,
+        table: ApiTable,
+        spelling: Spelling,
+    ) -> None:
+        super().__init__()
+        self.recorder = self._recorder = recorder
+        self._gradients = gradients
+        self._texts = texts
+        self._leaf = _Leaf()
+        self._table = table
+        self._lookup = table.lookup
+        self._spelling = spelling
+        self._collectives = Collectives(recorder, texts)
+        self._twins: dict[Any, Callable[..., Any]] = {}
+        self._plain_globals: dict[int, dict[str, Any]] = {}
+        self._inside = dict.fromkeys((*table.composite, torch.Tensor.backward), self._run_inside)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        api = self._lookup.get(func)
+        if api is None:
+            inside = self._inside.get(func)
+            if inside is not None:
+                return inside(func, args, kwargs)
+            if isinstance(func, _OPERATORS):
+                api = self._lookup[func]
+        if func in _SPELLED:
+            spelled = self._spelling.take(func)
+            if spelled is not None:
+                api = self._table.operators.get(spelled)
+        if api is not None and not self._recorder.closed:
+            return self.record(api, func, args, kwargs)
+        if func in self._table.untracked:
+            self._texts.forget()
+        return func(*args, **kwargs)
+
+    def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs one API and records it. What it returns or raises is the API's own."""
+        recorder = self._recorder
+        selection = recorder.selection
+        title = f"{api.prefix}.{api.name}"
+        name = f"{title}.{recorder.numbers.take(title)}.forward"
+        parents = recorder.parents
+        call: Optional[int] = None
+        inputs: Optional[Inputs] = None
+        wanted = selection.everything
+        try:
+            wanted = wanted or selection.enter(name, parents)
+            if wanted and selection.forward:
+                call = recorder.enter(name, parents[-1] if parents else None, args, kwargs, 2)
+            if selection.backward and torch.is_grad_enabled():
+                inputs = Inputs(args, kwargs)
+                if not inputs.edges and not inputs.leaves:
+                    inputs = None
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        try:
+            output = func(*args, **kwargs)
+        except BaseException as error:
+            if call is not None:
+                recorder.fail(call, error, _recomputed())
+            if not selection.everything:
+                selection.leave(name)
+            raise
+        try:
+            if api.untracked:
+                self._texts.forget()
+            if api.collective:
+                self._collectives.leave(api.name, call, name, args, kwargs, output)
+            elif call is not None:
+                recorder.leave(call, name, output, _recomputed())
+            if not selection.everything:
+                selection.leave(name)
+            if inputs is not None:
+                self._gradients.watch(name, list(parents), inputs, output)
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        return output
+
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is inside a registered API, where the mode is off on purpose."""
+        return self._leaf.depth > 0
+
+    def record_custom(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
+        """`record` for a registered function: the mode, which such a function does not reach, is off inside it."""
+        if self._leaf.depth or self._recorder.closed:
+            return func(*args, **kwargs)
+        self._leaf.depth += 1
+        on = is_on(self)
+        if on:
+            take_off(self)
+        try:
+            return self.record(api, func, args, kwargs)
+        finally:
+            if on:
+                put_on(self)
+            self._leaf.depth -= 1
+
+    def open_opaque(self, api: Api, args: Any) -> Any:
+        """Begins a record of a region that runs without the mode."""
+        title = f"{api.prefix}.{api.name}"
+        recorder = self._recorder
+        name = f"{title}.{recorder.numbers.take(title)}.forward"
+        parents = list(recorder.parents)
+        selection = recorder.selection
+        if recorder.closed or not (selection.everything or selection.enter(name, parents)):
+            return None
+        call = None
+        if selection.forward:
+            call = recorder.enter(name, parents[-1] if parents else None, args, {}, 3)
+        inputs = Inputs(args, {}) if selection.backward and torch.is_grad_enabled() else None
+        return call, name, parents, inputs
+
+    def close_opaque(self, record: Any, output: Any) -> None:
+        call, name, parents, inputs = record
+        recorder = self._recorder
+        if recorder.closed:
+            return
+        if call is not None:
+            recorder.leave(call, name, output, _recomputed())
+        if not recorder.selection.everything:
+            recorder.selection.leave(name)
+        if inputs is not None and output is not None:
+            self._gradients.watch(name, parents, inputs, output)
+
+    def end(self) -> None:
+        """The step ends."""
+        self._collectives.remove()
+
+    def _run_inside(self, func: Any, args: Any, kwargs: Any) -> Any:
+        twin = self._twins.get(func)
+        if twin is None:
+            twin = self._twins[func] = self._twin(func)
+        with self:
+            return twin(*args, **kwargs)
+
+    def _twin(self, func: Any) -> Callable[..., Any]:
+        """The same code, with globals in which no argument and no mode asks for torch functions."""
+        key = id(func.__globals__)
+        plain = self._plain_globals.get(key)
+        if plain is None:
+            plain = self._plain_globals[key] = dict(func.__globals__)
+            for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
+                if name in plain:
+                    plain[name] = _never
+        twin = FunctionType(func.__code__, plain, func.__name__, func.__defaults__, func.__closure__)
+        twin.__kwdefaults__ = func.__kwdefaults__
+        return twin
+
+
+def _never(*tensors: Any) -> bool:
+    return False
+
+
+def _recomputed() -> str:
+    """A forward call during a backward pass, with gradients on, is a recomputation (checkpointing)."""
+    return '"is_recompute": true' if _graph_task() >= 0 and torch.is_grad_enabled() else ""

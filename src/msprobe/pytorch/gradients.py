@@ -1,0 +1,393 @@
+"""The gradients of one call, read off the autograd graph; nothing is inserted into it.
+
+Before a call the edges that lead to its inputs are noted; after it, the graph is walked from its
+outputs back to those edges, and the nodes found are hooked. A hook on the node where an output's
+gradient comes in gives the record's `input`; one on the node whose edge leads to an input gives
+that input's gradient *from this call*, whatever else the input feeds. It works the same for one
+operator, a composite such as cross_entropy, and a whole module.
+
+Hooks hold a small record of text, never a node, an output or a tensor: the graph is freed as
+without us. Only where an input is reached by several edges is a gradient held, until the last of
+them has fired.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import torch
+
+from msprobe.collect.names import backward_of
+from msprobe.collect.recorder import Recorder
+
+_AccumulateGrad = torch._C._functions.AccumulateGrad
+_NoTorchFunction = torch._C.DisableTorchFunction
+_graph_task = torch._C._current_graph_task_id
+_sequence = torch.autograd._get_sequence_nr
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+_CASTS = ("ToCopyBackward0", "_ToCopyBackward0")
+
+
+def tensors_in(value: Any, found: list[Any], depth: int = 8) -> list[Any]:
+    """The tensors of nested arguments or results, in order."""
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif depth and value is not None:
+        if isinstance(value, (list, tuple)):
+            for member in value:
+                tensors_in(member, found, depth - 1)
+        elif isinstance(value, dict):
+            for member in value.values():
+                tensors_in(member, found, depth - 1)
+        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+            for field in value.__dataclass_fields__:
+                tensors_in(getattr(value, field, None), found, depth - 1)
+    return found
+
+
+class Inputs:
+    """The edges that lead to a call's inputs, taken before it: an in-place call re-points them."""
+
+    __slots__ = ("count", "edges", "leaves", "nodes", "sequence")
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        self.edges: dict[tuple[int, int], list[int]] = {}
+        self.leaves: dict[int, list[int]] = {}
+        self.nodes: list[Any] = []
+        self.sequence = _sequence()
+        tensors: list[Any] = []
+        for value in args:
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+            elif value is not None:
+                tensors_in(value, tensors)
+        if kwargs:
+            tensors_in(kwargs, tensors)
+        self.count = len(tensors)
+        for position, tensor in enumerate(tensors):
+            if tensor.requires_grad:
+                node = tensor.grad_fn
+                if node is None:
+                    self.leaves.setdefault(id(tensor), []).append(position)
+                else:
+                    self.nodes.append(node)
+                    self.edges.setdefault((id(node), tensor.output_nr), []).append(position)
+
+
+class _Backward:
+    """The backward record of one call while it is being put together, as text."""
+
+    __slots__ = (
+        "done",
+        "held",
+        "incoming",
+        "name",
+        "outgoing",
+        "parent",
+        "parents",
+        "remaining",
+        "shared",
+        "started",
+        "waiting",
+    )
+
+    def __init__(self, name: str, parents: list[str], outputs: int, inputs: int) -> None:
+        self.name = name
+        self.parents = parents
+        self.parent = parents[-1] if parents else None
+        self.incoming: list[Any] = ["null"] * outputs
+        self.outgoing: list[Any] = ["null"] * inputs
+        self.remaining: dict[int, int] = {}
+        self.held: dict[int, Any] = {}
+        self.shared: list[int] = []
+        self.waiting = 0
+        self.started = False
+        self.done = False
+
+
+class Gradients:
+    """Hooks the graph of wanted calls and records what flows back."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._pending: dict[int, dict[int, _Backward]] = {}
+        self._parameters: dict[str, dict[str, str]] = {}
+        self._changed: dict[str, None] = {}
+        self.repeated = 0
+        self.without_node: set[str] = set()
+
+    def watch(self, name: str, parents: list[str], inputs: Inputs, output: Any) -> None:
+        """Hooks the backward of a forward call that has just returned `output`."""
+        recorder = self._recorder
+        outputs = [output] if isinstance(output, torch.Tensor) else tensors_in(output, [])
+        entries: dict[Any, list[tuple[int, int]]] = {}
+        for position, tensor in enumerate(outputs):
+            node = tensor.grad_fn
+            if node is None:
+                continue
+            if (id(node), tensor.output_nr) in inputs.edges:
+                self.without_node.add(name)
+                continue
+            entries.setdefault(node, []).append((position, tensor.output_nr))
+        if not entries:
+            return
+        if not recorder.selection.everything:
+            above = [backward_of(parent) for parent in parents]
+            if not recorder.selection.may_want(backward_of(name), above):
+                return
+        exits = _walk(entries, inputs)
+        record = _Backward(backward_of(name), [backward_of(parent) for parent in parents], len(outputs), inputs.count)
+        _assign(record, exits, inputs)
+        apart = not recorder.selection.everything
+        nodes: dict[Any, list[tuple[int, int]]] = {}
+        for node, slot, positions in exits:
+            nodes.setdefault(node, []).extend((slot, position) for position in positions)
+        for node, places in entries.items():
+            leading = nodes.pop(node, None)
+            if leading is None or apart:
+                record.waiting += 1
+                node.register_prehook(self._incoming_hook(record, places))
+                if leading is not None:
+                    record.waiting += 1
+                    node.register_hook(self._outgoing_hook(record, leading))
+            else:
+                record.waiting += 1
+                node.register_hook(self._both_hook(record, places, leading))
+        for node, leading in nodes.items():
+            record.waiting += 1
+            node.register_hook(self._outgoing_hook(record, leading))
+
+    def watch_parameter(self, module: str, name: str, parameter: Any) -> Any:
+        """Keeps the last local gradient of a parameter for `{module}.parameters_grad`. Returns the hook's handle."""
+        record = f"{module}.parameters_grad"
+        self._parameters.setdefault(record, {})
+
+        def hook(gradient: Any) -> None:
+            recorder = self._recorder
+            if recorder.closed or not recorder.with_outputs:
+                return
+            try:
+                with _NoTorchFunction():
+                    path = recorder.tensors_path(record, "")[:-1]
+                    text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
+                    self._parameters[record][name] = f'"{name}": [{text}]'
+                    self._changed[record] = None
+                    self._task()
+            except Exception:
+                recorder.fault(record, traceback.format_exc())
+
+        return parameter.register_hook(hook)
+
+    def close(self) -> None:
+        """The step ends: what has begun is written as it is."""
+        for task in list(self._pending):
+            self._finish_task(task)
+        self._write_parameters()
+
+    # The hooks.
+
+    def _both_hook(self, record: _Backward, places: Any, leading: Any) -> Any:
+        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
+            if self._begins(record):
+                try:
+                    with _NoTorchFunction():
+                        self._take_incoming(record, places, grad_outputs)
+                        self._take_outgoing(record, leading, grad_inputs)
+                        self._fired(record)
+                except Exception:
+                    self._recorder.fault(record.name, traceback.format_exc())
+
+        return hook
+
+    def _incoming_hook(self, record: _Backward, places: Any) -> Any:
+        def hook(grad_outputs: Any) -> None:
+            if self._begins(record):
+                try:
+                    with _NoTorchFunction():
+                        self._take_incoming(record, places, grad_outputs)
+                        self._fired(record)
+                except Exception:
+                    self._recorder.fault(record.name, traceback.format_exc())
+
+        return hook
+
+    def _outgoing_hook(self, record: _Backward, leading: Any) -> Any:
+        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
+            if self._begins(record):
+                try:
+                    with _NoTorchFunction():
+                        self._take_outgoing(record, leading, grad_inputs)
+                        self._fired(record)
+                except Exception:
+                    self._recorder.fault(record.name, traceback.format_exc())
+
+        return hook
+
+    def _begins(self, record: _Backward) -> bool:
+        """Whether this firing counts: the step is open and it is the first backward through this graph."""
+        if self._recorder.closed:
+            return False
+        if record.done:
+            self.repeated += 1
+            return False
+        if not record.started:
+            record.started = True
+            selection = self._recorder.selection
+            if not selection.everything and not selection.enter(record.name, record.parents):
+                record.done = True
+                return False
+        return True
+
+    def _take_incoming(self, record: _Backward, places: Any, grads: Any) -> None:
+        recorder = self._recorder
+        if recorder.with_inputs:
+            path = recorder.tensors_path(record.name, "input")
+            for position, number in places:
+                grad = grads[number]
+                if grad is not None:
+                    where = f"{path}.{position}" if path else ""
+                    record.incoming[position] = recorder.values.value(grad, where)
+
+    def _take_outgoing(self, record: _Backward, leading: Any, grads: Any) -> None:
+        recorder = self._recorder
+        if not recorder.with_outputs:
+            return
+        for slot, position in leading:
+            grad = grads[slot]
+            left = record.remaining[position] = record.remaining[position] - 1
+            held = record.held.pop(position, None)
+            if held is not None:
+                with torch.no_grad():
+                    grad = held if grad is None else held + grad
+            if left and grad is not None:
+                record.held[position] = grad
+            elif grad is not None:
+                self._write_outgoing(record, position, grad)
+
+    def _write_outgoing(self, record: _Backward, position: int, grad: Any) -> None:
+        path = self._recorder.tensors_path(record.name, "output")
+        where = f"{path}.{position}" if path else ""
+        record.outgoing[position] = self._recorder.values.value(grad, where)
+
+    def _fired(self, record: _Backward) -> None:
+        record.waiting -= 1
+        task = self._task()
+        if record.waiting:
+            self._pending[task][id(record)] = record
+        else:
+            self._pending[task].pop(id(record), None)
+            self._write(record)
+
+    # The ends: of a record, of a backward pass.
+
+    def _task(self) -> int:
+        """The backward pass that is running; at its end the unfinished records are written."""
+        task = _graph_task()
+        if task not in self._pending:
+            self._pending[task] = {}
+            if task >= 0:
+                _queue_callback(lambda: self._end_task(task))
+        return task
+
+    def _end_task(self, task: int) -> None:
+        try:
+            with _NoTorchFunction():
+                self._finish_task(task)
+                if not self._recorder.closed:
+                    self._write_parameters()
+        except Exception:
+            self._recorder.fault("backward", traceback.format_exc())
+
+    def _finish_task(self, task: int) -> None:
+        for record in self._pending.pop(task, {}).values():
+            for position, grad in record.held.items():
+                self._write_outgoing(record, position, grad)
+            record.held.clear()
+            self._write(record)
+
+    def _write(self, record: _Backward) -> None:
+        record.done = True
+        recorder = self._recorder
+        if recorder.closed:
+            return
+        parts = []
+        if recorder.with_inputs:
+            parts.append(f'"input": [{", ".join(record.incoming)}]')
+        if recorder.with_outputs:
+            parts.append(f'"output": [{", ".join(record.outgoing)}]')
+        if record.shared:
+            parts.append(f'"shared_gradient": {record.shared}')
+        recorder.one(record.name, record.parent, ", ".join(parts))
+        if not recorder.selection.everything:
+            recorder.selection.leave(record.name)
+
+    def _write_parameters(self) -> None:
+        for name in self._changed:
+            self._recorder.one(name, None, ", ".join(self._parameters[name].values()))
+        self._changed.clear()
+
+
+def _walk(entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[int]]]:
+    """The edges from the call's part of the graph to its inputs: (node, slot of its edge, positions of the input)."""
+    edges, leaves, first = inputs.edges, inputs.leaves, inputs.sequence
+    exits: list[tuple[Any, int, list[int]]] = []
+    seen = set(entries)
+    queue = list(entries)
+    while queue:
+        node = queue.pop()
+        for slot, (below, number) in enumerate(node.next_functions):
+            if below is None:
+                continue
+            positions = edges.get((id(below), number)) if edges else None
+            if positions is not None:
+                exits.append((node, slot, positions))
+            elif isinstance(below, _AccumulateGrad):
+                positions = leaves.get(id(below.variable))
+                if positions is not None:
+                    exits.append((node, slot, positions))
+            elif below not in seen:
+                if below._sequence_nr() >= first:
+                    seen.add(below)
+                    queue.append(below)
+                else:
+                    positions = _through_cast(below, inputs)
+                    if positions is not None:
+                        exits.append((node, slot, positions))
+    return exits
+
+
+def _through_cast(node: Any, inputs: Inputs) -> Optional[list[int]]:
+    """Autocast keeps the cast of a weight for the next call: an older node, but the way to this call's input."""
+    if node.name() not in _CASTS:
+        return None
+    below, number = node.next_functions[0]
+    if isinstance(below, _AccumulateGrad):
+        return inputs.leaves.get(id(below.variable))
+    return inputs.edges.get((id(below), number))
+
+
+def _assign(record: _Backward, exits: list[tuple[Any, int, list[int]]], inputs: Inputs) -> None:
+    """Which edge gives which argument its gradient.
+
+    One argument, any number of edges: their sum. The same tensor given twice to one operator (`x * x`)
+    has as many edges as arguments, in the same order: one each. Otherwise the sum goes to the first
+    argument and the record says which arguments share it.
+    """
+    groups: dict[int, list[int]] = {}
+    for number, (_, _, positions) in enumerate(exits):
+        groups.setdefault(id(positions), []).append(number)
+    for members in groups.values():
+        positions = exits[members[0]][2]
+        if len(positions) > 1:
+            same_node = all(exits[member][0] is exits[members[0]][0] for member in members)
+            if same_node and len(members) == len(positions):
+                for member, position in zip(members, positions):
+                    exits[member] = (exits[member][0], exits[member][1], [position])
+                    record.remaining[position] = 1
+                continue
+            record.shared.extend(positions)
+            for member in members:
+                exits[member] = (exits[member][0], exits[member][1], positions[:1])
+        record.remaining[positions[0]] = len(members)

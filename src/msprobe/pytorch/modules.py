@@ -1,0 +1,180 @@
+"""Modules (level L0 and mix): forward pre- and post-hooks on every module below the model.
+
+The backward of a module is read off the graph like that of an API (gradients.py): no full backward
+hook, which breaks in-place modules and loses data.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
+
+import torch
+
+from msprobe.collect.names import FORWARD
+from msprobe.collect.recorder import Recorder
+
+from .gradients import Gradients, Inputs
+
+_NoTorchFunction = torch._C.DisableTorchFunction
+_graph_task = torch._C._current_graph_task_id
+
+
+def is_opaque(module: Any) -> bool:
+    """Modules whose inside is compiled: they are recorded whole, and nothing below them is hooked."""
+    return isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"
+
+
+def named_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """`Module[.{index}].{path}.{Class}` of every module below the models. A shared module has its first path.
+
+    An opaque model is itself recorded, because nothing below it can be.
+    """
+    seen: set[int] = set()
+    for index, model in enumerate(models):
+        start = f"Module.{index}" if len(models) > 1 else "Module"
+        waiting = [("", model)]
+        while waiting:
+            path, module = waiting.pop()
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            opaque = is_opaque(module)
+            if path or opaque:
+                yield (
+                    f"{start}.{path}.{_class_of(module)}" if path else f"{start}.{_class_of(module)}",
+                    module,
+                )
+            if not opaque:
+                below = [(f"{path}.{name}" if path else name, child) for name, child in module._modules.items()]
+                waiting.extend((name, child) for name, child in reversed(below) if child is not None)
+
+
+def _class_of(module: Any) -> str:
+    if type(module).__name__ == "OptimizedModule":
+        return type(module._orig_mod).__name__
+    return str(getattr(module, "original_name", type(module).__name__))
+
+
+class _Call:
+    """One call of a module, between its two hooks."""
+
+    __slots__ = ("call", "error", "inputs", "name", "parents")
+
+    def __init__(self, name: str, parents: list[str], error: Any) -> None:
+        self.name = name
+        self.parents = parents
+        self.error = error
+        self.call: Optional[int] = None
+        self.inputs: Optional[Inputs] = None
+
+
+class _Calls(threading.local):
+    def __init__(self) -> None:
+        self.open: list[_Call] = []
+
+
+class Modules:
+    """Installs the hooks on the models of one step and takes them off again."""
+
+    def __init__(self, recorder: Recorder, gradients: Gradients, models: Sequence[Any]) -> None:
+        self._recorder = recorder
+        self._gradients = gradients
+        self._models = models
+        self._calls = _Calls()
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        for name, module in named_below(self._models):
+            self._handles.append(module.register_forward_pre_hook(self._pre_hook(name), with_kwargs=True))
+            self._handles.append(
+                module.register_forward_hook(self._post_hook(name), with_kwargs=True, always_call=True)
+            )
+            if not self._recorder.selection.backward:
+                continue
+            for parameter_name, parameter in module._parameters.items():
+                if parameter is not None and parameter.requires_grad and not is_opaque(module):
+                    self._watch_parameter(name, parameter_name, parameter)
+
+    def _watch_parameter(self, module: str, name: str, parameter: Any) -> None:
+        selection = self._recorder.selection
+        if selection.everything or selection.may_want(f"{module}.parameters_grad"):
+            self._handles.append(self._gradients.watch_parameter(module, name, parameter))
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _pre_hook(self, title: str) -> Any:
+        recorder = self._recorder
+
+        def enter(module: Any, args: Any, kwargs: Any) -> None:
+            if recorder.closed:
+                return
+            try:
+                with _NoTorchFunction():
+                    name = f"{title}.{FORWARD}.{recorder.numbers.take(title)}"
+                    call = _Call(name, list(recorder.parents), sys.exc_info()[1])
+                    self._calls.open.append(call)
+                    recorder.push(name)
+                    selection = recorder.selection
+                    wanted = selection.everything or selection.enter(name, call.parents)
+                    if wanted and selection.forward:
+                        parent = call.parents[-1] if call.parents else None
+                        call.call = recorder.enter(name, parent, args, kwargs)
+                    if selection.backward and torch.is_grad_enabled():
+                        call.inputs = Inputs(args, kwargs)
+            except Exception:
+                recorder.fault(title, traceback.format_exc())
+
+        return enter
+
+    def _post_hook(self, title: str) -> Any:
+        recorder = self._recorder
+
+        def leave(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+            if recorder.closed:
+                return
+            try:
+                with _NoTorchFunction():
+                    self._leave(title, module, output)
+            except Exception:
+                recorder.fault(title, traceback.format_exc())
+
+        return leave
+
+    def _leave(self, title: str, module: Any, output: Any) -> None:
+        recorder = self._recorder
+        calls = self._calls.open
+        start = f"{title}.{FORWARD}."
+        if not any(call.name.startswith(start) for call in calls):
+            return  # entered before the hooks were there
+        while True:  # what an exception left open inside ends here too
+            call = calls.pop()
+            if call.name.startswith(start):
+                break
+        recorder.pop(call.name)
+        error = sys.exc_info()[1]
+        if call.call is not None:
+            extra = '"is_recompute": true' if _graph_task() >= 0 and torch.is_grad_enabled() else ""
+            if error is not None and error is not call.error:
+                recorder.fail(call.call, error, extra)
+            else:
+                recorder.leave(call.call, call.name, output, self._with_parameters(call.name, module, extra))
+        if not recorder.selection.everything:
+            recorder.selection.leave(call.name)
+        if call.inputs is not None and output is not None:
+            self._gradients.watch(call.name, call.parents, call.inputs, output)
+
+    def _with_parameters(self, name: str, module: Any, extra: str) -> str:
+        recorder = self._recorder
+        if not recorder.with_inputs or not module._parameters or is_opaque(module):
+            return extra
+        path = recorder.tensors_path(name, "parameters")
+        named = {key: value for key, value in module._parameters.items() if value is not None}
+        text = f'"parameters": {recorder.values.mapping(named, path)}'
+        return f"{text}, {extra}" if extra else text

@@ -1,0 +1,156 @@
+"""Keeps the API mode on where it should be, and off where it would change the result.
+
+It goes missing: leaving a `with torch.device(...)` entered before start() drops it from the stack, and
+new threads begin without it. It must be out of the way: MultiheadAttention and TransformerEncoderLayer
+leave their fused path when they see a mode, which changes the last digits, and compiled code breaks its
+graphs. Such a region runs without us and is one opaque record.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from typing import Any, Optional
+
+import torch
+from torch.nn.modules import module as module_hooks
+
+from msprobe.collect import notices
+
+from .api_table import Api
+from .apis import Apis
+from .mode_stack import is_on, put_on, take_off
+
+_FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
+
+
+class _Regions(threading.local):
+    """What the hooks did on this thread and have to undo: (module or frame, action, opaque record)."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[int, str, Any]] = []
+
+
+class Presence:
+    """Global module hooks and the entry to compiled functions, while a step is collected."""
+
+    def __init__(self, mode: Apis, records_modules: bool) -> None:
+        self._mode = mode
+        self._records_modules = records_modules
+        self._regions = _Regions()
+        self._handles: list[Any] = []
+        self._dynamo: Any = None
+        self._set_eval_frame: Any = None
+
+    def install(self) -> None:
+        self._mode.__enter__()
+        self._handles = [
+            module_hooks.register_module_forward_pre_hook(self._before),
+            module_hooks.register_module_forward_hook(self._after, always_call=True),
+        ]
+        self._dynamo = sys.modules.get("torch._dynamo.eval_frame")
+        if self._dynamo is not None and hasattr(self._dynamo, "_maybe_set_eval_frame"):
+            self._set_eval_frame = self._dynamo._maybe_set_eval_frame
+            self._dynamo._maybe_set_eval_frame = self._around_compiled
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self._set_eval_frame is not None:
+            self._dynamo._maybe_set_eval_frame = self._set_eval_frame
+            self._set_eval_frame = None
+        if is_on(self._mode):
+            take_off(self._mode)
+        else:
+            notices.warn_once(
+                "Something took msprobe's mode off between start() and stop() (leaving a `with torch.device(...)` "
+                "that was entered before start() does): APIs called after that were seen only inside modules. "
+                "Call start() inside that block."
+            )
+
+    def _before(self, module: Any, args: Any) -> None:
+        try:
+            with torch._C.DisableTorchFunction():
+                on = is_on(self._mode)
+                if not on and not self._mode.busy:
+                    put_on(self._mode)
+                    self._regions.open.append((id(module), "entered", None))
+                elif on and _runs_without_modes(module):
+                    take_off(self._mode)
+                    record = None if self._records_modules else self._opaque(module, args)
+                    self._regions.open.append((id(module), "left", record))
+        except Exception:
+            self._mode.recorder.fault("module hook", traceback.format_exc())
+
+    def _after(self, module: Any, args: Any, output: Any) -> None:
+        opened = self._regions.open
+        if not opened or opened[-1][0] != id(module):
+            return
+        try:
+            with torch._C.DisableTorchFunction():
+                _, action, record = opened.pop()
+                if action == "entered":
+                    take_off(self._mode)
+                else:
+                    put_on(self._mode)
+                    if record is not None:
+                        self._mode.close_opaque(record, output)
+        except Exception:
+            self._mode.recorder.fault("module hook", traceback.format_exc())
+
+    def _opaque(self, module: Any, args: Any) -> Any:
+        name = type(getattr(module, "_orig_mod", module)).__name__
+        return self._mode.open_opaque(_api_of(name, compiled=hasattr(module, "_orig_mod")), args)
+
+    def _around_compiled(self, callback: Any) -> Any:
+        """Stands for dynamo's switch: a compiled function turns it on when it is entered and back when it ends."""
+        result = self._set_eval_frame(callback)
+        try:
+            frame = sys._getframe(1)
+            key = id(frame)
+            opened = self._regions.open
+            if opened and opened[-1][0] == key:
+                _, _, record = opened.pop()
+                put_on(self._mode)
+                if record is not None:
+                    with torch._C.DisableTorchFunction():
+                        self._mode.close_opaque(record, frame.f_locals.get("result"))
+            elif callable(callback) and is_on(self._mode) and "fn" in frame.f_locals:
+                take_off(self._mode)
+                with torch._C.DisableTorchFunction():
+                    function = frame.f_locals["fn"]
+                    name = str(getattr(function, "__name__", type(function).__name__))
+                    args = frame.f_locals.get("args", ())
+                    record = self._mode.open_opaque(_api_of(name, compiled=True), args)
+                opened.append((key, "left", record))
+        except Exception:
+            self._mode.recorder.fault("compiled function", traceback.format_exc())
+        return result
+
+
+def _api_of(name: str, compiled: bool) -> Api:
+    if compiled:
+        notices.warn_once(
+            f"{name} is compiled (torch.compile): it runs as compiled and is recorded as one call; "
+            "what happens inside it is not seen."
+        )
+        return Api("Compiled", name)
+    notices.warn_once(
+        f"{name} is in eval mode and may use its fused path: it is recorded as one call; "
+        "what happens inside it is not seen."
+    )
+    return Api("Torch", f"_fused_{name}")
+
+
+def _runs_without_modes(module: Any) -> bool:
+    if type(module).__name__ == "OptimizedModule":
+        return True
+    if not isinstance(module, _FUSED) or module.training:
+        return False
+    return not torch.is_grad_enabled() or not _needs_grad(module)
+
+
+def _needs_grad(module: Any) -> Optional[bool]:
+    return any(parameter.requires_grad for parameter in module.parameters())

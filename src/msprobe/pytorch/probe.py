@@ -1,0 +1,147 @@
+"""Everything that is hooked into PyTorch for one step, put in and taken out as a whole."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+
+from msprobe.collect.lifecycle import saves_tensors
+from msprobe.collect.recorder import Recorder
+from msprobe.collect.selection import Selection
+from msprobe.collect.values import Values
+from msprobe.config import Settings
+from msprobe.dump.writer import RankWriter
+from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
+
+from .api_table import ApiTable
+from .apis import Apis
+from .custom import CustomApis
+from .gradients import Gradients, tensors_in
+from .modules import Modules
+from .presence import Presence
+from .spelling import Spelling
+from .tensors import TensorTexts
+from .tokens import TokenRange
+
+
+def wanted_statistics(settings: Settings) -> int:
+    want = {"md5": STATS | CRC, "xor": XOR}.get(str(getattr(settings.section, "summary_mode", "")), STATS)
+    return want | LOW_PRECISION if settings.precision == "low" else want
+
+
+class TorchProbe:
+    def __init__(
+        self,
+        settings: Settings,
+        writer: RankWriter,
+        selection: Selection,
+        table: Optional[ApiTable],
+        spelling: Spelling,
+        custom: CustomApis,
+    ) -> None:
+        saves = saves_tensors(settings)
+        self._texts = TensorTexts(wanted_statistics(settings), writer)
+        self.recorder = Recorder(
+            writer,
+            Values(self._texts),
+            selection,
+            with_data=settings.task != "structure",
+            with_stacks=settings.extra_info,
+            saves=saves,
+        )
+        self._level = settings.level
+        self._gradients = Gradients(self.recorder)
+        self._spelling = spelling
+        self._custom = custom
+        self._apis: Optional[Apis] = None
+        if table is not None:
+            self._apis = Apis(self.recorder, self._gradients, self._texts, table, spelling)
+        self._installed: list[Any] = []
+
+    def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None:
+        if token_range is None:
+            self._put_in(models)
+        else:
+            tokens = TokenRange(models, token_range, lambda: self._put_in(models), self._take_out)
+            tokens.install()
+            self._installed.append(tokens)
+
+    def remove(self) -> None:
+        self._take_out()
+        for tokens in self._installed:
+            tokens.remove()
+        self._installed.clear()
+
+    def close(self) -> list[str]:
+        if self._apis is not None:
+            self._apis.end()
+        self._gradients.close()
+        told = []
+        if self._gradients.repeated:
+            told.append(
+                f"{self._gradients.repeated} gradients came from further backward passes through the same graph "
+                "(retain_graph); the first pass is recorded."
+            )
+        if self._gradients.without_node:
+            some = sorted(self._gradients.without_node)[:3]
+            told.append(
+                f"{len(self._gradients.without_node)} calls returned their input unchanged (first: {', '.join(some)}): "
+                "they have no backward record."
+            )
+        return told
+
+    def save(self, variable: Any, name: str, with_gradient: bool) -> None:
+        recorder = self.recorder
+        try:
+            with torch._C.DisableTorchFunction():
+                title = f"{name}.{recorder.numbers.take(name)}.debug"
+                path = title if recorder.tensors_path(title, "") else ""
+                recorder.writer.debug(title, recorder.values.value(variable, path))
+                if with_gradient:
+                    self._save_gradients(variable, name)
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+
+    def _save_gradients(self, variable: Any, name: str) -> None:
+        """Each tensor's total gradient, when it comes."""
+        recorder = self.recorder
+        wanted = [tensor for tensor in tensors_in(variable, []) if tensor.requires_grad]
+        for tensor in wanted:
+            title = f"{name}_grad.{recorder.numbers.take(f'{name}_grad')}.debug"
+
+            def hook(gradient: Any, title: str = title) -> None:
+                if recorder.closed:
+                    return
+                try:
+                    with torch._C.DisableTorchFunction():
+                        path = title if recorder.tensors_path(title, "") else ""
+                        recorder.writer.debug(title, recorder.values.value(gradient, path))
+                except Exception:
+                    recorder.fault(title, traceback.format_exc())
+
+            tensor.register_hook(hook)
+
+    # In and out.
+
+    def _put_in(self, models: Sequence[Any]) -> None:
+        parts: list[Any] = []
+        if self._level in ("L0", "mix"):
+            parts.append(Modules(self.recorder, self._gradients, models))
+        if self._apis is not None:
+            self._spelling.install()
+            self._custom.attach(self._apis)
+            parts.append(Presence(self._apis, self._level == "mix"))
+        for part in parts:
+            part.install()
+        self._parts = parts
+
+    def _take_out(self) -> None:
+        for part in reversed(getattr(self, "_parts", [])):
+            part.remove()
+        self._parts = []
+        if self._apis is not None:
+            self._custom.detach()
+            self._spelling.remove()

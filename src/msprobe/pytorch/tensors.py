@@ -1,0 +1,180 @@
+"""Tensors as text: the adapter between PyTorch and the statistics, the rendering and the tensor files.
+
+A tensor is measured at most once while it does not change: its text is remembered by identity,
+version, memory and requires_grad, and the tensor itself is held weakly. What changes memory without
+moving the version counter (collectives, fused optimizers, `.data`, numpy aliases) must call `forget`.
+Plain CPU tensors are read where they are, by no operator of torch; everything else goes through
+`unusual`.
+"""
+
+from __future__ import annotations
+
+import os
+from ctypes import string_at
+from typing import Any, Callable, Optional, Protocol
+from weakref import ref
+
+import torch
+
+from msprobe.collect.values import quoted, scalar_text
+from msprobe.dump.tensors import Payload
+from msprobe.stats import dtypes, render
+
+from . import unusual
+
+CODES: dict[Any, int] = {
+    getattr(torch, row.name): row.code for row in dtypes.TABLE if row.torch is not None and hasattr(torch, row.name)
+}
+_NAMES = {dtype: dtypes.BY_CODE[code].name for dtype, code in CODES.items()}
+_SIZES = {dtype: dtypes.BY_CODE[code].itemsize for dtype, code in CODES.items()}
+_COMPLEX = frozenset(d for d in CODES if d.is_complex)
+_strided = torch.strided
+_FLAGS = ('"requires_grad": false', '"requires_grad": true')
+
+
+class FileWriter(Protocol):
+    """The part of `RankWriter` that saves tensors."""
+
+    def tensor(self, name: str, payload: Payload) -> str: ...
+
+    def link(self, name: str, existing_data_name: str) -> str: ...
+
+
+class TensorTexts:
+    """The adapter of one step: what it remembers is dropped with it."""
+
+    tensor_types = frozenset({torch.Tensor, torch.nn.Parameter})
+
+    def __init__(self, want: int, files: Optional[FileWriter]) -> None:
+        self._want = want
+        self._files = files
+        self._known: dict[int, tuple[Any, int, int, bool, str, str, list[str]]] = {}
+        self._heads: dict[tuple[Any, Any], str] = {}
+        self._check = os.environ.get("MSPROBE_CHECK_CACHE") == "1"
+
+    def forget(self) -> None:
+        """Memory may have changed behind the version counters: measure everything again."""
+        self._known.clear()
+
+    def tensor_text(self, tensor: Any, path: str) -> str:
+        try:
+            version = tensor._version
+            pointer = tensor.data_ptr()
+        except RuntimeError:  # an inference tensor, a functorch wrapper, a tensor without memory
+            return self._fresh(tensor, path)
+        grad = tensor.requires_grad
+        key = id(tensor)
+        known = self._known.get(key)
+        if (
+            known is not None
+            and known[0]() is tensor
+            and known[1] == version
+            and known[2] == pointer
+            and known[3] is grad
+        ):
+            if self._check:
+                self._compare(tensor, known)
+            body, digest, saved = known[4], known[5], known[6]
+        else:
+            found = self._measure(tensor, pointer)
+            if found is None:
+                return self._fresh(tensor, path)
+            body, digest = found
+            saved = []
+            self._known[key] = (ref(tensor), version, pointer, grad, body, digest, saved)
+        if path and self._files is not None:
+            return f"{body}{_FLAGS[grad]}, {self._file(tensor, path, saved)}{digest}}}"
+        return f"{body}{_FLAGS[grad]}{digest}}}"
+
+    def other_text(self, value: Any, path: str) -> Optional[str]:
+        if isinstance(value, torch.Tensor):
+            if type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+                return self.tensor_text(value, path)
+            return self._fresh(value, path)
+        render_other = _OTHERS.get(type(value))
+        if render_other is not None:
+            return render_other(value)
+        return unusual.other_text(value)
+
+    def _measure(self, tensor: Any, pointer: int) -> Optional[tuple[str, str]]:
+        """The text up to requires_grad and the digest after it, or None when the tensor is not a plain one."""
+        dtype = tensor.dtype
+        code = CODES.get(dtype)
+        if code is None or tensor.layout is not _strided or not tensor.is_cpu or tensor.is_neg():
+            return None
+        if dtype in _COMPLEX and tensor.is_conj():
+            return None
+        shape = tensor.shape
+        if not pointer and 0 not in shape:
+            return None
+        try:
+            numbers, digest, _ = render(pointer, code, shape, tensor.stride(), self._want)
+        except (RuntimeError, ValueError):
+            return None
+        head = self._heads.get((dtype, shape))
+        if head is None:
+            head = f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": {list(shape)}, '
+            self._heads[dtype, shape] = head
+        return (
+            f"{head}{numbers}, " if numbers else head,
+            f', "md5": "{digest}"' if digest is not None else "",
+        )
+
+    def _fresh(self, tensor: Any, path: str) -> str:
+        """A tensor that cannot be remembered or read in place: described by way of a plain copy."""
+        plain, kind, notes = unusual.as_plain(tensor)
+        found = None
+        if plain is not None:
+            try:
+                found = self._measure(plain, plain.data_ptr())
+            except RuntimeError:
+                plain = None
+        if plain is None or found is None:
+            head = f'{{"type": {quoted(kind)}, "dtype": "{tensor.dtype}", "shape": {unusual.shape_of(tensor)}, '
+            body, digest = f'{head}"Max": null, "Min": null, "Mean": null, "Norm": null, ', ""
+        else:
+            body, digest = found
+            shape = unusual.shape_of(tensor)
+            if kind != "torch.Tensor" or shape != str(list(plain.shape)) or tensor.dtype != plain.dtype:
+                numbers = body.partition("], ")[2]
+                body = f'{{"type": {quoted(kind)}, "dtype": "{tensor.dtype}", "shape": {shape}, {numbers}'
+        text = f"{body}{_FLAGS[bool(tensor.requires_grad)]}"
+        if path and self._files is not None and found is not None:
+            text += f", {self._file(plain, path, [])}"
+        return f"{text}{digest}{notes}}}"
+
+    def _file(self, tensor: Any, path: str, saved: list[str]) -> str:
+        """Saves the tensor, or links the file that holds it already. Returns the `data_name` member."""
+        assert self._files is not None
+        if saved:
+            name = self._files.link(path, saved[0])
+        else:
+            name = self._files.tensor(path, payload(tensor))
+            saved.append(name)
+        return f'"data_name": {quoted(name)}'
+
+    def _compare(self, tensor: Any, known: tuple[Any, ...]) -> None:
+        """MSPROBE_CHECK_CACHE=1: what is remembered is measured again, and must be the same."""
+        if self._measure(tensor, tensor.data_ptr()) != (known[4], known[5]):
+            raise AssertionError(
+                "msprobe remembered statistics of a tensor that has changed since: please report this call"
+            )
+
+
+def payload(tensor: Any) -> Payload:
+    """A private copy of a plain CPU tensor's values in C order, ready to be written."""
+    dtype = tensor.dtype
+    if not tensor.is_contiguous():
+        with torch.no_grad(), unusual.without_modes():
+            tensor = tensor.contiguous()
+    data = string_at(tensor.data_ptr(), tensor.numel() * _SIZES[dtype]) if tensor.numel() else b""
+    return Payload(_NAMES[dtype], tuple(tensor.shape), data, "pt")
+
+
+_OTHERS: dict[type, Callable[[Any], str]] = {
+    torch.Size: lambda v: scalar_text("torch.Size", list(v)),
+    torch.dtype: lambda v: scalar_text("torch.dtype", str(v)),
+    torch.device: lambda v: scalar_text("torch.device", str(v)),
+    torch.memory_format: lambda v: scalar_text("torch.memory_format", str(v)),
+    torch.layout: lambda v: scalar_text("torch.layout", str(v)),
+}
