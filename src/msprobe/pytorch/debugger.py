@@ -115,7 +115,7 @@ class PrecisionDebugger:
     def start(self, model: Any = None, token_range: Any = None) -> None:
         """Collect from here on. L0 and mix need `model`: a Module, or a list of them; it is remembered.
 
-        token_range [first, last], both included, collects only these forwards of the model, counted from 0 in each step.
+        token_range [first, last], both included, collects only these forwards of the model, counted from 0 in a step.
         """
         self._lifecycle.start(model, token_range)
 

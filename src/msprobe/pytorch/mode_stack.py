@@ -16,10 +16,7 @@ put_on = _push_on_torch_function_stack
 
 def is_on(mode: Any) -> bool:
     """Whether `mode` is on this thread's stack; it usually is on top."""
-    for place in range(_len_torch_function_stack() - 1, -1, -1):
-        if _get_function_stack_at(place) is mode:
-            return True
-    return False
+    return any(_get_function_stack_at(place) is mode for place in range(_len_torch_function_stack() - 1, -1, -1))
 
 
 def take_off(mode: Any) -> None:
