@@ -54,7 +54,7 @@ def archive_older_run(dump_path: Path, rank: Optional[int] = None) -> Optional[P
         if place in run or not any(_is_sister(one, me) for one in run.values()):
             run = {name: one for name, one in run.items() if name != place and _may_live(one)}
             moved = _move_steps(root, keep=set(run))
-        layout.write_file(root / REGISTER, json.dumps({**run, place: me}).encode())
+        layout.write_file(root / REGISTER, [json.dumps({**run, place: me}).encode()])
     return moved
 
 
@@ -66,10 +66,8 @@ def set_aside(rank_dir: Path, tell: Tell) -> None:
     rank_dir = _absolute(rank_dir)
     root = layout.dump_root(rank_dir)
     inside = rank_dir.relative_to(root)
-    target = _old_root(root, inside) / inside
-    layout.make_directory(target.parent)
-    rank_dir.rename(target)
-    tell(("aside", rank_dir), f"{rank_dir} already held a dump; it was moved to {target}.")
+    old = _move(root, [inside])
+    tell(("aside", rank_dir), f"{rank_dir} already held a dump; it was moved to {old / inside}.")
 
 
 def _is_sister(one: Member, me: Member) -> bool:
@@ -128,36 +126,55 @@ def _locked(root: Path) -> Iterator[None]:
 
 def _move_steps(root: Path, keep: set[str]) -> Optional[Path]:
     """Moves every rank directory that is not kept; returns the directory above them all."""
-    old: Optional[Path] = None
+    old: list[Path] = []
     for base in (root, *(root / name for name in layout.MODE_PARENTS)):
         for step in _steps(base):
-            ranks = [child for child in step.iterdir() if child.name not in keep]
-            whole = not keep or len(ranks) == len(list(step.iterdir()))
-            for item in [step] if whole else ranks:
-                inside = item.relative_to(root)
-                old = old or _old_root(root, inside)
-                layout.make_directory((old / inside).parent)
-                item.rename(old / inside)
-        if base != root and old is not None:
-            with contextlib.suppress(OSError):
-                base.rmdir()
-    return old
+            children = list(step.iterdir())
+            ranks = [child for child in children if child.name not in keep]
+            old += [step] if len(ranks) == len(children) else ranks
+    if not old:
+        return None
+    moved = _move(root, [path.relative_to(root) for path in old])
+    for name in layout.MODE_PARENTS:
+        with contextlib.suppress(OSError):  # not empty, or not there
+            (root / name).rmdir()
+    return moved
 
 
 def _steps(base: Path) -> list[Path]:
     if not base.is_dir():
         return []
-    return sorted(
-        child for child in base.iterdir() if layout.parse_step(child.name) is not None and child.is_dir()
-    )
+    return sorted(path for path in base.iterdir() if layout.parse_step(path.name) is not None and path.is_dir())
 
 
-def _old_root(root: Path, inside: Path) -> Path:
+def _move(root: Path, old: list[Path]) -> Path:
+    """Moves paths inside root to beside it; where that is another disk or not allowed, to `old-{time}` in it."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    candidate, number = root.with_name(f"{root.name}.old-{stamp}"), 1
-    while (candidate / inside).exists():
+    beside, within = root.with_name(f"{root.name}.old-{stamp}"), root / f"old-{stamp}"
+    try:
+        return _move_to(_unused(beside, old), root, old)
+    except OSError:
+        left = [path for path in old if (root / path).exists()]
+        return _move_to(_unused(within, left), root, left)
+
+
+def _move_to(target: Path, root: Path, old: list[Path]) -> Path:
+    try:
+        for path in old:
+            layout.make_directory((target / path).parent)
+            (root / path).rename(target / path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            target.rmdir()
+        raise
+    return target
+
+
+def _unused(target: Path, old: list[Path]) -> Path:
+    candidate, number = target, 1
+    while any((candidate / path).exists() for path in old):
         number += 1
-        candidate = root.with_name(f"{root.name}.old-{stamp}-{number}")
+        candidate = target.with_name(f"{target.name}-{number}")
     return candidate
 
 

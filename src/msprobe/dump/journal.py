@@ -19,6 +19,7 @@ from typing import Any, Callable, Optional, Union
 from msprobe.dump import layout
 
 FORMAT = 1
+READ_UP_TO = 64 << 20
 Buffer = Union[bytes, mmap.mmap]
 Span = tuple[int, int]
 
@@ -123,9 +124,7 @@ class Scan:
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _KIND = re.compile(rb'\["([a-z]+)",[ ]?')
 _CALL = re.compile(rb"(-?\d+)(?:,[ ]?)?")
-_NAMED = re.compile(
-    rb"(" + _STRING + rb"),[ ]?(?:(" + _STRING + rb"|null),[ ]?(-?\d+|null),[ ]?(?=\{))?", re.DOTALL
-)
+_NAMED = re.compile(rb"(" + _STRING + rb"),[ ]?(?:(" + _STRING + rb"|null),[ ]?(-?\d+|null),[ ]?(?=\{))?", re.DOTALL)
 
 
 def scan(data: Buffer, check: bool = False) -> Scan:
@@ -146,10 +145,13 @@ def scan(data: Buffer, check: bool = False) -> Scan:
 
 
 def scan_file(path: Path, check: bool = False) -> Scan:
-    """The same for a file, mapped rather than read; a journal that is still written to may be scanned."""
+    """The same for a file, mapped where it is large; a journal that is still written to may be scanned."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        return scan(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"", check)
+        file.seek(0)
+        if size <= READ_UP_TO:
+            return scan(file.read(size), check)
+        return scan(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), check)
 
 
 def _lines(data: Buffer, found: Scan) -> Iterator[Span]:

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
@@ -32,6 +33,7 @@ DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
 LINKED_MODE = 0o440
 MAX_FILE_NAME = 255
+CHUNK = 1 << 20
 
 _STEP = re.compile(r"step(\d{1,18})\Z")
 _RANK = re.compile(r"rank(\d{0,9})\Z|proc(\d{1,18})\Z")
@@ -153,17 +155,22 @@ def write_all(fd: int, *parts: Any) -> int:
     return total
 
 
-def write_file(path: Path, *parts: Any) -> int:
-    """A whole file at once: a reader sees the old one or the new one, never half."""
+def write_file(path: Path, parts: Iterable[bytes]) -> None:
+    """A whole file at once, however long: a reader sees the old one or the new one, never half."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         fd = open_file(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            size = write_all(fd, *parts)
+            chunk = bytearray()
+            for part in parts:
+                chunk += part
+                if len(chunk) >= CHUNK:
+                    write_all(fd, chunk)
+                    chunk = bytearray()
+            write_all(fd, chunk)
         finally:
             os.close(fd)
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return size

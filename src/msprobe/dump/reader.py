@@ -67,9 +67,7 @@ class RankDump:
         """task, level, framework, dump_data_dir."""
         if self._scan is not None:
             if not self._scan.head:
-                raise DumpError(
-                    f"{self.path} holds a journal without its first line; nothing can be read from it."
-                )
+                raise DumpError(f"{self.path} holds a journal without its first line; nothing can be read from it.")
             return {key: self._scan.head.get(key) for key in ("task", "level", "framework", "dump_data_dir")}
         return {key: value for key, value in self._main.items() if key != "data"}
 
@@ -78,9 +76,7 @@ class RankDump:
         """Every record by its name, in completion order."""
         if self._scan is not None:
             found = self._scan
-            return {
-                _name(name): _parse(found.body(entry), self.path) for name, entry in found.records.items()
-            }
+            return {_name(name): _parse(found.body(entry), self.path) for name, entry in found.records.items()}
         if not (self.path / layout.DUMP).exists():
             return {}
         return _data(self._main, self.path / layout.DUMP)
@@ -125,9 +121,7 @@ class RankDump:
     def tensor_path(self, data_name: str) -> Path:
         """The file of a `data_name`, which comes from a file and so is checked to be a plain name."""
         if not isinstance(data_name, str) or not layout.is_plain_file_name(data_name):
-            raise DumpError(
-                f"{self.path} names {data_name!r} as a tensor file, which is not a plain file name."
-            )
+            raise DumpError(f"{self.path} names {data_name!r} as a tensor file, which is not a plain file name.")
         return self.path / layout.TENSORS / data_name
 
     def tensor(self, data_name: str, mmap: bool = True) -> Any:
@@ -173,9 +167,7 @@ def open_dump(path: Path) -> Dump:
     if not ranks:
         if empty:
             raise DumpError(f"{path} is an empty dump: {empty[0]} holds neither {layout.DUMP} nor a journal.")
-        raise DumpError(
-            f"{path} is not a dump: it holds no step directory, {layout.DUMP} or {layout.JOURNAL}."
-        )
+        raise DumpError(f"{path} is not a dump: it holds no step directory, {layout.DUMP} or {layout.JOURNAL}.")
     return Dump(path, ranks, empty)
 
 
@@ -221,9 +213,7 @@ def _find(path: Path) -> list[RankDump]:
     if _has_dump(path):
         kind = path.parent.parent.name
         step, rank = layout.parse_step(path.parent.name), layout.parse_rank(path.name)
-        return [
-            RankDump(path, step, rank, kind if kind in layout.MODE_PARENTS and step is not None else None)
-        ]
+        return [RankDump(path, step, rank, kind if kind in layout.MODE_PARENTS and step is not None else None)]
     found = _ranks_in(path, path.parent.name)
     for base in (path, *(path / name for name in layout.MODE_PARENTS)):
         if base.is_dir():

@@ -7,9 +7,9 @@ both give the same bytes. Each file appears whole or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Union
+from typing import Any
 
 from msprobe.dump import layout
 from msprobe.dump.journal import Scan
@@ -17,25 +17,19 @@ from msprobe.dump.journal import Scan
 HEAD_KEYS = ("task", "level", "framework", "dump_data_dir")
 
 
-def write_results(directory: Path, found: Scan) -> list[Path]:
+def write_results(directory: Path, found: Scan) -> None:
     """Makes the json files of one rank directory; dump.json (or debug.json) last: it says "finished"."""
-    made: list[Path] = []
-
-    def write(name: str, *parts: Union[bytes, bytearray]) -> None:
-        layout.write_file(directory / name, *parts)
-        made.append(directory / name)
-
-    level = found.head.get("level")
-    if level != "debug":
-        if found.head.get("extra_info", True):
-            write(layout.STACK, _object(_stacks(found)))
-            write(layout.CONSTRUCT, _object([] if level == "L1" else _construct(found)))
-        if found.debugs:
-            write(layout.DEBUG, _with_head(found, _debugs(found)))
-        write(layout.DUMP, _with_head(found, _records(found)))
-    else:
-        write(layout.DEBUG, _with_head(found, _debugs(found)))
-    return made
+    head = found.head
+    if head.get("level") == "debug":
+        layout.write_file(directory / layout.DEBUG, _with_head(head, _debugs(found)))
+        return
+    if head.get("extra_info", True):
+        construct = [] if head.get("level") == "L1" else _construct(found)
+        layout.write_file(directory / layout.STACK, _object(_stacks(found), ""))
+        layout.write_file(directory / layout.CONSTRUCT, _object(construct, ""))
+    if found.debugs:
+        layout.write_file(directory / layout.DEBUG, _with_head(head, _debugs(found)))
+    layout.write_file(directory / layout.DUMP, _with_head(head, _records(found)))
 
 
 def _records(found: Scan) -> Iterable[bytes]:
@@ -61,24 +55,20 @@ def _stacks(found: Scan) -> Iterable[bytes]:
         yield b'"%d": [[%s], %s]' % (position, ", ".join(listed).encode(), frames)
 
 
-def _object(members: Iterable[bytes]) -> bytearray:
-    text = bytearray(b"{")
-    for position, member in enumerate(members):
-        text += b",\n " if position else b"\n "
-        text += member
-    text += b"\n}" if len(text) > 1 else b"}"
-    return text
-
-
-def _with_head(found: Scan, members: Iterable[bytes]) -> bytearray:
-    text = bytearray(b"{\n")
-    for key in HEAD_KEYS:
-        text += f" {json.dumps(key)}: {json.dumps(found.head.get(key))},\n".encode()
-    text += b' "data": {'
-    empty = True
+def _object(members: Iterable[bytes], margin: str) -> Iterator[bytes]:
+    """A JSON object, one member a line."""
+    between = f"{{\n{margin} ".encode()
     for member in members:
-        text += b"\n  " if empty else b",\n  "
-        text += member
-        empty = False
-    text += b"}\n}" if empty else b"\n }\n}"
-    return text
+        yield between
+        yield member
+        between = f",\n{margin} ".encode()
+    yield b"{}" if between.startswith(b"{") else f"\n{margin}}}".encode()
+
+
+def _with_head(head: dict[str, Any], members: Iterable[bytes]) -> Iterator[bytes]:
+    yield b"{\n"
+    for key in HEAD_KEYS:
+        yield f" {json.dumps(key)}: {json.dumps(head.get(key))},\n".encode()
+    yield b' "data": '
+    yield from _object(members, " ")
+    yield b"\n}"

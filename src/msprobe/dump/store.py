@@ -7,6 +7,7 @@ ones are dropped and counted: trying each of ten thousand would only slow the tr
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import io
@@ -29,11 +30,12 @@ Key = tuple[str, tuple[int, ...], str, bytes]
 
 @dataclass
 class Counts:
-    """`bytes` is what was put on the disk: a link adds none."""
+    """`bytes` is what was put on the disk: a link adds none. `dropped` were not tried any more."""
 
     files: int = 0
     links: int = 0
     bytes: int = 0
+    dropped: int = 0
 
 
 class TensorStore:
@@ -89,18 +91,18 @@ class TensorStore:
         self._linked.discard(file_name)
 
     def _guarded(self, name: str, file_name: str, work: Callable[[int], None]) -> None:
+        if self._broken:
+            self.counts.dropped += 1
+            return
         try:
-            if self._broken:
-                raise OSError(errno.ECANCELED, "an earlier tensor file could not be written")
             if self._fd is None:
                 layout.make_directory(self.directory)
                 self._fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             work(self._fd)
             if layout.is_over_long(name, Path(file_name).suffix):
                 self._list_in_mapping(self._fd, file_name, name)
-        except (OSError, ValueError, MemoryError) as error:
-            if isinstance(error, OSError) and error.errno not in (errno.ENOENT, errno.EINTR):
-                self._broken = True
+        except Exception as error:
+            self._broken = isinstance(error, OSError) and error.errno != errno.ENOENT
             self._fail("tensor files", error)
 
     def _hard_link(self, fd: int, existing: str, file_name: str) -> bool:
@@ -113,8 +115,10 @@ class TensorStore:
             try:
                 os.link(existing, file_name, src_dir_fd=fd, dst_dir_fd=fd)
             except FileExistsError:
+                self._remove_temporary(fd)  # a rename between two links of one file leaves both
                 os.link(existing, _TEMPORARY, src_dir_fd=fd, dst_dir_fd=fd)
                 os.replace(_TEMPORARY, file_name, src_dir_fd=fd, dst_dir_fd=fd)
+                self._remove_temporary(fd)
         except OSError as error:
             if error.errno in _NO_MORE_LINKS:
                 return False
@@ -146,10 +150,8 @@ class TensorStore:
             os.close(source)
 
     def _remove_temporary(self, fd: int) -> None:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(_TEMPORARY, dir_fd=fd)
-        except OSError:
-            pass
 
     def _list_in_mapping(self, fd: int, file_name: str, name: str) -> None:
         row = io.StringIO()

@@ -6,6 +6,7 @@ PyTorch and without pickle) and `.npy`. Types that numpy lacks come back as ml_d
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from msprobe.dump import npy_file, pt_file, pt_reader
 from msprobe.dump.errors import DumpError
+from msprobe.stats import dtypes
 
 BytesLike = Any  # whatever supports the buffer protocol: bytes, memoryview, a numpy array
 Array = np.ndarray[Any, Any]
@@ -23,8 +25,9 @@ Array = np.ndarray[Any, Any]
 class Payload:
     """A tensor's own copy of its bytes, C order, in this machine's (little-endian) byte order.
 
-    `dtype` is a name of msprobe.stats.dtypes or, for .pt only, of any other torch dtype. The bytes
-    belong to the writer from now on: the caller neither changes nor reuses them.
+    `dtype` is a name of msprobe.stats.dtypes or, for .pt only, of any other torch dtype. `data` is
+    contiguous and supports the buffer protocol (an ml_dtypes array does not: view it as uint8). It
+    belongs to the writer from now on: the caller neither changes nor reuses it.
     """
 
     dtype: str
@@ -43,6 +46,9 @@ class Payload:
 
 def encode(payload: Payload) -> tuple[object, ...]:
     """The file as a sequence of buffers; the tensor's bytes are one of them, not copied."""
+    row = dtypes.BY_NAME.get(payload.dtype)
+    if row is not None and payload.nbytes != math.prod(payload.shape) * row.itemsize:
+        raise ValueError(f"{payload.nbytes} bytes are no {payload.dtype} tensor of shape {payload.shape}")
     if payload.format == "pt":
         return pt_file.encode(payload.dtype, tuple(payload.shape), payload.data)
     if payload.format == "npy":

@@ -19,6 +19,7 @@ from typing import Any, Callable, Optional, Protocol
 
 BATCH = 128
 PERIOD = 0.5
+IDLE_PERIOD = 5.0
 LIMIT = 256 << 20
 LINE_COST = 200
 
@@ -85,22 +86,19 @@ class Worker:
             self._tell(message)
 
     def fail(self, what: str, where: object, error: BaseException) -> None:
-        """One clear sentence for the first fault of a kind; the rest of that kind is only counted."""
+        """One clear sentence for the first fault of a kind; later ones are only counted, by their writers."""
         if isinstance(error, OSError):
             reason = error.strerror or str(error)
-            advice = (
-                "free some space" if error.errno == errno.ENOSPC else "check the path and its permissions"
-            )
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            advice = "free some space" if full else "check the path and its permissions"
             self.tell_once(
-                (what, error.errno),
+                ("cannot write", error.errno),
                 f"msprobe cannot write {what} in {where}: {reason}. Training goes on without it; "
                 f"{advice}, or choose another dump_path.",
             )
         else:
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            self.tell_once(
-                (what, type(error)), f"msprobe failed inside while writing {what} in {where}:\n{trace}"
-            )
+            self.tell_once((what, type(error)), f"msprobe failed inside while writing {what} in {where}:\n{trace}")
 
     def opened(self, sink: Sink) -> None:
         self._open[id(sink)] = sink
@@ -173,7 +171,7 @@ class Worker:
                 if not self._queue:
                     if self._stopping:
                         return
-                    self._changed.wait(PERIOD if self._open else None)
+                    self._changed.wait(PERIOD if self._open else IDLE_PERIOD)
                     self._take_pending()
             self._drain()
 
@@ -194,6 +192,7 @@ class Worker:
                 self._do(item)
                 done += cost
                 if cost > LINE_COST << 8:
+                    self._write_lines()
                     self._release(done)
                     done = 0
                 item = None

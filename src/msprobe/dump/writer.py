@@ -168,13 +168,13 @@ class RankWriter:
                 found = journal.scan_file(self.directory / layout.JOURNAL)
                 records = len(found.records) + len(found.debugs)
                 for trouble in found.troubles():
-                    self._worker.tell_once((self.directory, trouble), f"{self.directory}: {trouble}.")
+                    self._worker.tell_once("journal", f"{self.directory}: {trouble}.")
                 write_results(self.directory, found)
             except OSError as error:
                 self._fail("the json files", error)
         self._close()
         kept = self._store.counts
-        self._finished = Finished(records, kept.files, kept.links, kept.bytes, self._errors)
+        self._finished = Finished(records, kept.files, kept.links, kept.bytes, self._errors + kept.dropped)
         self._worker.closed(self)
 
     def _resume(self) -> None:
@@ -193,8 +193,9 @@ class RankWriter:
 
     def _write_run(self, run: Mapping[str, Any]) -> None:
         try:
-            layout.write_file(self.directory / layout.RUN, json.dumps(run, indent=1, default=str).encode())
-        except OSError as error:
+            text = json.dumps(run, indent=1, default=str)
+            layout.write_file(self.directory / layout.RUN, [text.encode("utf-8", "backslashreplace")])
+        except (OSError, ValueError, TypeError) as error:
             self._fail(layout.RUN, error)
 
     def _append_error(self, text: str) -> None:
