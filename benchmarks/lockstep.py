@@ -83,8 +83,9 @@ class Trainee:
     """The parent's end of one step.py."""
 
     def __init__(self, variant: Variant, case: Case, work: Path, threads: int, spin: bool) -> None:
-        self.log = work / f"{variant.name}.log"
-        command = [variant.python, str(STEP), "--variant", variant.role, "--out", str(work / variant.name)]
+        home = variant.name.replace(" ", "-")  # the peer refuses a path with a space in it
+        self.log = work / f"{home}.log"
+        command = [variant.python, str(STEP), "--variant", variant.role, "--out", str(work / home)]
         self.process = subprocess.Popen(
             [*command, "--threads", str(threads), *case.arguments()],
             stdin=subprocess.PIPE,

@@ -71,6 +71,9 @@ class Bench:
         again = Variant("bare again", "bare", sys.executable)
         results = {case: self.measure(case, control=[again]) for case in cases}
         self.show("## CPU time of a step, as a ratio to the bare step", tables.overhead(results, self.names))
+        if len(self.names) > 1:
+            levels = {case: accounts for case, accounts in results.items() if case.mode == "statistics"}
+            self.show("## Records that only one of them has", tables.differences(levels, self.names))
         tensor = {case: accounts for case, accounts in results.items() if case.mode == "tensor"}
         if tensor:
             self.show("## Disk, one step of the tensor task", tables.disk(tensor, self.names))

@@ -52,7 +52,7 @@ class Trainee:
         self.debugger: Any = None
         self.tool: Optional[str] = None
         if args.variant != "bare":
-            path = self.out.with_suffix(".json")
+            path = self.out.with_name(self.out.name + ".json")
             path.write_text(json.dumps(configuration(args)))
             import msprobe
             from msprobe.pytorch import PrecisionDebugger

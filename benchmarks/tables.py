@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+from collections import Counter
 from pathlib import Path
 from typing import Optional
 
@@ -88,6 +89,26 @@ def same_names(accounts: list[Account]) -> str:
     if any(account.error for account in accounts):
         return "-"
     return str(len(set.intersection(*(set(account.report["names"]) for account in accounts))))
+
+
+def differences(results: dict[Case, Accounts], tools: list[str]) -> str:
+    """Which records only one of the two tools has, by API or module class, so that nobody has to believe."""
+    lines = []
+    for case, accounts in results.items():
+        pair = [accounts[tool] for tool in tools]
+        if case.idle or any(account.error for account in pair):
+            continue
+        kinds = [Counter(kind(name) for name in account.report["names"]) for account in pair]
+        for tool, extra in ((tools[0], kinds[0] - kinds[1]), (tools[1], kinds[1] - kinds[0])):
+            listed = ", ".join(f"{name} {count}" for name, count in extra.most_common(12))
+            lines.append(f"- {case.name}, only {tool}: {listed or 'nothing'}")
+    return "\n".join(lines)
+
+
+def kind(name: str) -> str:
+    """A record's name without its numbers and without the path of its module."""
+    parts = [part for part in name.split(".") if not part.isdigit()]
+    return ".".join([parts[0], *parts[-2:]])
 
 
 def sizes(results: dict[Case, Accounts], tools: list[str]) -> str:
