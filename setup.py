@@ -7,26 +7,18 @@ falls back to its Python twin, which says so.
 from setuptools import Extension, setup
 
 STATS = "src/msprobe/stats"
+SOURCES = ("_kernel", "measure", "chunks", "layout", "tiles", "crc32", "shortest")
+HEADERS = ("core", "internal", "layout", "loops", "shortest")
+# No fast-math, and no fused multiply-add that one CPU has and another has not.
+FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 
 setup(
     ext_modules=[
         Extension(
             "msprobe.stats._kernel",
-            sources=[
-                f"{STATS}/{name}.c" for name in ("_kernel", "measure", "chunks", "layout", "tiles", "crc32")
-            ],
-            depends=[f"{STATS}/{name}.h" for name in ("core", "internal", "layout", "loops")],
-            # No fast-math, and no fused multiply-add that one CPU has and another has not.
-            extra_compile_args=[
-                *(
-                    "-std=gnu11",
-                    "-O3",
-                    "-fno-math-errno",
-                    "-ffp-contract=off",
-                    "-fvisibility=hidden",
-                    "-pthread",
-                )
-            ],
+            sources=[f"{STATS}/{name}.c" for name in SOURCES],
+            depends=[f"{STATS}/{name}.h" for name in HEADERS],
+            extra_compile_args=FLAGS,
             extra_link_args=["-pthread"],
             libraries=["m"],
             optional=True,

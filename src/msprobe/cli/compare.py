@@ -1,0 +1,158 @@
+"""`msprobe compare`: the difference between two dumps, and where it started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+EPILOG = """examples:
+  msprobe compare ./target_dump ./golden_dump
+  msprobe compare ./target_dump ./golden_dump --xlsx report.xlsx --csv rows.csv
+  msprobe compare ./target_dump/step0/rank1 ./golden_dump/step0/rank1 --json rows.jsonl
+  msprobe compare -i compare.json -o ./out
+exit code: 0 same, 1 differs, 2 could not compare (everything)"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.add_argument("target", nargs="?", type=Path, metavar="TARGET", help="the dump in question")
+    parser.add_argument("golden", nargs="?", type=Path, metavar="GOLDEN", help="the dump that is known to be good")
+    parser.add_argument("-tp", "--target-path", type=Path, metavar="DUMP", help="same as TARGET")
+    parser.add_argument("-gp", "--golden-path", type=Path, metavar="DUMP", help="same as GOLDEN")
+    parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="compare.json with npu_path and bench_path")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write an xlsx report there")
+    matching = parser.add_argument_group("matching")
+    matching.add_argument("--match", choices=("auto", "exact", "fuzzy"), default="auto", help="default: auto")
+    matching.add_argument("--fuzzy", action="store_true", help="same as --match fuzzy: names without call numbers")
+    for kind, text in (("api", "API names"), ("cell", "Cell or module names"), ("layer", "renamed layers")):
+        matching.add_argument(
+            f"--{kind}-mapping",
+            nargs="?",
+            const="",
+            metavar="YAML",
+            help=f"{text}; without a file, the built-in table",
+        )
+    matching.add_argument("--data-mapping", type=Path, metavar="YAML", help="full names, target to golden")
+    matching.add_argument("--step", type=_numbers, metavar="N,N-M", help="only these steps")
+    matching.add_argument("--rank", type=_numbers, metavar="N,N-M", help="only these ranks")
+    judging = parser.add_argument_group("judging")
+    judging.add_argument(
+        "--tolerance", choices=("auto", "8.3", "26"), default="auto", help="auto: by dtype and noise; or a preset"
+    )
+    judging.add_argument("--noise", type=Path, metavar="DUMP", help="a second golden run: its differences are noise")
+    reports = parser.add_argument_group("reports")
+    for kind in ("csv", "xlsx", "json"):
+        reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {kind}")
+    reports.add_argument("--highlight", action="store_true", help="accepted as before; xlsx is always highlighted")
+    reports.add_argument(
+        "--next-config", type=Path, metavar="FILE", help="write a config.json that dumps tensors of the suspects only"
+    )
+    scale = parser.add_argument_group("scale")
+    scale.add_argument("--jobs", type=int, default=1, metavar="N", help="processes on this machine (default: 1)")
+    scale.add_argument("--engine", choices=("local", "ray"), default="local", help="ray: over a cluster")
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.cli.framework import check_framework
+    from msprobe.compare import compare
+    from msprobe.compare.mapping import load_mappings
+    from msprobe.dump.reader import open_dump
+    from msprobe.report.comparison_terminal import print_comparison
+    from msprobe.report.terminal import progress
+
+    target, golden = _paths(args)
+    check_framework(args.framework, open_dump(target).ranks[0])
+    comparison = compare(
+        target,
+        golden,
+        match="fuzzy" if args.fuzzy else args.match,
+        mapping=load_mappings(args.data_mapping, args.cell_mapping, args.api_mapping, args.layer_mapping),
+        steps=args.step,
+        ranks=args.rank,
+        tolerance=args.tolerance,
+        noise=args.noise,
+        jobs=args.jobs,
+        engine=args.engine,
+        progress=progress,
+    )
+    print_comparison(comparison)
+    _write(args, comparison)
+    return comparison.exit_code
+
+
+def _write(args: argparse.Namespace, comparison: Any) -> None:
+    from msprobe.dump.errors import DumpError
+
+    xlsx = args.xlsx
+    if args.output is not None:
+        from msprobe.dump.layout import make_directory
+
+        make_directory(args.output)
+        stem = f"compare_result_{time.strftime('%Y%m%d%H%M%S')}"
+        xlsx = xlsx or args.output / f"{stem}.xlsx"
+    try:
+        if args.csv:
+            from msprobe.report.csv import write_csv
+
+            write_csv(comparison, args.csv)
+        if args.json:
+            from msprobe.report.jsonl import write_jsonl
+
+            write_jsonl(comparison, args.json)
+        if xlsx:
+            from msprobe.report.xlsx import write_xlsx
+
+            write_xlsx(comparison, xlsx)
+        if args.next_config:
+            from msprobe.compare.next_config import write_next_config
+
+            write_next_config(comparison, args.next_config)
+    except OSError as error:
+        raise DumpError(f"A report cannot be written: {error}.") from None
+    for path in (args.csv, args.json, xlsx, args.next_config):
+        if path:
+            print(f"Wrote {path}")
+
+
+def _paths(args: argparse.Namespace) -> tuple[Path, Path]:
+    from msprobe.dump.errors import DumpError
+
+    target, golden = args.target_path or args.target, args.golden_path or args.golden
+    if args.input is not None:
+        given = _read_input(args.input)
+        target = target or given.get("npu_path") or given.get("target_path")
+        golden = golden or given.get("bench_path") or given.get("golden_path")
+    if not target or not golden:
+        raise DumpError("Two dumps are needed: msprobe compare TARGET GOLDEN, or -i compare.json with both paths.")
+    return Path(target), Path(golden)
+
+
+def _read_input(path: Path) -> dict[str, Any]:
+    from msprobe.dump.errors import DumpError
+
+    try:
+        given = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise DumpError(f"{path} is not JSON: {error}.") from None
+    if not isinstance(given, dict):
+        raise DumpError(f'{path} must hold an object like {{"npu_path": "…", "bench_path": "…"}}.')
+    return given
+
+
+def _numbers(text: str) -> Optional[list[int]]:
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        try:
+            numbers = range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{part!r} is neither a number nor a range like 0-3") from None
+        if len(numbers) > 1_000_000:
+            raise argparse.ArgumentTypeError(f"{part!r} is too long a range")
+        found += numbers
+    return found

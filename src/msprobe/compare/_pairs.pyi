@@ -1,0 +1,3 @@
+from typing import Any
+
+def pairs(a: Any, b: Any, kind: str, eps: float, scale: float, /) -> tuple[float, ...]: ...

@@ -1,0 +1,159 @@
+"""What a record's name says: which call it was, which number, which direction.
+
+Alignment works on these small values alone, never on tensors, so that it can be planned and tested on names.
+The naming rules are those of `dump.json`; a name that follows none of them is still a call, of kind "other".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+FORWARD = "forward"
+BACKWARD = "backward"
+GRADS = "parameters_grad"
+DEBUG = "debug"
+_DIRECTIONS = (FORWARD, BACKWARD)
+_MODULE_PREFIXES = ("Module.", "Cell.")
+
+
+class Call(NamedTuple):
+    """One record of a dump, by name.
+
+    `key` is the name without number and direction (`Functional.relu`, `Module.layers.0.fc.Linear`); `parent` is the
+    module call it ran in; `order` its place in the dump, gradients of parameters last; `record` what was recorded.
+    """
+
+    name: str
+    kind: str
+    key: str
+    number: int
+    direction: str
+    parent: Optional[str]
+    order: int
+    recompute: bool
+    record: Any
+
+
+class Match(NamedTuple):
+    """A call of the target with its counterpart in the golden run; one of them is None where there is none.
+
+    `how` is exact, recount, mapping, sequence, renamed, position, fused, fuzzy or unmatched. Where one fused call
+    stands for several, the longer side's calls before the named one are in `before`.
+    """
+
+    target: Optional[Call]
+    golden: Optional[Call]
+    how: str
+    confidence: float
+    before: tuple[Call, ...] = ()
+
+    @property
+    def call(self) -> Call:
+        """The call that gives the match its name: the target's where there is one."""
+        call = self.target or self.golden
+        assert call is not None
+        return call
+
+
+def parse_name(name: str) -> tuple[str, str, int, str]:
+    """(kind, key, number, direction) of a record's name."""
+    head, _, last = name.rpartition(".")
+    if not head:
+        return "other", name, 0, FORWARD
+    if last in _DIRECTIONS:
+        key, _, number = head.rpartition(".")
+        if key and number.isdigit():
+            return "api", key, int(number), last
+        return "api", head, 0, last
+    if last == GRADS:
+        return "grads", head, 0, GRADS
+    if last == DEBUG:
+        key, _, number = head.rpartition(".")
+        if key and number.isdigit():
+            return "debug", key, int(number), DEBUG
+        return "debug", head, 0, DEBUG
+    if last.isdigit():
+        key, _, direction = head.rpartition(".")
+        if key and direction in _DIRECTIONS:
+            kind = "module" if key.startswith(_MODULE_PREFIXES) else "api"
+            return kind, key, int(last), direction
+        if key and direction == GRADS:
+            return "grads", key, int(last), GRADS
+    return "other", name, 0, FORWARD
+
+
+def module_path(key: str) -> str:
+    """`Module.layers.0.fc.Linear` -> `layers.0.fc`: the path in the model, without prefix and class."""
+    head, _, _ = key.rpartition(".")
+    _, _, path = head.partition(".")
+    return path
+
+
+def module_class(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def shapes(value: Any) -> str:
+    """The shapes in a record's part, as one text."""
+    if isinstance(value, dict):
+        shape = value.get("shape")
+        if isinstance(shape, list):
+            return str(shape)
+        return "".join([shapes(item) for item in value.values() if isinstance(item, (dict, list))])
+    if isinstance(value, list):
+        return "".join([shapes(item) for item in value])
+    return ""
+
+
+def arguments(value: Any) -> str:
+    """Shapes and plain values of a record's part: what tells two calls of one API apart."""
+    if isinstance(value, dict):
+        shape = value.get("shape")
+        if isinstance(shape, list):
+            return str(shape)
+        if "value" in value:
+            return f"={value['value']}"
+        return "".join([key + arguments(item) for key, item in value.items() if isinstance(item, (dict, list))])
+    if isinstance(value, list):
+        return "".join([arguments(item) for item in value])
+    return "-" if value is None else ""
+
+
+def fingerprint(value: Any) -> str:
+    """Shapes, statistics and checksums of a record's part: equal texts mean, in all likelihood, equal tensors."""
+    if isinstance(value, dict):
+        if isinstance(value.get("shape"), list):
+            return (
+                f"{value['shape']}{value.get('Max')}{value.get('Min')}{value.get('Mean')}{value.get('Norm')}"
+                f"{value.get('md5', '')}"
+            )
+        return "".join([fingerprint(item) for item in value.values() if isinstance(item, (dict, list))])
+    if isinstance(value, list):
+        return "".join([fingerprint(item) for item in value])
+    return ""
+
+
+def calls_of(data: Mapping[str, Any], construct: Mapping[str, Optional[str]]) -> list[Call]:
+    """The calls of one rank's dump, in the order of its `data`.
+
+    The gradients of parameters come last whatever their place: one generation of the field's tool writes them as a
+    placeholder beside the forward, and they are complete only when the backward is.
+    """
+    parsed = [(name, record, *parse_name(name)) for name, record in data.items()]
+    parsed = [p for p in parsed if p[2] != "grads"] + [p for p in parsed if p[2] == "grads"]
+    parent_of = construct.get
+    return [
+        Call(
+            name,
+            kind,
+            key,
+            number,
+            direction,
+            parent_of(name),
+            order,
+            isinstance(record, dict) and record.get("is_recompute") is True,
+            record,
+        )
+        for order, (name, record, kind, key, number, direction) in enumerate(parsed)
+    ]

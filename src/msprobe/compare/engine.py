@@ -1,0 +1,73 @@
+"""Where units are compared: this process, several processes, or a Ray cluster. The result is the same.
+
+A single unit with saved tensors is spread by files, several units are spread whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Optional, Protocol
+
+from msprobe.compare import execute
+from msprobe.compare.execute import Task
+from msprobe.compare.trace import Group
+from msprobe.dump.errors import DumpError
+
+ENGINES = ("local", "ray")
+
+
+class Engine(Protocol):
+    def run(self, tasks: Sequence[Task]) -> Iterator[list[Group]]:
+        """The units' groups, in the order of the tasks."""
+
+
+@contextlib.contextmanager
+def open_engine(name: str, jobs: int) -> Iterator[Engine]:
+    if name == "ray":
+        yield _Ray()
+    elif name != "local":
+        raise DumpError(f"The engine {name!r} is unknown; choose {' or '.join(ENGINES)}.")
+    elif jobs <= 1:
+        yield _Local(None)
+    else:
+        # A fork of a process with a framework's threads may hang; without them it is the cheaper start.
+        loaded = "torch" in sys.modules or "mindspore" in sys.modules
+        context = multiprocessing.get_context("spawn" if loaded or sys.platform != "linux" else "fork")
+        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+            yield _Local(pool)
+
+
+class _Local:
+    def __init__(self, pool: Optional[ProcessPoolExecutor]) -> None:
+        self._pool = pool
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[list[Group]]:
+        if self._pool is None:
+            return map(execute.run, tasks)
+        if len(tasks) > 1:
+            return self._pool.map(execute.run, tasks)
+        return (execute.run(task, self._by_files) for task in tasks)
+
+    def _by_files(self, work: Any, things: Sequence[Any]) -> Iterator[Any]:
+        assert self._pool is not None
+        return self._pool.map(work, things, chunksize=max(1, min(64, len(things) // 16)))
+
+
+class _Ray:
+    def __init__(self) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise DumpError("--engine ray needs the package ray: pip install 'msprobe[ray]'.") from None
+        self._ray = ray
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[list[Group]]:
+        if not self._ray.is_initialized():
+            self._ray.init(log_to_driver=False)
+        remote = self._ray.remote(execute.run)
+        for reference in [remote.remote(task) for task in tasks]:
+            yield self._ray.get(reference)

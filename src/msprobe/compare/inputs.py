@@ -1,0 +1,164 @@
+"""The two dumps of a comparison: opened, their steps and ranks paired, their runs' headers compared.
+
+What makes two runs incomparable is said before anything is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Optional, TypeVar
+
+from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import Dump, RankDump, open_dump
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pair(Generic[T]):
+    """The same thing of both runs."""
+
+    target: T
+    golden: T
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is compared with what, and what the reader of the result must know first."""
+
+    pairs: list[Pair[RankDump]]
+    notes: list[str]
+
+
+def open_inputs(
+    target: Path, golden: Path, steps: Optional[Sequence[int]] = None, ranks: Optional[Sequence[int]] = None
+) -> Inputs:
+    """Raises DumpError where either is no dump, or nothing pairs."""
+    dumps = Pair(open_dump(target), open_dump(golden))
+    notes: list[str] = []
+    for side, dump in (("target", dumps.target), ("golden run", dumps.golden)):
+        notes += [f"{side}: {path} is empty: nothing was compared there" for path in dump.empty]
+    sides = Pair(_wanted(dumps.target, steps, ranks), _wanted(dumps.golden, steps, ranks))
+    pairs = _paired(sides, notes)
+    if not pairs:
+        raise DumpError(
+            f"No step and rank is in both dumps: {target} has {_listed(sides.target)}, "
+            f"{golden} has {_listed(sides.golden)}. Give the two step or rank directories to compare them anyway."
+        )
+    for side in ("target", "golden"):
+        for rank in (getattr(pair, side) for pair in pairs):
+            if rank.unfinished:
+                notes.append(f"{rank.path} is unfinished (the run crashed, or still writes): compared as far as it got")
+            notes += [f"{rank.path}: {trouble}" for trouble in rank.troubles]
+    notes += header_notes(pairs[0].target.run, pairs[0].golden.run)
+    return Inputs(pairs, notes)
+
+
+def pair_again(golden: Sequence[RankDump], path: Path) -> list[Pair[RankDump]]:
+    """A second dump of the golden run, paired with the ranks of the first that are compared."""
+    others = open_dump(path)
+    wanted = list({rank.path: rank for rank in golden}.values())
+    pairs = _paired(Pair(others.ranks, wanted), [])
+    without = {rank.path for rank in wanted} - {pair.golden.path for pair in pairs}
+    if without:
+        raise DumpError(f"{path} cannot serve as --noise: it has nothing for {sorted(without)[0]}.")
+    return pairs
+
+
+def _wanted(dump: Dump, steps: Optional[Sequence[int]], ranks: Optional[Sequence[int]]) -> list[RankDump]:
+    found = [
+        rank for rank in dump.ranks if (not steps or rank.step in steps) and (not ranks or (rank.rank or 0) in ranks)
+    ]
+    if not found:
+        raise DumpError(
+            f"{dump.path} has no such step and rank; it has {_listed(dump.ranks)}. Change --step or --rank."
+        )
+    return found
+
+
+def _listed(ranks: Sequence[RankDump]) -> str:
+    labels = [rank.label for rank in ranks]
+    return ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+
+
+def _paired(sides: Pair[list[RankDump]], notes: list[str]) -> list[Pair[RankDump]]:
+    ours, theirs = _by_step(sides.target), _by_step(sides.golden)
+    if len(ours) == len(theirs) == 1 and set(ours) != set(theirs):
+        (one, other) = (next(iter(ours)), next(iter(theirs)))
+        notes.append(f"step {one[1]} of the target is compared with step {other[1]} of the golden run")
+        theirs = {one: theirs[other]}
+    pairs: list[Pair[RankDump]] = []
+    for step, ranks in ours.items():
+        if step in theirs:
+            pairs += _paired_ranks(ranks, theirs[step], notes)
+    lost = [f"step {step[1]} of the target" for step in ours if step not in theirs]
+    lost += [f"step {step[1]} of the golden run" for step in theirs if step not in ours]
+    if lost and pairs:
+        notes.append(f"not compared, for want of a counterpart: {', '.join(lost)}")
+    return pairs
+
+
+Step = tuple[str, Optional[int]]
+
+
+def _by_step(ranks: Iterable[RankDump]) -> dict[Step, list[RankDump]]:
+    steps: dict[Step, list[RankDump]] = {}
+    for rank in ranks:
+        steps.setdefault((rank.kind or "", rank.step), []).append(rank)
+    return steps
+
+
+def _paired_ranks(target: list[RankDump], golden: list[RankDump], notes: list[str]) -> list[Pair[RankDump]]:
+    if any(r.rank is None for r in [*target, *golden]) or (len(target) == len(golden) == 1):
+        if len(target) != len(golden):
+            notes.append(f"{len(target)} ranks against {len(golden)}, not numbered: paired in order")
+        return [Pair(t, g) for t, g in zip(target, golden)]
+    known = {rank.rank: rank for rank in golden}
+    if len(target) != len(golden):
+        text = (
+            f"the target has {len(target)} ranks, the golden run {len(golden)}: ranks with the same number are "
+            "compared, which is right for data parallelism only; for another tensor-parallel layout use --merge tp"
+        )
+        if text not in notes:
+            notes.append(text)
+    return [Pair(rank, known[rank.rank]) for rank in target if rank.rank in known]
+
+
+_HEADERS = {
+    "framework": "the frameworks",
+    "torch": "the PyTorch versions",
+    "mindspore": "the MindSpore versions",
+    "device": "the devices",
+    "world_size": "the world sizes",
+    "default_dtype": "the default dtypes",
+    "autocast": "autocast",
+    "autocast_dtype": "the autocast dtypes",
+    "float32_matmul_precision": "the float32 matmul precision",
+    "tf32": "TF32",
+    "hf32": "HF32",
+    "deterministic_algorithms": "determinism",
+    "cudnn": "the cuDNN flags",
+    "torch_seed": "the seeds",
+    "seed": "the seeds",
+    "seeds": "the seeds",
+    "threads": "the numbers of threads",
+    "first_batch": "the first batches",
+    "first_batch_hash": "the first batches",
+}
+
+
+def header_notes(target: dict[str, Any], golden: dict[str, Any]) -> list[str]:
+    """What the two run.json say differently, the worst (other data, other seed) first."""
+    notes = []
+    for key, name in _HEADERS.items():
+        if key in target and key in golden and target[key] != golden[key]:
+            notes.append(f"{name} differ: {_short(target[key])} and {_short(golden[key])}")
+    serious = ("the first batches", "the seeds", "the default dtypes", "autocast")
+    return sorted(notes, key=lambda note: not note.startswith(serious))
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,99 @@
+"""Fills in how far the two sides of each row are apart, from the best evidence that both dumps have.
+
+Saved tensors where both have them, else statistics, else checksums. A row that cannot be measured gets the reason,
+never a number.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.compare import distance
+from msprobe.compare.rows import ERROR, Row, is_tensor
+from msprobe.compare.tensors import NotComparable, TensorMetrics, compare_files
+from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
+
+Files = tuple[Path, Path]
+
+
+def from_records(row: Row) -> None:
+    """What dump.json alone can tell."""
+    target, golden = row.target, row.golden
+    side = row.absent
+    if side:
+        what = "call" if row.match.how == "unmatched" else "item"
+        row.reason = f"unmatched: the {'golden run' if side == 'golden' else side} has no such {what}"
+        return
+    if target is None or golden is None:
+        row.distance = math.inf
+        row.verdict = ERROR
+        empty, full = ("target", "golden run") if target is None else ("golden run", "target")
+        row.reason = f"null in the {empty}, a value in the {full}"
+        return
+    tensors = is_tensor(target), is_tensor(golden)
+    if not any(tensors):
+        row.distance, row.reason = distance.of_values(target, golden)
+        if row.distance is None:
+            row.reason = "kind: " + row.reason
+        return
+    if not all(tensors):
+        row.reason = "kind: a tensor on one side, a plain value on the other"
+        return
+    if target["shape"] != golden["shape"]:
+        row.reason = f"shape: {target['shape']} and {golden['shape']}"
+        return
+    _tensor_records(row, target, golden)
+
+
+def _tensor_records(row: Row, target: dict[str, Any], golden: dict[str, Any]) -> None:
+    ours, theirs = target.get("md5"), golden.get("md5")
+    if ours is not None and theirs is not None:
+        if ours == theirs:
+            row.distance = 0.0
+            return
+        if distance.dtype_name(target) == distance.dtype_name(golden) and golden.get("Max") is None:
+            row.distance, row.reason = math.inf, "the checksums differ"
+            return
+    row.distance, row.reason = distance.of_statistics(target, golden)
+    if row.distance is None:
+        row.reason = "kind: " + row.reason
+    elif row.distance == 0.0 and ours is not None and theirs is not None and ours != theirs:
+        row.distance, row.reason = 0.5 * distance.epsilon(golden), "only the checksums differ"
+
+
+def files_of(row: Row, target: RankDump, golden: RankDump) -> Optional[Files]:
+    """The two tensor files of a row, where both sides have one."""
+    if row.absent or row.target is None or row.golden is None:
+        return None
+    ours, theirs = row.target.get("data_name"), row.golden.get("data_name")
+    if not ours or not theirs or row.reason.startswith("shape"):
+        return None
+    try:
+        return target.tensor_path(ours), golden.tensor_path(theirs)
+    except DumpError as error:
+        row.distance, row.reason = None, f"unreadable: {error}"
+        return None
+
+
+def measure_files(files: Files) -> tuple[Optional[TensorMetrics], str]:
+    """For a worker process: paths in, numbers or a reason out."""
+    try:
+        return compare_files(*files), ""
+    except NotComparable as error:
+        return None, str(error)
+
+
+def apply(row: Row, metrics: Optional[TensorMetrics], reason: str) -> None:
+    """A file that cannot be read is said, and the row is not compared: statistics do not stand in for it."""
+    row.measured = metrics
+    if metrics is None:
+        row.distance, row.reason = None, reason
+        return
+    row.distance, row.reason = metrics.distance, ""
+    if metrics.special:
+        row.reason = f"{metrics.special} NaN or infinite elements differ, the first at index {metrics.first_special}"
+    elif metrics.different:
+        row.reason = f"{metrics.different} of {metrics.elements} elements differ"

@@ -1,0 +1,287 @@
+"""The answer: the first call that introduced the difference, what kind of fault it looks like, and the evidence.
+
+Order of blame: weights that differ before anything ran; the first forward call that introduced a difference (or the
+call that only one run made, just before it); gradients cut off; then the backward. Over ranks, a difference that
+arrived through a collective is blamed on a rank where it started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from msprobe.compare import distance
+from msprobe.compare.calls import FORWARD, Call, Match
+from msprobe.compare.judge import is_collective, summary_of
+from msprobe.compare.rows import Row, is_tensor
+from msprobe.compare.source import user_line
+from msprobe.compare.trace import Group, Trace, bad_rows, module_of, value_key
+
+_RANDOM = (
+    "dropout",
+    "bernoulli",
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "multinomial",
+    "normal",
+    "uniform",
+    "rrelu",
+    "gumbel_softmax",
+    "exponential",
+)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where it started.
+
+    `kind` is weight, input, wiring, argument, call, missing call, extra call, gradient, random, choice or received.
+    `source` is the user's line (`file:line in function`); `spread` counts what followed.
+    """
+
+    name: str
+    module: Optional[str]
+    direction: str
+    step: Optional[int]
+    rank: Optional[int]
+    source: Optional[str]
+    kind: str
+    slot: str
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    spread: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A suspect of one unit; `index` is its place there, `received` that it came from another rank."""
+
+    kind: str
+    index: int
+    row: Optional[Row]
+    match: Match
+    epoch: int
+    received: bool
+    evidence: tuple[str, ...] = ()
+
+
+def suspect(trace: Trace) -> Optional[Candidate]:
+    """The first thing to blame in one unit, or None."""
+    if trace.weights:
+        index, row = trace.weights[0]
+        return _candidate("weight", index, row, trace)
+    forward = [i for i in trace.introduced if not _is_backward(trace, i)]
+    backward = [i for i in trace.introduced if _is_backward(trace, i)]
+    if forward:
+        return _blame(forward[0], trace)
+    if trace.gradients:
+        index, row = trace.gradients[0]
+        return _candidate("gradient", index, row, trace)
+    if backward:
+        return _blame(backward[0], trace)
+    return None
+
+
+def _is_backward(trace: Trace, index: int) -> bool:
+    return trace.groups[index][0].call.direction != FORWARD
+
+
+def _candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
+    match = trace.groups[index][0]
+    received = kind == "received"
+    return Candidate(kind, index, row, match, trace.epoch(index), received, evidence)
+
+
+def _blame(index: int, trace: Trace) -> Candidate:
+    match, rows = trace.groups[index]
+    bad = bad_rows(rows)
+    inputs = [row for row in bad if row.is_input]
+    arguments = [row for row in inputs if not is_tensor(row.golden) and row.golden is not None]
+    if arguments:
+        return _candidate("argument", index, arguments[0], trace)
+    if inputs:
+        return _blame_input(index, inputs, trace)
+    row = max(bad, key=lambda found: found.distance or 0.0)
+    if is_collective(match):
+        return _candidate("received", index, row, trace)
+    word = match.call.key.rpartition(".")[2].strip("_").lower()
+    if word.startswith(_RANDOM):
+        return _candidate("random", index, row, trace)
+    inexact = any(other.distance for other in rows if other.is_input)
+    if inexact and any(_is_discrete(other) for other in bad):
+        return _candidate("choice", index, next(r for r in bad if _is_discrete(r)), trace)
+    return _candidate("call", index, row, trace)
+
+
+def _is_discrete(row: Row) -> bool:
+    return row.golden is not None and is_tensor(row.golden) and distance.epsilon(row.golden) == 0.0
+
+
+def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
+    """An input that nothing recorded before explains: a call that one run lacks, other wiring, or unseen code."""
+    structural = _structural(index, inputs, trace)
+    if structural is not None:
+        return structural
+    row = inputs[0]
+    ours = _producer(row.target, index, trace, golden=False)
+    theirs = _producer(row.golden, index, trace, golden=True)
+    if ours is not None and theirs is not None and ours is not theirs:
+        said = f"the target passes what {ours.call.name} gave, the golden run what {_golden_name(theirs)} gave"
+        return _candidate("wiring", index, row, trace, (said,))
+    if theirs is not None:
+        said = f"the golden run passes what {_golden_name(theirs)} gave; in the target something unrecorded changed it"
+        return _candidate("wiring", index, row, trace, (said,))
+    if ours is not None:
+        said = f"the target passes what {ours.call.name} gave; the golden run passes something else"
+        return _candidate("wiring", index, row, trace, (said,))
+    return _candidate("input", index, row, trace)
+
+
+def _golden_name(match: Match) -> str:
+    return match.golden.name if match.golden else match.call.name
+
+
+def _producer(item: Any, index: int, trace: Trace, golden: bool) -> Optional[Match]:
+    """The last call before whose output holds the same numbers."""
+    key = value_key(item)
+    if key is None:
+        return None
+    for match, rows in reversed(trace.groups[:index]):
+        if match.call.direction != trace.groups[index][0].call.direction:
+            continue
+        for row in rows:
+            side = row.golden if golden else row.target
+            if not row.is_input and side and value_key(side) == key:
+                found: Match = match
+                return found
+    return None
+
+
+def _structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidate]:
+    direction = trace.groups[index][0].call.direction
+    before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
+    if not before:
+        return None
+    for i in reversed(before):
+        match, rows = trace.groups[i]
+        golden_only = match.target is None
+        wanted = {value_key(row.golden if golden_only else row.target) for row in inputs} - {None}
+        for row in rows:
+            if not row.is_input and value_key(row.golden if golden_only else row.target) in wanted:
+                return _candidate("missing call" if golden_only else "extra call", i, row, trace)
+    adjacent = []
+    i = index - 1
+    while i >= 0 and (i in before or trace.groups[i][0].call.kind == "module"):
+        if i in before and trace.groups[i][0].call.kind != "module":
+            adjacent.append(i)
+        i -= 1
+    if not adjacent:
+        return None
+    found = min(adjacent)
+    match, rows = trace.groups[found]
+    kind = "missing call" if match.target is None else "extra call"
+    return _candidate(kind, found, rows[0] if rows else None, trace)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What `settle` needs of one compared rank and step."""
+
+    step: Optional[int]
+    rank: Optional[int]
+    trace: Trace
+    stacks: Any
+    candidate: Optional[Candidate]
+
+
+def settle(units: Sequence[Unit]) -> Optional[Origin]:
+    """The one origin over steps and ranks."""
+    guilty = [unit for unit in units if unit.candidate is not None]
+    if not guilty:
+        return None
+    steps = list(dict.fromkeys(unit.step for unit in units))
+    first = next(step for step in steps if any(unit.step == step for unit in guilty))
+    here = [unit for unit in guilty if unit.step == first]
+    chosen = min(here, key=_blame_order)
+    return describe(chosen, here)
+
+
+def _blame_order(unit: Unit) -> tuple[int, int, int, int]:
+    found = unit.candidate
+    assert found is not None
+    late = 1 if found.match.call.direction != FORWARD else 0
+    return (1 if found.received else 0, late, found.epoch, found.index)
+
+
+def describe(unit: Unit, others: Sequence[Unit]) -> Origin:
+    found = unit.candidate
+    assert found is not None
+    match, row = found.match, found.row
+    call = match.call
+    between = found.kind in ("input", "wiring") and call.kind == "module"
+    name = row.name if found.kind == "weight" and row else call.name
+    module = module_of(call, unit.trace.groups, inside=not between)
+    source = user_line(unit.stacks, match)
+    evidence = [*found.evidence]
+    if row is not None:
+        evidence.append(f"{row.slot}: {row.reason or 'differs'}" + _amount(row))
+        evidence.append(f"target: {summary_of(row.target)}")
+        evidence.append(f"golden: {summary_of(row.golden)}")
+    elsewhere = [other for other in others if other is not unit and other.candidate and other.candidate.received]
+    if elsewhere:
+        ranks = ", ".join(str(other.rank) for other in elsewhere)
+        evidence.append(f"it reached rank {ranks} through {elsewhere[0].candidate.match.call.name}")  # type: ignore[union-attr]
+    return Origin(
+        name=name,
+        module=module,
+        direction=call.direction,
+        step=unit.step,
+        rank=unit.rank,
+        source=source,
+        kind=found.kind,
+        slot=row.slot if row else "",
+        sentence=_sentence(found, call, module),
+        evidence=tuple(evidence),
+        spread=_spread(unit, found),
+    )
+
+
+def _amount(row: Row) -> str:
+    return "" if row.distance is None else f" (relative difference {row.distance:.3g})"
+
+
+def _sentence(found: Candidate, call: Call, module: Optional[str]) -> str:
+    row = found.row
+    where = f" in {module}" if module and module != call.key else ""
+    slot = row.slot if row else ""
+    return {
+        "weight": f"weight {slot.partition('.')[2]} of {module or call.name} differs before anything ran",
+        "input": f"{call.name}{where} was given another {slot}: it differs before any recorded call made it",
+        "wiring": f"{call.name}{where} was given another {slot}, though what was recorded before it agrees",
+        "argument": f"{call.name}{where} was called with another argument: {row.reason if row else ''}",
+        "call": f"{call.name}{where} gives another {slot} for the same inputs",
+        "missing call": f"{call.name}{where} is missing in the target",
+        "extra call": f"{call.name}{where} exists only in the target",
+        "gradient": f"the gradient is cut off at {call.name}{where}: {row.reason if row else ''}",
+        "random": f"{call.name}{where} drew other random numbers",
+        "choice": f"{call.name}{where} made another discrete choice from inputs that differ by rounding only",
+        "received": f"{call.name}{where} received a difference from another rank",
+    }[found.kind]
+
+
+def _spread(unit: Unit, found: Candidate) -> dict[str, Any]:
+    calls = [m.call for m, rows in unit.trace.groups[found.index + 1 :] if bad_rows(rows)]
+    return {"calls": len(calls), "first": [call.name for call in calls[:5]]}
+
+
+def group_under_choice(origin: Optional[Origin], groups: Sequence[Group]) -> None:
+    """What follows from a random or discrete choice is put under it."""
+    if origin is None or origin.kind not in ("random", "choice"):
+        return
+    for match, rows in groups:
+        if match.call.name != origin.name:
+            for row in bad_rows(rows):
+                row.cause = origin.name

@@ -1,0 +1,125 @@
+"""What a comparison gives: typed for programs, the same shape as `--json` writes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.compare.distance import number
+from msprobe.compare.judge import BENIGN
+from msprobe.compare.origin import Origin
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Item, Row
+from msprobe.compare.trace import Group
+
+SAME = "same"
+DIFFERS = "differs"
+
+
+@dataclass(frozen=True)
+class UnitResult:
+    """One rank in one step: its matched calls with their rows, in execution order."""
+
+    step: Optional[int]
+    rank: Optional[int]
+    label: str
+    groups: list[Group]
+    stacks: tuple[dict[str, list[str]], dict[str, list[str]]] = field(repr=False)
+
+    def rows(self) -> Iterator[Row]:
+        for _, rows in self.groups:
+            yield from rows
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole answer. `verdict` is same, differs or not_compared; `notes` is what to know before reading on."""
+
+    target: Path
+    golden: Path
+    verdict: str
+    origin: Optional[Origin]
+    counts: Counter[str]
+    notes: list[str]
+    units: list[UnitResult]
+    reasons: Counter[str]
+
+    @property
+    def exit_code(self) -> int:
+        return {SAME: 0, DIFFERS: 1}.get(self.verdict, 2)
+
+    def rows(self) -> Iterator[tuple[UnitResult, Row]]:
+        for unit in self.units:
+            for row in unit.rows():
+                yield unit, row
+
+    def summary(self) -> dict[str, Any]:
+        """The first line of `--json`."""
+        origin = None
+        if self.origin is not None:
+            origin = asdict(self.origin)
+            origin["evidence"] = list(self.origin.evidence)
+        return {
+            "verdict": self.verdict,
+            "origin": origin,
+            "rows": sum(self.counts.values()),
+            **{name: self.counts[name] for name in (PASS, WARNING, ERROR, NOT_COMPARED)},
+            "not_compared_reasons": dict(self.reasons),
+            "notes": self.notes,
+            "target": str(self.target),
+            "golden": str(self.golden),
+        }
+
+
+def concluded(counts: Counter[str], reasons: Counter[str]) -> str:
+    """differs where anything does; else not_compared where something that matters was not seen; else same."""
+    if counts[ERROR] or counts[WARNING]:
+        return DIFFERS
+    if not counts[PASS] or any(not reason.startswith(BENIGN) for reason in reasons):
+        return NOT_COMPARED
+    return SAME
+
+
+def row_record(unit: UnitResult, row: Row) -> dict[str, Any]:
+    """A row as plain values for JSON; NaN and the infinities become null there, and `reason` says so."""
+    match = row.match
+    record: dict[str, Any] = {
+        "step": unit.step,
+        "rank": unit.rank,
+        "target": row.target_name,
+        "golden": row.golden_name,
+        "verdict": row.verdict,
+        "reason": row.reason,
+        "role": row.role,
+        "cause": row.cause,
+        "distance": _finite(row.distance),
+        "tolerance": _finite(row.tolerance),
+        "match": match.how,
+        "confidence": match.confidence,
+        "target_item": _side(row.target),
+        "golden_item": _side(row.golden),
+    }
+    if row.measured is not None:
+        record["metrics"] = {key: _finite(value) for key, value in row.measured._asdict().items()}
+    return record
+
+
+def _side(item: Item) -> Optional[dict[str, Any]]:
+    if item is None:
+        return None
+    side: dict[str, Any] = {
+        key: item.get(key) for key in ("type", "dtype", "shape", "value", "requires_grad", "md5") if key in item
+    }
+    for key in ("Max", "Min", "Mean", "Norm"):
+        if key in item:
+            side[key] = _finite(number(item[key]))
+    if isinstance(side.get("value"), float):
+        side["value"] = _finite(side["value"])
+    return side
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,135 @@
+"""One vocabulary for two runs: what the target calls X, the golden run calls Y.
+
+Between dumps of one framework names are taken as they are. Between frameworks a shipped table
+(`correspondences.json`) gives APIs, classes and parameters; users' mapping files go before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msprobe.compare.calls import Call, module_class, module_path
+
+
+class ApiRule(NamedTuple):
+    """One entry of an API mapping: the golden name, and which argument and output stands for which."""
+
+    golden: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((Path(__file__).parent / "correspondences.json").read_text("utf-8"))
+    return loaded
+
+
+@lru_cache(maxsize=1)
+def _operations() -> dict[str, str]:
+    return {alias: name for name, aliases in _table()["operations"].items() for alias in [name, *aliases]}
+
+
+@lru_cache(maxsize=1)
+def _classes() -> dict[str, str]:
+    return {alias: name for name, aliases in _table()["classes"].items() for alias in aliases}
+
+
+@lru_cache(maxsize=1)
+def _parameters() -> dict[str, str]:
+    return {alias: name for name, aliases in _table()["parameters"].items() for alias in aliases}
+
+
+@lru_cache(maxsize=4096)
+def operation_of(key: str) -> str:
+    """`Tensor.__iadd__`, `Mint.add` and `Primitive.x.BiasAdd` are one operation: add."""
+    word = key.rpartition(".")[2].strip("_").lower()
+    return _operations().get(word, word)
+
+
+def parameter_name(slot: str) -> str:
+    """`parameters.gamma` -> `parameters.weight`: the golden framework's word for a parameter's slot."""
+    head, dot, name = slot.rpartition(".")
+    return head + dot + _parameters().get(name, name)
+
+
+@dataclass
+class Translation:
+    """How names are made comparable.
+
+    `calls` and `slots` come from a data mapping (full names), `apis` from an API mapping, `cells` from a cell mapping
+    (`path.Class` of the target to that of the golden run), `layers` from a layer mapping (class -> {attribute:
+    attribute}, with `TopLayer` for the model itself). `across` is set where the two dumps come from two frameworks.
+    """
+
+    calls: dict[str, str] = field(default_factory=dict)
+    slots: dict[str, str] = field(default_factory=dict)
+    apis: dict[str, ApiRule] = field(default_factory=dict)
+    cells: dict[str, str] = field(default_factory=dict)
+    layers: dict[str, dict[str, str]] = field(default_factory=dict)
+    across: bool = False
+
+    def between_frameworks(self) -> Translation:
+        return replace(self, across=True)
+
+    @property
+    def plain(self) -> bool:
+        """Names mean the same on both sides."""
+        return not (self.calls or self.slots or self.apis or self.cells or self.layers or self.across)
+
+    def target_key(self, call: Call) -> str:
+        if self.plain:
+            return call.key
+        if call.kind in ("module", "grads"):
+            return "Module." + self.target_path(call)
+        rule = self.apis.get(call.key)
+        if rule is not None:
+            return rule.golden
+        return operation_of(call.key) if self.across else call.key
+
+    def golden_key(self, call: Call) -> str:
+        if self.plain:
+            return call.key
+        if call.kind in ("module", "grads"):
+            return "Module." + self.golden_path(call)
+        if any(rule.golden == call.key for rule in self.apis.values()):
+            return call.key
+        return operation_of(call.key) if self.across else call.key
+
+    def target_path(self, call: Call) -> str:
+        """The module's path in the golden run's words."""
+        mapped = self.cells.get(f"{module_path(call.key)}.{module_class(call.key)}")
+        if mapped is not None:
+            return mapped.rpartition(".")[0]
+        path = module_path(call.key)
+        return self._renamed(path) if self.layers else path
+
+    def golden_path(self, call: Call) -> str:
+        return module_path(call.key)
+
+    def operation(self, call: Call) -> str:
+        """The weakest name of a call: its operation, or its module's class."""
+        if call.kind == "module":
+            name = module_class(call.key)
+            return "class " + _classes().get(name, name)
+        return operation_of(call.key)
+
+    def _renamed(self, path: str) -> str:
+        renames: dict[str, str] = {}
+        for names in self.layers.values():
+            renames.update(names)
+        top = self.layers.get("TopLayer", {})
+        parts = path.split(".")
+        if parts and parts[0] in top:
+            parts[0] = top[parts[0]]
+            return ".".join([p for p in [parts[0], *(renames.get(p, p) for p in parts[1:])] if p])
+        joined = ".".join(renames.get(part, part) for part in parts)
+        for left, right in renames.items():
+            if "." in left and left in path:
+                joined = ".".join(renames.get(part, part) for part in path.replace(left, right).split("."))
+        return joined

@@ -1,0 +1,150 @@
+"""Sequence alignment inside the module tree: for runs that did not make the same calls.
+
+Modules are matched by path first; what ran inside two matched modules is aligned as one short sequence, so that an
+inserted, removed or renamed call disturbs only its own module. Each sequence is aligned in rounds, from the surest
+evidence (the same values) to the weakest (the same place), each round only in the gaps that the one before left.
+Without a module tree the whole run is one sequence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Optional
+
+from msprobe.compare.calls import Call, Match, arguments, fingerprint, shapes
+from msprobe.compare.sequence import common_order
+from msprobe.compare.translate import Translation
+
+Calls = Sequence[Call]
+Token = Callable[[Call, int], Hashable]
+_TARGET, _GOLDEN = 0, 1
+
+
+def align_tree(target: Calls, golden: Calls, translation: Translation) -> list[Match]:
+    """Matches of forward calls of two runs, in no particular order."""
+    modules = _modules_by_path(target, golden, translation)
+    partner = {t.name: g.name for t, g in modules}
+    matches = []
+    for t, g in modules:
+        same = t.name == g.name
+        matches.append(Match(t, g, "exact" if same else "renamed", 1.0 if same else 0.95))
+    ours = _sections(target, {name: name for name in partner})
+    theirs = _sections(golden, {to: name for name, to in partner.items()})
+    aligner = _Aligner(translation, {t.name: t.name for t, _ in modules}, {g.name: t.name for t, g in modules})
+    for section, calls in ours.items():
+        matches += aligner.align(calls, theirs.get(section, []))
+    return matches
+
+
+def _modules_by_path(target: Calls, golden: Calls, translation: Translation) -> list[tuple[Call, Call]]:
+    known = {(translation.golden_path(c), c.number): c for c in golden if c.kind == "module"}
+    pairs = []
+    for call in target:
+        if call.kind == "module":
+            partner = known.pop((translation.target_path(call), call.number), None)
+            if partner is not None:
+                pairs.append((call, partner))
+    return pairs
+
+
+def _sections(calls: Calls, labels: dict[str, str]) -> dict[Optional[str], list[Call]]:
+    """The calls by their nearest matched module, in order; a matched module is itself a mark in its parent's."""
+    parents = {call.name: call.parent for call in calls}
+    nearest: dict[Optional[str], Optional[str]] = {None: None}
+    sections: dict[Optional[str], list[Call]] = defaultdict(list)
+    for call in calls:
+        trail = []
+        name = call.parent
+        while name not in nearest:
+            assert name is not None
+            if name in labels:
+                nearest[name] = labels[name]
+                break
+            trail.append(name)
+            nearest[name] = None
+            name = parents.get(name)
+        section = nearest[name]
+        for passed in trail:
+            nearest[passed] = section
+        sections[section].append(call)
+    return sections
+
+
+class _Aligner:
+    def __init__(self, translation: Translation, ours: dict[str, str], theirs: dict[str, str]) -> None:
+        self.translation = translation
+        self.marks = (ours, theirs)
+
+    def align(self, target: Calls, golden: Calls) -> list[Match]:
+        if not target or not golden:
+            return []
+        found: list[Match] = []
+        gaps = [(target, golden)]
+        rounds: list[tuple[Token, str, float]] = [
+            (self._value, "sequence", 1.0),
+            (self._call, "sequence", 0.95),
+            (self._key_and_shape, "sequence", 0.9),
+            (self._key, "sequence", 0.8),
+            (self._operation, "renamed", 0.7),
+        ]
+        for token, how, confidence in rounds:
+            rest: list[tuple[Calls, Calls]] = []
+            for a, b in gaps:
+                pairs = common_order([token(c, _TARGET) for c in a], [token(c, _GOLDEN) for c in b])
+                i = j = 0
+                for x, y in [*pairs, (len(a), len(b))]:
+                    if i < x and j < y:
+                        rest.append((a[i:x], b[j:y]))
+                    if x < len(a) and a[x].name not in self.marks[_TARGET]:
+                        same = a[x].name == b[y].name
+                        found.append(Match(a[x], b[y], "exact" if same else how, 1.0 if same else confidence))
+                    i, j = x + 1, y + 1
+            gaps = rest
+        for a, b in gaps:
+            a = [c for c in a if c.name not in self.marks[_TARGET]]
+            b = [c for c in b if c.name not in self.marks[_GOLDEN]]
+            if a and b:
+                found += _by_place(a, b)
+        return found
+
+    def _mark(self, call: Call, side: int) -> Optional[str]:
+        return self.marks[side].get(call.name)
+
+    def _key_of(self, call: Call, side: int) -> str:
+        return self.translation.golden_key(call) if side else self.translation.target_key(call)
+
+    def _value(self, call: Call, side: int) -> Hashable:
+        mark = self._mark(call, side)
+        if mark is not None:
+            return mark
+        text = fingerprint(call.record.get("output")) if isinstance(call.record, dict) else ""
+        return (self._key_of(call, side), text) if text else (side, call.name)
+
+    def _call(self, call: Call, side: int) -> Hashable:
+        return self._mark(call, side) or (self._key_of(call, side), arguments(call.record))
+
+    def _key_and_shape(self, call: Call, side: int) -> Hashable:
+        return self._mark(call, side) or (self._key_of(call, side), _out(call))
+
+    def _key(self, call: Call, side: int) -> Hashable:
+        return self._mark(call, side) or self._key_of(call, side)
+
+    def _operation(self, call: Call, side: int) -> Hashable:
+        return self._mark(call, side) or self.translation.operation(call)
+
+
+def _out(call: Call) -> str:
+    return shapes(call.record.get("output")) if isinstance(call.record, dict) else ""
+
+
+def _by_place(target: Calls, golden: Calls) -> list[Match]:
+    """What a gap leaves: one call for one, or one fused call for several, when the outputs have the same shape."""
+    if len(target) == 1 or len(golden) == 1:
+        if _out(target[-1]) != _out(golden[-1]) or target[-1].kind != golden[-1].kind:
+            return []
+        if len(target) == len(golden):
+            return [Match(target[0], golden[0], "position", 0.5)]
+        return [Match(target[-1], golden[-1], "fused", 0.5, tuple(target[:-1] or golden[:-1]))]
+    pairs = common_order([(c.kind, _out(c)) for c in target], [(c.kind, _out(c)) for c in golden])
+    return [Match(target[i], golden[j], "position", 0.4) for i, j in pairs]

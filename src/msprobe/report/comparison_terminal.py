@@ -1,0 +1,90 @@
+"""The answer of a comparison on the terminal: ten lines, then a table of what differs."""
+
+from __future__ import annotations
+
+from msprobe.compare.result import DIFFERS, SAME, Comparison
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row
+from msprobe.report.terminal import number, print_table, printable
+
+ROWS = 20
+NOTES = 8
+
+
+def print_comparison(comparison: Comparison) -> None:
+    for line in answer(comparison):
+        print(printable(line))
+    listed = _worth_listing(comparison)
+    if listed:
+        print_table(["verdict", "role", "name", "target", "golden", "difference", "why"], listed, _title(comparison))
+
+
+def answer(comparison: Comparison) -> list[str]:
+    """The first line is the answer."""
+    counts, origin = comparison.counts, comparison.origin
+    lines = []
+    if origin is not None:
+        lines.append(f"Origin: {origin.sentence}")
+        lines.append(f"  call    {origin.name}")
+        if origin.module:
+            lines.append(f"  module  {origin.module}")
+        place = [f"step {origin.step}" if origin.step is not None else "", f"rank {origin.rank}"]
+        lines.append("  where   " + ", ".join([p for p in place if p and p != "rank None"] + [origin.direction]))
+        if origin.source:
+            lines.append(f"  source  {origin.source}")
+        lines += [f"          {line}" for line in origin.evidence]
+        if origin.spread["calls"]:
+            lines.append(f"  then    {origin.spread['calls']} later calls differ, first {origin.spread['first'][0]}")
+    elif comparison.verdict == SAME:
+        lines.append("Same: every compared row agrees within the rounding of its dtype.")
+    elif comparison.verdict == DIFFERS:
+        lines.append("Differs, but no single origin can be named.")
+    else:
+        lines.append("Not compared: what could be compared agrees, but not everything could be (see below).")
+    lines.append(
+        f"Rows: {sum(counts.values())}, of them {counts[PASS]} pass, {counts[WARNING]} warning, "
+        f"{counts[ERROR]} error, {counts[NOT_COMPARED]} not compared"
+        + (f" ({', '.join(f'{reason} {n}' for reason, n in comparison.reasons.items())})" if comparison.reasons else "")
+    )
+    shown = comparison.notes[:NOTES]
+    lines += [f"Note: {note}" for note in shown]
+    if len(comparison.notes) > len(shown):
+        lines.append(f"Note: {len(comparison.notes) - len(shown)} more notes are in the --json report")
+    return lines
+
+
+def _title(comparison: Comparison) -> str:
+    counts = comparison.counts
+    bad = counts[WARNING] + counts[ERROR]
+    if bad:
+        return f"The first {min(bad, ROWS)} of {bad} rows that differ, in execution order"
+    return f"The first rows of {counts[NOT_COMPARED]} that were not compared"
+
+
+def _worth_listing(comparison: Comparison) -> list[list[object]]:
+    wanted = (WARNING, ERROR) if comparison.verdict == DIFFERS else (NOT_COMPARED,)
+    listed: list[list[object]] = []
+    for _, row in comparison.rows():
+        if row.verdict in wanted:
+            listed.append(
+                [
+                    row.verdict.replace("_", " "),
+                    row.role,
+                    row.name,
+                    _side(row, row.target),
+                    _side(row, row.golden),
+                    number(row.distance),
+                    row.reason,
+                ]
+            )
+            if len(listed) == ROWS:
+                break
+    return listed
+
+
+def _side(row: Row, item: object) -> str:
+    if not isinstance(item, dict):
+        return "-"
+    if "value" in item:
+        return str(item["value"])
+    norm = item.get("Norm")
+    return f"norm {norm:.6g}" if isinstance(norm, (int, float)) else str(item.get("md5", item.get("type", "")))
