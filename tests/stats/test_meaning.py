@@ -186,6 +186,17 @@ def test_numbers_are_written_as_json_writes_them(backend: ModuleType, value: flo
 
 
 @BOTH
+def test_hard_numbers_are_written_as_json_writes_them(backend: ModuleType) -> None:
+    powers = [2.0**e for e in range(-1074, 1024)]
+    below = [math.nextafter(value, 0) for value in powers] if hasattr(math, "nextafter") else []
+    tens = [10.0**e for e in range(-323, 309)] + [e / 10 for e in range(1000)] + [float(e) for e in range(100)]
+    bits = np.random.default_rng(0).integers(0, 0x7FF0000000000000, 20_000, dtype=np.uint64)
+    for array in np.array([*powers, *below, *tens, *bits.view(np.float64)])[:, None]:
+        text, _, _ = backend.render(array.__array_interface__["data"][0], 12, (1,), (1,), STATS)
+        assert text.startswith(f'"Max": {float(array[0])!r}, ')
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -54,16 +54,12 @@ else:
     from msprobe.stats.twin import crc32, measure, render
 
 
-def _locate(
-    array: np.ndarray[Any, Any], code: Optional[int]
-) -> tuple[np.ndarray[Any, Any], int, tuple[int, ...]]:
+def _locate(array: np.ndarray[Any, Any], code: Optional[int]) -> tuple[np.ndarray[Any, Any], int, tuple[int, ...]]:
     """The array (copied if its strides are no multiple of its items), its code, its strides in elements."""
     if code is None:
         row = dtypes.of_numpy(array.dtype)
         if row is None:
-            raise TypeError(
-                f"no statistics for numpy dtype {array.dtype!r}; known: {', '.join(dtypes.BY_NAME)}"
-            )
+            raise TypeError(f"no statistics for numpy dtype {array.dtype!r}; known: {', '.join(dtypes.BY_NAME)}")
         code = row.code
     elif code in dtypes.BY_CODE and dtypes.BY_CODE[code].itemsize != array.itemsize:
         name = dtypes.BY_CODE[code].name

@@ -3,9 +3,9 @@
    The result is a Stats (a tuple subclass) made by tuple.__new__: as cheap as a tuple, and one type for both backends. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <stdbool.h>
 
 #include "core.h"
+#include "shortest.h"
 
 #define RELEASE_BYTES (16 << 10) /* less work than this is shorter than handing over the interpreter lock */
 
@@ -133,25 +133,21 @@ done:
     return result;
 }
 
-/* Appends a number as Python's json writes it. Every text is shorter than 32 bytes. */
+#define PUT(to, text) (memcpy(to, text, sizeof text - 1), (to) + sizeof text - 1)
+
+/* Appends a number as Python's json writes it. Every text is at most SHORTEST_SIZE long. */
 static char *put_double(char *to, double value) {
     if (value != value)
-        return to + sprintf(to, "NaN");
+        return PUT(to, "NaN");
     if (value - value != 0)
-        return to + sprintf(to, value > 0 ? "Infinity" : "-Infinity");
-    char *text = PyOS_double_to_string(value, 'r', 0, Py_DTSF_ADD_DOT_0, NULL);
-    if (!text)
-        return NULL;
-    size_t length = strlen(text);
-    memcpy(to, text, length);
-    PyMem_Free(text);
-    return to + length;
+        return value > 0 ? PUT(to, "Infinity") : PUT(to, "-Infinity");
+    return shortest_write(to, value);
 }
 
 static char *put_extreme(char *to, const mp_result *r, double f, int64_t i, uint64_t u) {
     switch (r->kind) {
     case MP_KIND_BOOL:
-        return to + sprintf(to, i ? "true" : "false");
+        return i ? PUT(to, "true") : PUT(to, "false");
     case MP_KIND_INT:
         return to + sprintf(to, "%lld", (long long)i);
     case MP_KIND_UINT:
@@ -159,36 +155,33 @@ static char *put_extreme(char *to, const mp_result *r, double f, int64_t i, uint
     case MP_KIND_FLOAT:
         return put_double(to, f);
     }
-    return to + sprintf(to, "null");
+    return PUT(to, "null");
 }
-
-static char *put_figure(char *to, bool exists, double value) {
-    return exists ? put_double(to, value) : to + sprintf(to, "null");
-}
-
-#define PUT_KEY(text) (memcpy(end, text, sizeof text - 1), end += sizeof text - 1)
 
 static PyObject *fragment(const mp_result *r) {
-    char text[256], *end = text;
-    PUT_KEY("\"Max\": ");
-    if (!(end = put_extreme(end, r, r->max, r->imax, r->umax)))
-        return NULL;
-    PUT_KEY(", \"Min\": ");
-    if (!(end = put_extreme(end, r, r->min, r->imin, r->umin)))
-        return NULL;
-    PUT_KEY(", \"Mean\": ");
-    if (!(end = put_figure(end, r->kind != MP_KIND_NONE, r->mean)))
-        return NULL;
-    PUT_KEY(", \"Norm\": ");
-    if (!(end = put_figure(end, r->kind > MP_KIND_BOOL, r->norm)))
-        return NULL;
+    char text[40 + 4 * SHORTEST_SIZE], *end = PUT(text, "\"Max\": ");
+    end = put_extreme(end, r, r->max, r->imax, r->umax);
+    end = PUT(end, ", \"Min\": ");
+    end = put_extreme(end, r, r->min, r->imin, r->umin);
+    end = PUT(end, ", \"Mean\": ");
+    end = r->kind == MP_KIND_NONE ? PUT(end, "null") : put_double(end, r->mean);
+    end = PUT(end, ", \"Norm\": ");
+    end = r->kind <= MP_KIND_BOOL ? PUT(end, "null") : put_double(end, r->norm);
     return PyUnicode_FromStringAndSize(text, end - text);
+}
+
+static PyObject *hexadecimal(const char *prefix, uint64_t value, int digits) {
+    char text[24];
+    const size_t start = strlen(prefix);
+    memcpy(text, prefix, start);
+    for (int i = digits - 1; i >= 0; i--, value >>= 4)
+        text[start + (size_t)i] = "0123456789abcdef"[value & 15];
+    return PyUnicode_FromStringAndSize(text, (Py_ssize_t)start + digits);
 }
 
 static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     mp_result r;
     unsigned want;
-    char text[24];
     (void)module;
     if (run("render", args, nargs, &want, &r))
         return NULL;
@@ -199,9 +192,9 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
     PyObject *members = want & MP_STATS ? fragment(&r) : PyUnicode_FromStringAndSize("", 0);
     PyObject *digest;
     if (want & MP_CRC)
-        digest = PyUnicode_FromStringAndSize(text, sprintf(text, "%08x", (unsigned)r.crc));
+        digest = hexadecimal("", r.crc, 8);
     else if (want & MP_XOR)
-        digest = PyUnicode_FromStringAndSize(text, sprintf(text, "0x%016llx", (unsigned long long)r.xor64));
+        digest = hexadecimal("0x", r.xor64, 16);
     else
         digest = none();
     PyObject *bad = PyLong_FromLongLong(r.nan + r.posinf + r.neginf), *result = NULL;
@@ -249,6 +242,21 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernel", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
+static int load_powers(void) {
+    PyObject *module = PyImport_ImportModule("msprobe.stats.shortest");
+    PyObject *powers = module ? PyObject_CallMethod(module, "powers_of_ten", NULL) : NULL;
+    int status = -1;
+    if (powers && PyBytes_Check(powers) && PyBytes_GET_SIZE(powers) == SHORTEST_POWERS * 16) {
+        shortest_init(PyBytes_AS_STRING(powers));
+        status = 0;
+    } else if (powers) {
+        PyErr_SetString(PyExc_ImportError, "msprobe.stats.shortest is not of this kernel's version");
+    }
+    Py_XDECREF(module);
+    Py_XDECREF(powers);
+    return status;
+}
+
 PyMODINIT_FUNC PyInit__kernel(void) {
     PyObject *results = PyImport_ImportModule("msprobe.stats.result");
     if (!results)
@@ -262,6 +270,8 @@ PyMODINIT_FUNC PyInit__kernel(void) {
         return NULL;
     }
     stats_type = (PyTypeObject *)type;
+    if (load_powers())
+        return NULL;
     mp_init();
     return PyModule_Create(&definition);
 }

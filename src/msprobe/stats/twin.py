@@ -79,9 +79,7 @@ def _json(value: Number) -> str:
     return repr(value)
 
 
-def _view(
-    ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int
-) -> tuple[Dtype, Array]:
+def _view(ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int) -> tuple[Dtype, Array]:
     """The raw items as unsigned integers, after the same checks that the C entry makes."""
     row = dtypes.BY_CODE.get(code)
     if row is None:
@@ -89,9 +87,7 @@ def _view(
     if want & ~(STATS | CRC | XOR | LOW_PRECISION):
         raise ValueError(f"unknown flags in want: {want}")
     if len(shape) != len(strides) or len(shape) > 64:
-        raise ValueError(
-            f"{len(shape)} sizes and {len(strides)} strides: expected the same number, at most 64"
-        )
+        raise ValueError(f"{len(shape)} sizes and {len(strides)} strides: expected the same number, at most 64")
     if any(size < 0 for size in shape):
         raise ValueError(f"negative size in shape {tuple(shape)}")
     raw = np.dtype(_RAW[row.itemsize])
@@ -103,9 +99,7 @@ def _view(
         raise ValueError("the tensor's size overflows")
     if ptr <= 0 or ptr + low <= 0 or ptr + high >= 2**63:
         raise ValueError("the tensor's address is not in this process's memory")
-    kept = [
-        (size, stride) for size, stride in zip(shape, strides) if size != 1
-    ]  # numpy: at most 32 (64) dims
+    kept = [(size, stride) for size, stride in zip(shape, strides) if size != 1]  # numpy: at most 32 (64) dims
     memory = (ctypes.c_ubyte * (high - low)).from_address(ptr + low)
     steps = tuple(stride * row.itemsize for _, stride in kept)
     return row, np.ndarray(tuple(size for size, _ in kept), raw, memoryview(memory), -low, steps)
