@@ -148,14 +148,17 @@ def _steps(base: Path) -> list[Path]:
 
 
 def _move(root: Path, old: list[Path]) -> Path:
-    """Moves paths inside root to beside it; where that is another disk or not allowed, to `old-{time}` in it."""
+    """Moves paths inside root to beside it; where that is another disk or not allowed, to `old-{time}` in it.
+
+    The directory they go to is always a new one, so that two older runs do not mix either.
+    """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     beside, within = root.with_name(f"{root.name}.old-{stamp}"), root / f"old-{stamp}"
     try:
-        return _move_to(_unused(beside, old), root, old)
+        return _move_to(_unused(beside), root, old)
     except OSError:
         left = [path for path in old if (root / path).exists()]
-        return _move_to(_unused(within, left), root, left)
+        return _move_to(_unused(within), root, left)
 
 
 def _move_to(target: Path, root: Path, old: list[Path]) -> Path:
@@ -170,9 +173,9 @@ def _move_to(target: Path, root: Path, old: list[Path]) -> Path:
     return target
 
 
-def _unused(target: Path, old: list[Path]) -> Path:
+def _unused(target: Path) -> Path:
     candidate, number = target, 1
-    while any((candidate / path).exists() for path in old):
+    while candidate.exists():
         number += 1
         candidate = target.with_name(f"{target.name}-{number}")
     return candidate

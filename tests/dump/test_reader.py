@@ -1,0 +1,216 @@
+"""Every dump opens: of both generations of the field, half written, or with one clear reason why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from msprobe.dump import journal
+from msprobe.dump.reader import DumpError, items, open_dump
+
+DATA = Path(__file__).parent / "data"
+SAMPLES = sorted(path.name for path in DATA.iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_dumps_of_the_field_open_from_any_of_their_directories(name: str) -> None:
+    (rank,) = open_dump(DATA / name).ranks
+    assert (rank.step, rank.rank, rank.kind, rank.unfinished) == (0, None, None, False)
+    main = "debug.json" if "debug" in name else "dump.json"
+    for path in (rank.path.parent, rank.path, rank.path / main):
+        assert open_dump(path).ranks == [rank]
+    raw = json.loads((rank.path / main).read_text())
+    assert rank.head == {key: raw[key] for key in ("task", "level", "framework", "dump_data_dir")}
+    if main == "debug.json":
+        assert (rank.debug, rank.records) == (raw["data"], {})
+    else:
+        assert (rank.records, rank.debug) == (raw["data"], {})
+        assert set(rank.stacks) <= set(rank.records)
+        assert all(frame.startswith("File ") for frames in rank.stacks.values() for frame in frames)
+        assert bool(rank.construct) == ("L1" not in name)
+    assert rank.run == {}
+
+
+@pytest.mark.parametrize("name", ["p83_tensor_mix_statistics", "p26_tensor_mix_statistics"])
+def test_the_tensors_of_the_field_are_read_as_torch_reads_them(name: str) -> None:
+    (rank,) = open_dump(DATA / name).ranks
+    named = {
+        item["data_name"]
+        for record in rank.records.values()
+        for _, item in items(record)
+        if item and "data_name" in item
+    }
+    there = {file.name for file in (rank.path / "dump_tensor_data").iterdir()}
+    assert there <= named
+    assert len(there) > 5
+    for file in sorted(there):
+        expected = torch.load(rank.path / "dump_tensor_data" / file, weights_only=True).detach().numpy()
+        np.testing.assert_array_equal(rank.tensor(file), expected)
+
+
+def test_the_items_of_a_record_have_the_slots_that_comparing_names() -> None:
+    leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [1]}
+    number = {"type": "int", "value": 1}
+    forward = {
+        "input_args": [leaf, [number, {"type": leaf}], None],
+        "input_kwargs": {"dim": number, "pair": [leaf, leaf]},
+        "output": [leaf],
+        "parameters": {"weight": leaf},
+        "is_recompute": True,
+        "unfinished": True,
+    }
+    assert list(items(forward)) == [
+        ("input.0", leaf),
+        ("input.1.0", number),
+        ("input.1.1.type", leaf),
+        ("input.2", None),
+        ("input.dim", number),
+        ("input.pair.0", leaf),
+        ("input.pair.1", leaf),
+        ("output.0", leaf),
+        ("parameters.weight", leaf),
+    ]
+    assert list(items({"input": [leaf], "output": [None, leaf]})) == [
+        ("input.0", leaf),
+        ("output.0", None),
+        ("output.1", leaf),
+    ]
+    assert list(items({"weight": [leaf], "bias": [None]})) == [
+        ("parameters_grad.weight", leaf),
+        ("parameters_grad.bias", None),
+    ]
+    assert list(items({"output": leaf})) == [("output.0", leaf)]
+    assert list(items({"output": {"logits": leaf}})) == [("output.logits", leaf)]
+
+
+def make(path: Path, text: str = '{"task": "statistics", "data": {}}', name: str = "dump.json") -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / name).write_text(text)
+    return path
+
+
+def test_steps_ranks_and_modes_come_in_order(tmp_path: Path) -> None:
+    for name in (
+        "step10/rank0",
+        "step2/rank10",
+        "step2/rank9",
+        "graph/step0/rank0",
+        "pynative/step0/rank",
+        "step3/proc77",
+    ):
+        make(tmp_path / name)
+    (tmp_path / "step4/rank0").mkdir(parents=True)
+    (tmp_path / "old-20200101-000000/step0/rank").mkdir(parents=True)
+    dump = open_dump(tmp_path)
+    assert [rank.label for rank in dump.ranks] == [
+        "step2/rank9",
+        "step2/rank10",
+        "step3/proc77",
+        "step10/rank0",
+        "graph/step0/rank0",
+        "pynative/step0/rank",
+    ]
+    assert dump.steps == [2, 3, 10, 0]
+    assert dump.empty == [tmp_path / "step4/rank0"]
+    assert open_dump(tmp_path / "graph/step0").ranks[0].kind == "graph"
+    assert open_dump(tmp_path / "graph/step0/rank0").ranks[0].kind == "graph"
+    assert [rank.kind for rank in open_dump(tmp_path / "graph").ranks] == ["graph"]
+
+
+def test_a_directory_under_any_name_with_a_dump_json_is_a_rank(tmp_path: Path) -> None:
+    (rank,) = open_dump(make(tmp_path / "anything")).ranks
+    assert (rank.label, rank.step, rank.rank) == ("anything", None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"data": {"a": {},\n\n "b": }}', "line 3"),
+        ("", "line 1"),
+        ("[]", "no JSON object"),
+        ('{"task": "x"}', 'no "data" object'),
+        ('{"data": []}', 'no "data" object'),
+        ('{"data": {"a": 3}}', "record 'a' is not a JSON object"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"data": {"\\ud800": {}, "a": \xff}}', "line 1"),
+    ],
+)
+def test_a_damaged_dump_json_is_told_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    (rank,) = open_dump(make(tmp_path, text)).ranks
+    with pytest.raises(DumpError) as caught:
+        print(rank.records)
+    assert said in str(caught.value)
+    assert "dump.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_dump_is_told_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty/step0/rank0").mkdir(parents=True)
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "file").write_text("x")
+    cases = {
+        "absent": "does not exist",
+        "nothing": "is not a dump",
+        "empty": "is an empty dump",
+        "file": "is not a dump",
+    }
+    for name, said in cases.items():
+        with pytest.raises(DumpError, match=said):
+            open_dump(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["../secret.npy", "/etc/passwd", "a/b.npy", "..", "", "a\0.npy", None, 3])
+def test_a_data_name_never_leaves_its_directory(tmp_path: Path, name: object) -> None:
+    make(tmp_path / "step0/rank/dump_tensor_data")
+    np.save(tmp_path / "step0/rank/secret.npy", np.ones(1))
+    (rank,) = open_dump(make(tmp_path / "step0/rank")).ranks
+    with pytest.raises(DumpError, match="not a plain file name"):
+        rank.tensor(name)  # type: ignore[arg-type]
+
+
+def test_a_tensor_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    (rank,) = open_dump(make(tmp_path)).ranks
+    with pytest.raises(DumpError, match=r"a\.npy cannot be read: No such file"):
+        rank.tensor("a.npy")
+
+
+def test_stacks_of_the_oldest_form_are_read(tmp_path: Path) -> None:
+    make(tmp_path, '{"a": ["File x", "File y"]}', "stack.json")
+    (rank,) = open_dump(make(tmp_path)).ranks
+    assert rank.stacks == {"a": ["File x", "File y"]}
+
+
+def test_a_journal_without_json_files_reads_like_the_finished_dump(tmp_path: Path) -> None:
+    from msprobe.dump.recovery import recover
+
+    lines = [
+        journal.head_line(journal.Head("statistics", "mix", "pytorch", "/d")),
+        journal.stack_line(4, ["File x"]),
+        journal.begin_line(0, "Module.a.forward.0", None, 4, '"input_args": [1]'),
+        journal.record_line("b", "Module.a.forward.0", 4, '"x": Infinity'),
+        journal.debug_line("d", "[1]"),
+        '["record", "torn", null, nu',
+    ]
+    make(tmp_path, "".join(lines), "journal.jsonl")
+    (before,) = open_dump(tmp_path).ranks
+    seen = (before.head, before.records, before.stacks, before.construct, before.debug)
+    assert before.unfinished
+    assert list(before.records) == ["b", "Module.a.forward.0"]
+    assert before.records["Module.a.forward.0"] == {"input_args": [1], "unfinished": True}
+    done = recover(tmp_path)
+    assert (done.records, done.unfinished) == (3, 1)
+    assert done.troubles == ["the last line was cut short by the crash and left out"]
+    (after,) = open_dump(tmp_path).ranks
+    assert not after.unfinished
+    assert (after.head, after.records, after.stacks, after.construct, after.debug) == seen
+
+
+def test_a_journal_without_its_first_line_is_told(tmp_path: Path) -> None:
+    (rank,) = open_dump(make(tmp_path, "", "journal.jsonl")).ranks
+    assert rank.records == {}
+    with pytest.raises(DumpError, match="without its first line"):
+        print(rank.head)
