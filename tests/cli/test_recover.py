@@ -1,0 +1,96 @@
+"""`msprobe recover` finishes what a crash left, and says what it could not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from msprobe.cli import main
+from msprobe.dump import journal
+from msprobe.dump.reader import open_dump
+
+HEAD = journal.head_line(journal.Head("statistics", "mix", "pytorch"))
+
+
+def crashed(path: Path, *lines: str) -> Path:
+    path.mkdir(parents=True)
+    (path / "journal.jsonl").write_text("".join(lines))
+    return path
+
+
+def test_every_journal_is_finished_and_a_second_time_there_is_nothing_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 1):
+        crashed(
+            tmp_path / f"step0/rank{rank}",
+            HEAD,
+            journal.record_line("a", None, None, ""),
+            journal.begin_line(0, "m", None, None, '"input_args": []'),
+            "garbage\n",
+            '["end", 0, {"out',
+        )
+    (tmp_path / "step0/rank0/.dump.json.1.tmp").write_text("half")
+    assert main(["recover", str(tmp_path)]) == 0
+    line = (
+        "2 records, 1 of them cut off inside the call; 1 damaged lines of journal.jsonl were left out; "
+        "the last line was cut short by the crash and left out"
+    )
+    assert capsys.readouterr().out == f"step0/rank0: {line}\nstep0/rank1: {line}\n"
+    assert [rank.unfinished for rank in open_dump(tmp_path).ranks] == [False, False]
+    assert sorted(file.name for file in (tmp_path / "step0/rank0").iterdir()) == [
+        "construct.json",
+        "dump.json",
+        "journal.jsonl",
+        "stack.json",
+    ]
+    assert main(["recover", str(tmp_path)]) == 0
+    assert "nothing to recover" in capsys.readouterr().out
+
+
+def test_some_that_cannot_be_recovered_are_exit_code_1_and_all_are_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crashed(tmp_path / "step0/rank0", HEAD)
+    crashed(tmp_path / "step0/rank1", "")
+    assert main(["recover", str(tmp_path), "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["rank"] for row in shown["recovered"]] == ["step0/rank0"]
+    assert "lost its first line" in shown["failed"][0]["error"]
+    assert main(["recover", str(tmp_path / "step0/rank1")]) == 2
+    assert "lost its first line" in capsys.readouterr().err
+
+
+def test_damaged_json_files_are_made_again_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rank = crashed(tmp_path / "step0/rank", HEAD, journal.record_line("a", None, None, ""))
+    (rank / "dump.json").write_text('{"data": {"a"')
+    assert main(["show", str(tmp_path)]) == 2
+    assert f"Run `msprobe recover --all {rank}`" in capsys.readouterr().err
+    assert main(["recover", "--all", str(tmp_path)]) == 0
+    assert main(["show", str(tmp_path)]) == 0
+
+
+def test_a_dump_that_is_being_written_can_be_shown_and_is_not_recovered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from msprobe.dump.writer import Head, RankWriter, Worker\n"
+        "w = RankWriter(Path(sys.argv[1]), Head('statistics', 'mix', 'pytorch'), Worker())\n"
+        "w.record('Torch.add.0.forward', None, None, ''); w.flush(); print('on', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "step0/rank")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert main(["show", str(tmp_path)]) == 0
+    assert "unfinished" in capsys.readouterr().out
+    assert main(["recover", str(tmp_path)]) == 2
+    assert "still being written by a running process" in capsys.readouterr().err
+    process.communicate("", timeout=30)
+    assert process.returncode == 0
+    assert not open_dump(tmp_path).ranks[0].unfinished

@@ -1,0 +1,132 @@
+"""`msprobe show` says what is in a dump, to the character."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from msprobe.cli import main
+from msprobe.dump import layout
+from msprobe.dump.summary import kind_of
+from msprobe.dump.writer import Head, RankWriter, Worker
+
+DATA = Path(__file__).parents[1] / "dump/data"
+
+
+def tensor(norm: str, largest: str = "1.0", dtype: str = "torch.float32") -> str:
+    kind = f'"type": "torch.Tensor", "dtype": "{dtype}", "shape": [2, 3]'
+    return f'{{{kind}, "Max": {largest}, "Min": 0.0, "Mean": 0.5, "Norm": {norm}}}'
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """Two ranks: rank 0 goes wrong at a matmul and is cut off, rank 1 is finished and sound."""
+    worker = Worker()
+    head = Head("statistics", "mix", "pytorch")
+    sick = RankWriter(layout.rank_directory(tmp_path / "dump", 0, 0), head, worker)
+    sick.record("Torch.add.0.forward", None, None, f'"input_args": [{tensor("3.5")}], "output": [{tensor("7.25")}]')
+    sick.record(
+        "Torch.matmul.0.forward", None, None, f'"input_args": [{tensor("7.25")}], "output": [{tensor("NaN", "NaN")}]'
+    )
+    sick.record(
+        "Torch.exp.0.forward",
+        None,
+        None,
+        f'"input_args": [{tensor("NaN", "NaN")}], "output": [{tensor("Infinity", "Infinity")}]',
+    )
+    sick.record(
+        "Torch.add.0.backward",
+        None,
+        None,
+        f'"input": [{tensor("2.0")}], "output": [{tensor("0.0", "0.0", "torch.bfloat16")}, null]',
+    )
+    sick.begin(0, "Module.m.Net.forward.0", None, None, f'"input_args": [{tensor("3.5")}]')
+    sick.flush()
+    well = RankWriter(layout.rank_directory(tmp_path / "dump", 0, 1), head, worker)
+    well.record("Module.m.Net.parameters_grad", None, None, f'"w": [{tensor("0.125")}]')
+    well.finish()
+    for writer in list(worker._open.values()):
+        worker.closed(writer)  # as a crash would: the journal stays, nothing is finished
+    worker.close()
+    return tmp_path / "dump"
+
+
+def test_a_dump_is_shown_with_its_anomalies_in_order(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(dump)]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"""{dump}: pytorch, task statistics, level mix
+
+Records
+step/rank    records  api forward  api backward  module forward  parameter gradients  state
+step0/rank0        5            3             1               1                    0  unfinished
+step0/rank1        1            0             0               0                    1  finished
+
+Dtypes
+dtype           tensors
+torch.float32         9
+torch.bfloat16        1
+
+Anomalies
+step/rank    anomaly                  records  first in order          at
+step0/rank0  NaN                            2  Torch.matmul.0.forward  output.0
+step0/rank0  infinity                       1  Torch.exp.0.forward     output.0
+step0/rank0  gradient all zero              1  Torch.add.0.backward    output.0
+step0/rank0  cut off inside the call        1  Module.m.Net.forward.0
+
+The 5 largest norms
+ norm  step/rank    record                        at                 dtype           shape
+ 7.25  step0/rank0  Torch.add.0.forward           output.0           torch.float32   [2, 3]
+  3.5  step0/rank0  Torch.add.0.forward           input.0            torch.float32   [2, 3]
+    2  step0/rank0  Torch.add.0.backward          input.0            torch.float32   [2, 3]
+0.125  step0/rank1  Module.m.Net.parameters_grad  parameters_grad.w  torch.float32   [2, 3]
+    0  step0/rank0  Torch.add.0.backward          output.0           torch.bfloat16  [2, 3]
+
+1 of 2 rank directories are unfinished and were read from their journals; \
+if the run has ended, `msprobe recover {dump}` finishes them.
+"""
+    )
+
+
+def test_json_says_the_same(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(dump), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    sick, well = shown["ranks"]
+    assert sick["records"] == {"api forward": 3, "api backward": 1, "module forward": 1}
+    assert sick["unfinished"] is True
+    assert sick["anomalies"]["NaN"]["record"] == "Torch.matmul.0.forward"
+    assert well["anomalies"] == {}
+    assert [row["norm"] for row in shown["largest_norms"]] == [7.25, 3.5, 2.0, 0.125, 0.0]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DATA.iterdir()))
+def test_a_sound_dump_of_the_field_has_no_anomalies(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(DATA / name)]) == 0
+    assert "Anomalies: none" in capsys.readouterr().out
+
+
+def test_a_name_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"\x1b[2Jevil\n[red].0.forward": {"output": [json.loads(tensor("1.0"))]}}
+    (tmp_path / "dump.json").write_text(json.dumps({"task": "\x1b[31m", "data": record}))
+    assert main(["show", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\\x1b[2Jevil\\n[red].0.forward" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Functional.relu.0.forward", "api forward"),
+        ("Torch.matmul.12.backward", "api backward"),
+        ("Module.layer.Linear.forward.0", "module forward"),
+        ("Cell.layer.Dense.backward.3", "module backward"),
+        ("Module.layer.Linear.parameters_grad", "parameter gradients"),
+        ("Module.layer.Linear.parameters_grad.0", "parameter gradients"),
+        ("something", "other"),
+    ],
+)
+def test_the_kind_of_a_record_is_in_its_name(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
