@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def ask_for_a_dump(directory: Path, steps: int) -> None:
-    """Point the framework at a data_dump.json. It reads the variable once, before the first graph is compiled."""
+    """Point the framework at a data_dump.json; it reads the variable once, before the first graph."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = {
         "common_dump_settings": {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("-d", "--dump-path", type=Path, required=True, metavar="FILE|DIR", help="the dump")
-    parser.add_argument(
-        "-out", "--output-path", type=Path, required=True, metavar="DIR", help="where to write"
-    )
+    parser.add_argument("-out", "--output-path", type=Path, required=True, metavar="DIR", help="where to write")
     parser.add_argument(
         "-f", "--format", choices=FORMATS, help="convert the layout and cut the padding; default: as stored"
     )
@@ -72,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from msprobe.graphdump.convert import FAILED_LIST, Request, convert_all, plan
+    from msprobe.report.terminal import progress
 
     if args.layout == "sync" and args.type != "npy":
         return _refuse(f"--layout sync writes npy files; it cannot be used with -t {args.type}")
@@ -92,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         args.output_path.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
         return _refuse(f"{args.output_path} cannot be made: {error.strerror}")
-    outcomes = list(_with_progress(convert_all(jobs, request), len(jobs)))
+    outcomes = list(progress(convert_all(jobs, request), len(jobs), "converting"))
     failed = [outcome for outcome in outcomes if outcome.errors]
     _write_failed_list(args.output_path / FAILED_LIST, failed)
     if args.json:
@@ -107,22 +105,6 @@ def run(args: argparse.Namespace) -> int:
 def _refuse(message: str) -> int:
     print(f"msprobe convert: {message}", file=sys.stderr)
     return 2
-
-
-def _with_progress(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
-    """The outcomes, with a bar on the terminal once it has taken two seconds."""
-    if not sys.stderr.isatty():
-        yield from outcomes
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    started = time.monotonic()
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("converting", total=total, visible=False)
-        for outcome in outcomes:
-            progress.update(bar, advance=1, visible=time.monotonic() - started > 2)
-            yield outcome
 
 
 def _write_failed_list(path: Path, failed: Sequence[Outcome]) -> None:
@@ -149,11 +131,13 @@ def _print_json(outcomes: Sequence[Outcome]) -> None:
 
 
 def _print_text(outcomes: Sequence[Outcome], failed_list: Path) -> None:
+    from msprobe.report.terminal import printable
+
     written = sum(len(outcome.written) for outcome in outcomes)
     failed = sum(bool(outcome.errors) for outcome in outcomes)
     print(f"{len(outcomes)} files: {written} tensors written, {failed} files failed")
     for outcome in outcomes:
         for text in (*outcome.errors, *outcome.notes):
-            print(f"  {outcome.source.name}: {text}", file=sys.stderr)
+            print(f"  {printable(outcome.source.name)}: {text}", file=sys.stderr)
     if failed:
         print(f"the failed files are listed in {failed_list}", file=sys.stderr)

@@ -78,9 +78,7 @@ class Slot:
         if not shape and self.size != self.type.bytes_of(1):
             shape = (self.size * 8 // self.type.bits,)
         if len(shape) > _MAX_DIMENSIONS:
-            raise AsyncFileError(
-                f"{self.name}: {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are supported"
-            )
+            raise AsyncFileError(f"{self.name}: {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are supported")
         if math.prod(dim or 1 for dim in shape) >= _MAX_ELEMENTS:
             raise AsyncFileError(f"{self.name}: the shape {shape} is larger than any tensor can be")
         needed = self.type.bytes_of(math.prod(shape))
@@ -111,9 +109,7 @@ class AsyncFile:
         (header,) = struct.unpack("<Q", self._map[:8])
         if header > self.length - 8:
             self._map.close()
-            raise AsyncFileError(
-                f"not an asynchronous dump: a header of {header} bytes in a file of {self.length}"
-            )
+            raise AsyncFileError(f"not an asynchronous dump: a header of {header} bytes in a file of {self.length}")
         try:
             message = message_class("dump_data.proto", "DumpData").FromString(self._map[8 : 8 + header])
             self.op_name: str = message.op_name
@@ -122,9 +118,7 @@ class AsyncFile:
             self.slots, end = _slots(message, 8 + header, self.length)
         except DecodeError as error:
             self._map.close()
-            raise AsyncFileError(
-                f"not an asynchronous dump: the header is not a DumpData message ({error})"
-            ) from None
+            raise AsyncFileError(f"not an asynchronous dump: the header is not a DumpData message ({error})") from None
         except AsyncFileError:
             self._map.close()
             raise

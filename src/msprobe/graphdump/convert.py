@@ -138,9 +138,7 @@ def _write(file: AsyncFile, slot: Slot, job: Job, request: Request, outcome: Out
             if slot.sub_format > 1:
                 raise layout.LayoutError(f"{source} in {slot.sub_format} groups is not supported")
             if original is None:
-                outcome.notes.append(
-                    f"{slot.name}: no original shape, the padding is kept (give the shape with -s)"
-                )
+                outcome.notes.append(f"{slot.name}: no original shape, the padding is kept (give the shape with -s)")
         array = layout.convert(array, source, request.target, original, slot.original_format)
         if source in layout.PLAIN and array.ndim == len(request.target):
             layout_name = request.target
@@ -168,9 +166,7 @@ def _output_name(job: Job, slot: Slot, shape: tuple[int, ...], layout_name: str,
     if request.sync_names:
         operator = names.parse_async(job.name)
         if operator is None:
-            raise AsyncFileError(
-                f"the file name {job.name!r} is not an operator's: --layout sync cannot name it"
-            )
+            raise AsyncFileError(f"the file name {job.name!r} is not an operator's: --layout sync cannot name it")
         stem = f"{operator.type}.{operator.name}.{operator.task}.{operator.stream}.{operator.timestamp}"
         return f"{stem}.{slot.name}.{layout_name}.{mindspore_token(slot.type)}.{request.kind}"
     dtype = f".{slot.type.name}" if request.kind == "bin" else ""

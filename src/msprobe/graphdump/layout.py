@@ -58,15 +58,11 @@ def convert(
     return _merge(stored.reshape(split), axes, target, sizes)
 
 
-def _merge(
-    stored: npt.NDArray[Any], axes: tuple[str, ...], target: str, sizes: dict[str, int]
-) -> npt.NDArray[Any]:
+def _merge(stored: npt.NDArray[Any], axes: tuple[str, ...], target: str, sizes: dict[str, int]) -> npt.NDArray[Any]:
     order: list[int] = []
     padded: list[int] = []
     for letter in target:
-        parts = (
-            [axes.index(letter)] if letter in axes else [axes.index(letter + "1"), axes.index(letter + "0")]
-        )
+        parts = [axes.index(letter)] if letter in axes else [axes.index(letter + "1"), axes.index(letter + "0")]
         order += parts
         padded.append(math.prod(stored.shape[part] for part in parts))
     whole = stored.transpose(order).reshape(padded)
@@ -127,9 +123,7 @@ def _from_nz(
 ) -> npt.NDArray[Any]:
     """(…, N1, M1, M0, N0) back to the matrix (…, M, N), and on to `target` if the original has named axes."""
     if stored.ndim < 4:
-        raise LayoutError(
-            f"FRACTAL_NZ has at least 4 dimensions, the stored shape {stored.shape} has {stored.ndim}"
-        )
+        raise LayoutError(f"FRACTAL_NZ has at least 4 dimensions, the stored shape {stored.shape} has {stored.ndim}")
     *batch, n1, m1, m0, n0 = stored.shape
     leading = tuple(range(len(batch)))
     order = (*leading, *(len(batch) + axis for axis in (1, 2, 0, 3)))
@@ -140,9 +134,7 @@ def _from_nz(
     fits = shape[:-2] == tuple(batch) or math.prod(shape[:-2]) == math.prod(batch)
     blocks = (-(-shape[-2] // m0) if m0 else 0, -(-shape[-1] // n0) if n0 else 0)
     if not fits or blocks != (m1, n1):
-        raise LayoutError(
-            f"FRACTAL_NZ of stored shape {stored.shape} cannot hold the original shape {original}"
-        )
+        raise LayoutError(f"FRACTAL_NZ of stored shape {stored.shape} cannot hold the original shape {original}")
     cut = matrix[..., : shape[-2], : shape[-1]].reshape(original)
     if original_format in PLAIN and target in PLAIN and original_format != target:
         return convert(cut, original_format, target)

@@ -20,8 +20,7 @@ MAPPING = "mapping.csv"
 _OPERATOR = r"(?P<type>[^.]+)\.(?P<name>.+?)\.(?P<task>\d+)(?:\.(?P<stream>\d+))?\.(?P<time>\d+)"
 _ASYNC = re.compile(_OPERATOR)
 _TENSOR = re.compile(
-    _OPERATOR
-    + r"\.(?P<io>input|output)\.(?P<slot>\d+)\.(?P<format>[^.]+)(?:\.(?P<dtype>[^.]+?))?(?P<suffix>\.npy)?"
+    _OPERATOR + r"\.(?P<io>input|output)\.(?P<slot>\d+)\.(?P<format>[^.]+)(?:\.(?P<dtype>[^.]+?))?(?P<suffix>\.npy)?"
 )
 _SHAPE = re.compile(r"(\d+(x\d+)*|scalar)")
 
@@ -53,9 +52,7 @@ class TensorName:
 
 
 def _operator(match: re.Match[str]) -> OperatorName:
-    return OperatorName(
-        match["type"], match["name"], int(match["task"]), int(match["stream"] or 0), int(match["time"])
-    )
+    return OperatorName(match["type"], match["name"], int(match["task"]), int(match["stream"] or 0), int(match["time"]))
 
 
 def parse_async(name: str) -> Optional[OperatorName]:

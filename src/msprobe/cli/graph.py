@@ -1,0 +1,250 @@
+"""`msprobe graph`: from a line of code to its data, in a dump of MindSpore's graph mode."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    from msprobe.graphdump import GraphDump, Operator
+    from msprobe.graphdump.check import Finding
+
+EPILOG = """examples:
+  msprobe graph find ./dump train.py:175          the operators and data of a line
+  msprobe graph find ./dump "x = self.conv3(x)"   the same, by the line's text
+  msprobe graph op ./dump Conv2D-op12             one operator: neighbours, statistics over iterations
+  msprobe graph order ./dump                      what ran when, anomalies marked
+  msprobe graph check ./dump                      overflow, extreme values, dead tensors
+exit code: 0 shown or nothing wrong, 1 anomalies found (check) or nothing matched (find, op), 2 not a dump"""
+LISTED = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    verbs = parser.add_subparsers(dest="graph_verb", required=True, metavar="find|op|order|check")
+    find = verbs.add_parser("find", help="the operators of a source line and their data")
+    find.add_argument("dump", type=Path, metavar="DUMP")
+    find.add_argument("line", metavar="LINE", help="file.py:175, or a piece of the line's text")
+    op = verbs.add_parser("op", help="one operator: inputs, outputs, neighbours, statistics over iterations")
+    op.add_argument("dump", type=Path, metavar="DUMP")
+    op.add_argument("name", metavar="NAME", help="a name, a part of one, a type, or a regular expression")
+    order = verbs.add_parser("order", help="the execution order, with anomalies marked")
+    order.add_argument("dump", type=Path, metavar="DUMP")
+    check = verbs.add_parser("check", help="overflow, extreme values, dead tensors; exit code 1 if there are any")
+    check.add_argument("dump", type=Path, metavar="DUMP")
+    check.add_argument("--only", action="append", metavar="KIND", help="only this kind; may be repeated")
+    for sub in (order, check):
+        _add_limits(sub)
+    for sub in (find, op, order, check):
+        sub.add_argument("--rank", type=int, help="only this rank")
+        sub.add_argument("--iteration", type=int, help="only this iteration")
+        sub.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--too-large", type=float, default=1e6, metavar="X", help="largest magnitude; default 1e6")
+    parser.add_argument("--too-small", type=float, default=1e-10, metavar="X", help="smallest; default 1e-10")
+    parser.add_argument("--zero-share", type=float, default=1.0, metavar="X", help="share of zeros; default 1")
+    parser.add_argument(
+        "--unchanged", type=float, default=0.0, metavar="R", help="relative change that counts as none; default 0"
+    )
+    parser.add_argument("--range-of", metavar="DTYPE", help="values must fit this type, e.g. float16")
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.graphdump import GraphDump
+    from msprobe.report.terminal import printable
+
+    dump = GraphDump(args.dump)
+    code = {"find": _find, "op": _op, "order": _order, "check": _check}[args.graph_verb](args, dump)
+    if not args.json:
+        for note in dump.notes:
+            print(f"note: {printable(note)}")
+    return code
+
+
+def _find(args: argparse.Namespace, dump: GraphDump) -> int:
+    from msprobe.cli import graph_output as output
+    from msprobe.report.terminal import printable
+
+    operators = dump.select_nodes(line=args.line, rank=args.rank)
+    if args.json:
+        output.print_json(dump, [output.as_json(dump, operator, args.iteration) for operator in operators])
+        return 0 if operators else 1
+    print(f"{printable(args.line)}: {output.count(len(operators), 'operator')}")
+    for operator in operators:
+        output.print_head(dump, operator)
+        output.print_slots(operator)
+        output.print_tensors(dump, dump.select_tensors([operator], iteration=args.iteration))
+    if not operators:
+        print(_known_lines(dump, args.line))
+    return 0 if operators else 1
+
+
+def _known_lines(dump: GraphDump, query: str) -> str:
+    """What could have been asked for: the known lines of that file, or the files that have any."""
+    from msprobe.report.terminal import printable
+
+    lines = [line for operator in dump.operators if operator.node for line in operator.node.lines]
+    wanted = query.rsplit(":", 1)[0]
+    numbers = sorted({line.first for line in lines if line.is_at(wanted, line.first)})
+    if numbers:
+        return f"lines of {printable(wanted)} in the graphs: {', '.join(map(str, numbers))}"
+    files = sorted({line.file for line in lines if "/site-packages/" not in line.file})
+    return f"source files in the graphs: {', '.join(map(printable, files)) or 'none'}"
+
+
+def _op(args: argparse.Namespace, dump: GraphDump) -> int:
+    from msprobe.cli import graph_output as output
+    from msprobe.report.terminal import printable
+
+    operators = _named(dump, args.name, args.rank)
+    if args.json:
+        output.print_json(dump, [output.as_json(dump, operator, args.iteration) for operator in operators])
+        return 0 if operators else 1
+    print(f"{printable(args.name)}: {output.count(len(operators), 'operator')}")
+    if len(operators) > LISTED:
+        for operator in operators:
+            print(f"  rank {operator.rank}, graph {operator.graph}: {printable(operator.name)}")
+        print(f"more than {LISTED}: give a longer name to see their data")
+        return 0
+    for operator in operators:
+        output.print_head(dump, operator)
+        output.print_slots(operator)
+        output.print_neighbours(dump, operator)
+        tensors = dump.select_tensors([operator], iteration=args.iteration)
+        output.print_tensors(dump, tensors)
+        output.print_plots(dump, tensors)
+    return 0 if operators else 1
+
+
+def _named(dump: GraphDump, name: str, rank: Optional[int]) -> tuple[Operator, ...]:
+    """The first reading of `name` that matches anything: whole name, part of one, type, regular expression."""
+    import re
+
+    from msprobe.dump.errors import DumpError
+
+    whole = dump.select_nodes(name=name, rank=rank)
+    exact = tuple(operator for operator in whole if name in (operator.name, operator.in_files))
+    found = exact or whole or dump.select_nodes(type=name, rank=rank)
+    if found:
+        return found
+    try:
+        return dump.select_nodes(regex=name, rank=rank)
+    except re.error as error:
+        raise DumpError(f"nothing is called {name!r}, and it is no regular expression either: {error}.") from None
+
+
+def _order(args: argparse.Namespace, dump: GraphDump) -> int:
+    from msprobe.cli import graph_output as output
+    from msprobe.report.terminal import print_table
+
+    marks: dict[Any, dict[str, list[str]]] = {}
+    for finding in _findings(args, dump):
+        text = " ".join(filter(None, (finding.kind, finding.role)))
+        where = marks.setdefault(finding.operator.key, {}).setdefault(text, [])
+        iteration = str(finding.tensor.iteration)
+        if iteration not in where:
+            where.append(iteration)
+    rows: list[dict[str, Any]] = []
+    for position, operator in enumerate(_in_order(dump, args.rank)):
+        line = operator.line
+        rows.append(
+            {
+                "position": position,
+                "rank": operator.rank,
+                "graph": operator.graph,
+                "type": operator.type,
+                "name": operator.name,
+                "line": f"{Path(line.file).name}:{line.first}" if line else "",
+                "anomalies": marks.get(operator.key, {}),
+            }
+        )
+    if args.json:
+        output.print_json(dump, rows)
+        return 0
+    print_table(
+        ["", "rank", "graph", "type", "operator", "line", "anomalies"],
+        [[*list(row.values())[:-1], _marks(row["anomalies"])] for row in rows],
+    )
+    return 0
+
+
+def _marks(anomalies: dict[str, list[str]]) -> str:
+    return "; ".join(f"{text} in iteration {', '.join(where)}" for text, where in anomalies.items())
+
+
+def _in_order(dump: GraphDump, rank: Optional[int]) -> list[Operator]:
+    """Graphs by when they first ran, operators by the execution order file of their graph; without one, by when
+    their files were written."""
+    times: dict[Any, int] = {}
+    started: dict[Any, int] = {}
+    for tensor in dump.tensors:
+        times.setdefault((tensor.rank, tensor.graph, tensor.operator), tensor.timestamp)
+        started.setdefault((tensor.rank, tensor.graph), tensor.timestamp)
+    places: dict[Any, dict[str, int]] = {}
+    for graph in {(operator.rank, operator.graph) for operator in dump.operators}:
+        places[graph] = {name: place for place, name in enumerate(dump.order(*graph) or ())}
+
+    def moment(one: Operator) -> tuple[float, ...]:
+        graph = (one.rank, one.graph)
+        place = places[graph].get(one.name, math.inf)
+        return (one.rank, started.get(graph, math.inf), one.graph, place, times.get(one.key, math.inf))
+
+    listed = (one for one in dump.operators if one.type != "Parameter" and rank in (None, one.rank))
+    return sorted(listed, key=moment)
+
+
+def _findings(args: argparse.Namespace, dump: GraphDump) -> list[Finding]:
+    from msprobe.dump.errors import DumpError
+    from msprobe.graphdump.check import KINDS, Limits, check
+    from msprobe.graphdump.datatypes import type_named
+    from msprobe.report.terminal import progress
+
+    kinds = [kind.replace("-", " ") for kind in getattr(args, "only", None) or KINDS]
+    unknown = sorted(set(kinds) - set(KINDS))
+    if unknown:
+        raise DumpError(f"there is no check {unknown[0]!r}; choose from {', '.join(KINDS)}.")
+    narrow = None
+    if args.range_of is not None:
+        known = type_named(args.range_of)
+        if known is None or "float" not in known.name:
+            raise DumpError(f"--range-of {args.range_of} is not a floating-point type; write float16 or bfloat16.")
+        narrow = known.name
+    limits = Limits(args.too_large, args.too_small, args.zero_share, args.unchanged, narrow)
+    chosen = dump.select_tensors(rank=args.rank, iteration=args.iteration)
+    return list(check(dump, limits, kinds, progress(chosen, len(chosen), "checking")))
+
+
+def _check(args: argparse.Namespace, dump: GraphDump) -> int:
+    from msprobe.cli import graph_output as output
+    from msprobe.report.terminal import print_table
+
+    findings = _findings(args, dump)
+    rows = [
+        {
+            "kind": finding.kind,
+            "role": finding.role,
+            "rank": finding.tensor.rank,
+            "graph": finding.tensor.graph,
+            "iteration": finding.tensor.iteration,
+            "operator": finding.operator.name,
+            "slot": finding.tensor.label,
+            "detail": finding.detail,
+            "line": f"{finding.operator.line.file}:{finding.operator.line.first}" if finding.operator.line else "",
+            "file": output.relative(dump, finding.tensor),
+        }
+        for finding in findings
+    ]
+    if args.json:
+        output.print_json(dump, rows)
+    elif rows:
+        columns = ["kind", "role", "rank", "graph", "iteration", "operator", "slot", "detail", "line"]
+        print_table(columns, [[row[column] for column in columns] for row in rows])
+        print()
+    if not args.json:
+        judged = len(dump.select_tensors(rank=args.rank, iteration=args.iteration))
+        print(f"{output.count(len(rows), 'finding')} in {output.count(judged, 'tensor')}")
+    return 1 if rows else 0

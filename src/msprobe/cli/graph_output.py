@@ -1,0 +1,166 @@
+"""How the graph verbs show operators and tensors: as text for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Optional
+
+from msprobe.report.terminal import print_table, printable
+
+if TYPE_CHECKING:
+    from msprobe.graphdump import GraphDump, Operator, Tensor
+    from msprobe.graphdump.ir import Node
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def relative(dump: GraphDump, tensor: Tensor) -> str:
+    path = tensor.path
+    if path is None:
+        return ""
+    return str(path.relative_to(dump.root)) if path.is_relative_to(dump.root) else str(path)
+
+
+def print_head(dump: GraphDump, operator: Operator) -> None:
+    backward = ", backward" if operator.node is not None and operator.node.backward else ""
+    print(f"\n{printable(operator.type)}  {printable(operator.name)}")
+    print(f"  rank {operator.rank}, graph {operator.graph}{backward}")
+    if operator.is_renumbered:
+        print(f"  in file names: {printable(operator.in_files)}")
+    if operator.line is not None:
+        print(f"  {printable(operator.line.file)}:{operator.line.first}  {printable(operator.line.text)}")
+    if not operator.in_files:
+        print("  nothing of it was dumped")
+
+
+def _slots(node: Node) -> Iterable[tuple[str, str, str]]:
+    for io, host, device in (
+        ("input", node.host_inputs, node.device_inputs),
+        ("output", node.host_outputs, node.device_outputs),
+    ):
+        for slot in range(max(len(host), len(device))):
+            yield (
+                f"{io}.{slot}",
+                str(host[slot]) if slot < len(host) else "",
+                str(device[slot]) if slot < len(device) else "",
+            )
+
+
+def print_slots(operator: Operator) -> None:
+    if operator.node is not None:
+        print()
+        print_table(["slot", "host", "device"], _slots(operator.node))
+
+
+def print_neighbours(dump: GraphDump, operator: Operator) -> None:
+    for slot, source in dump.producers(operator):
+        print(f"  input.{slot} from {printable(source if isinstance(source, str) else source.name)}")
+    for consumer in dump.consumers(operator):
+        print(f"  used by {printable(consumer.name)}")
+
+
+def print_tensors(dump: GraphDump, tensors: Sequence[Tensor]) -> None:
+    if not tensors:
+        return
+    rows = []
+    for tensor in tensors:
+        found = dump.statistics(tensor)
+        rows.append(
+            [
+                "" if tensor.iteration is None else tensor.iteration,
+                tensor.label,
+                tensor.dtype or found.dtype,
+                "" if found.shape is None else f"({', '.join(map(str, found.shape))})",
+                found.max,
+                found.min,
+                found.mean,
+                found.norm,
+                found.nan,
+                None if found.posinf is None or found.neginf is None else found.posinf + found.neginf,
+                relative(dump, tensor),
+            ]
+        )
+    print()
+    print_table(["iteration", "slot", "dtype", "shape", "max", "min", "mean", "norm", "nan", "inf", "file"], rows)
+
+
+def sparkline(values: Sequence[Optional[float]]) -> str:
+    """One bar a value, scaled between the smallest and the largest; `!` is no finite number, space unknown."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    step = (high - low) / (len(BARS) - 1)
+    return "".join(
+        " " if value is None else "!" if not math.isfinite(value) else BARS[round((value - low) / step) if step else 0]
+        for value in values
+    )
+
+
+def print_plots(dump: GraphDump, tensors: Sequence[Tensor]) -> None:
+    slots: dict[str, list[Tensor]] = {}
+    for tensor in tensors:
+        if tensor.iteration is not None:
+            slots.setdefault(tensor.label, []).append(tensor)
+    for label, series in sorted(slots.items()):
+        if len(series) < 2:
+            continue
+        figures = [dump.statistics(tensor) for tensor in series]
+        first, last = series[0].iteration, series[-1].iteration
+        print(f"\n{label} over iterations {first} to {last}")
+        for name in ("max", "min", "norm"):
+            values = [getattr(found, name) for found in figures]
+            known = [value for value in values if value is not None]
+            if known:
+                print(f"  {name:<4}  {sparkline(values)}  {known[0]:.6g} to {known[-1]:.6g}")
+
+
+def as_json(dump: GraphDump, operator: Operator, iteration: Optional[int]) -> dict[str, Any]:
+    line, node = operator.line, operator.node
+    return {
+        "rank": operator.rank,
+        "graph": operator.graph,
+        "type": operator.type,
+        "name": operator.name,
+        "in_files": operator.in_files,
+        "linked_by": operator.linked,
+        "backward": node.backward if node else None,
+        "file": line.file if line else None,
+        "line": line.first if line else None,
+        "text": line.text if line else None,
+        "slots": [dict(zip(("slot", "host", "device"), row)) for row in _slots(node)] if node else [],
+        "producers": [
+            {"slot": f"input.{slot}", "name": source if isinstance(source, str) else source.name}
+            for slot, source in dump.producers(operator)
+        ],
+        "consumers": [consumer.name for consumer in dump.consumers(operator)],
+        "tensors": [
+            {
+                "iteration": tensor.iteration,
+                "slot": tensor.label,
+                "file": relative(dump, tensor),
+                **asdict(dump.statistics(tensor)),
+            }
+            for tensor in dump.select_tensors([operator], iteration=iteration)
+        ],
+    }
+
+
+def print_json(dump: GraphDump, result: list[dict[str, Any]]) -> None:
+    print(json.dumps({"result": _plain(result), "notes": list(dump.notes)}, indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: such numbers become their names."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

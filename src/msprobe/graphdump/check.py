@@ -1,0 +1,198 @@
+"""What looks wrong in a graph-mode dump: overflow and where it was made, extreme values, dead tensors.
+
+Outputs (and parameters) are judged. Inputs are read only to tell whether an operator made the NaN or infinity in
+its output or was handed it, and where a dump has nothing but inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Optional, Union
+
+import numpy as np
+
+from msprobe.graphdump.datatypes import type_named
+from msprobe.graphdump.directory import Tensor
+from msprobe.graphdump.names import as_in_file
+from msprobe.graphdump.operators import Key, Operator
+from msprobe.graphdump.reader import GraphDump
+from msprobe.graphdump.statistics import Statistics
+from msprobe.stats.dtypes import BY_NAME, FLOAT
+
+KINDS = ("overflow", "too large", "too small", "all zero", "unchanged", "out of range")
+PRODUCER, PROPAGATOR, GIVEN, UNKNOWN = "producer", "propagator", "given", "unknown"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """From where on a tensor is remarkable. `range_of`: a data type that every value is to fit; without it, the
+    device's type is taken where the graph names a narrower one than was dumped."""
+
+    too_large: float = 1e6
+    too_small: float = 1e-10
+    zero_share: float = 1.0
+    unchanged: float = 0.0
+    range_of: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One remarkable tensor. `role` is for overflow: producer, propagator, given (a parameter), unknown."""
+
+    kind: str
+    operator: Operator
+    tensor: Tensor
+    detail: str
+    role: str = ""
+
+
+Execution = tuple[Key, Optional[int]]
+
+
+def check(
+    dump: GraphDump,
+    limits: Optional[Limits] = None,
+    kinds: Iterable[str] = KINDS,
+    tensors: Optional[Iterable[Tensor]] = None,
+) -> Iterator[Finding]:
+    """Findings in the order of execution, rank by rank. `tensors` restricts what is judged."""
+    return _Check(dump, limits or Limits(), frozenset(kinds)).run(dump.tensors if tensors is None else tensors)
+
+
+class _Check:
+    def __init__(self, dump: GraphDump, limits: Limits, kinds: frozenset[str]) -> None:
+        self.dump, self.limits, self.kinds = dump, limits, kinds
+        self.operators = {operator.key: operator for operator in dump.operators if operator.in_files}
+        self.previous: dict[tuple[Key, str, int], tuple[Tensor, Statistics]] = {}
+        self.finite: dict[tuple[Key, Optional[int], str, int], Optional[bool]] = {}
+        self.executions: dict[Execution, list[Tensor]] = {}
+        self.parameters: dict[tuple[int, Optional[int], str], list[Tensor]] = {}
+        for tensor in dump.tensors:
+            self.executions.setdefault((_key(tensor), tensor.iteration), []).append(tensor)
+            if tensor.type == "Parameter":
+                place = (tensor.rank, tensor.iteration, tensor.operator)
+                self.parameters.setdefault(place, []).append(tensor)
+
+    def run(self, tensors: Iterable[Tensor]) -> Iterator[Finding]:
+        for tensor in sorted(tensors, key=lambda tensor: (tensor.rank, tensor.iteration or 0, tensor.timestamp)):
+            if tensor.io == "output" or not self._has_outputs(tensor):
+                yield from self._judge(tensor)
+
+    def _has_outputs(self, tensor: Tensor) -> bool:
+        return any(other.io == "output" for other in self.executions[_key(tensor), tensor.iteration])
+
+    def _judge(self, tensor: Tensor) -> Iterator[Finding]:
+        operator = self.operators[_key(tensor)]
+        found = self.dump.statistics(tensor)
+        self.finite[_key(tensor), tensor.iteration, tensor.io, tensor.slot] = found.finite
+        kind = type_named(found.dtype)
+        if kind is None or kind.name not in BY_NAME or BY_NAME[kind.name].kind != FLOAT:
+            return
+        wanted = self.kinds
+        if found.finite is False:
+            if "overflow" in wanted:
+                yield Finding("overflow", operator, tensor, _overflow_text(found), self._role(operator, tensor))
+            return
+        for name, text in self._values(operator, tensor, found):
+            if name in wanted:
+                yield Finding(name, operator, tensor, text)
+        if "unchanged" in wanted:
+            yield from self._unchanged(operator, tensor, found)
+
+    def _values(self, operator: Operator, tensor: Tensor, found: Statistics) -> Iterator[tuple[str, str]]:
+        largest, limits = found.largest, self.limits
+        if largest is None:
+            return
+        if largest > limits.too_large:
+            yield "too large", f"max |x| {largest:.6g} > {limits.too_large:g}"
+        if 0 < largest < limits.too_small:
+            yield "too small", f"max |x| {largest:.6g} < {limits.too_small:g}"
+        if found.count and found.zero is not None:
+            if found.zero / found.count >= limits.zero_share:
+                yield "all zero", f"{found.zero} of {found.count} are zero"
+        elif largest == 0:
+            yield "all zero", "max and min are zero"
+        narrow = limits.range_of or _narrower(operator, tensor, found.dtype)
+        if narrow is not None and largest > BY_NAME[narrow].largest:
+            yield "out of range", f"max |x| {largest:.6g} > {BY_NAME[narrow].largest:g}, the largest {narrow}"
+
+    def _unchanged(self, operator: Operator, tensor: Tensor, found: Statistics) -> Iterator[Finding]:
+        """Single elements are left out: a learning rate is meant to stay."""
+        place = (_key(tensor), tensor.io, tensor.slot)
+        before = self.previous.get(place)
+        self.previous[place] = (tensor, found)
+        if before is None or before[0].iteration == tensor.iteration or found.count in (0, 1):
+            return
+        if self._same(before, (tensor, found)):
+            yield Finding("unchanged", operator, tensor, f"the same as in iteration {before[0].iteration}")
+
+    def _same(self, old: tuple[Tensor, Statistics], new: tuple[Tensor, Statistics]) -> bool:
+        a, b = old[1], new[1]
+        if old[0].file and new[0].file:
+            if a.shape != b.shape or (self.limits.unchanged == 0 and (a.max, a.min, a.norm) != (b.max, b.min, b.norm)):
+                return False
+            first, second = self.dump.value(old[0]), self.dump.value(new[0])
+            if self.limits.unchanged == 0:
+                return bool(np.array_equal(first, second))
+            wide = (first.astype(np.float64), second.astype(np.float64))
+            return bool(np.allclose(*wide, rtol=self.limits.unchanged, atol=0))
+        if a.md5 and b.md5:
+            return a.md5 == b.md5
+        known = (a.max, a.min, a.mean, a.norm)
+        return None not in (a.max, a.min, a.norm) and known == (b.max, b.min, b.mean, b.norm)
+
+    def _role(self, operator: Operator, tensor: Tensor) -> str:
+        """Whether the NaN or infinity was made here. An input that was not dumped is looked up at its producer."""
+        if tensor.type == "Parameter":
+            return GIVEN
+        if tensor.io == "input":
+            return UNKNOWN
+        states: dict[int, Optional[bool]] = {}
+        for slot, source in self.dump.producers(operator):
+            states[slot] = self._source_is_finite(source, tensor)
+        for other in self.executions[_key(tensor), tensor.iteration]:
+            if other.io == "input":
+                states[other.slot] = self._is_finite(other)
+        if False in states.values():
+            return PROPAGATOR
+        return PRODUCER if states and None not in states.values() else UNKNOWN
+
+    def _is_finite(self, tensor: Tensor) -> Optional[bool]:
+        place = (_key(tensor), tensor.iteration, tensor.io, tensor.slot)
+        if place not in self.finite:
+            self.finite[place] = self.dump.statistics(tensor).finite
+        return self.finite[place]
+
+    def _source_is_finite(self, source: Union[Operator, str], tensor: Tensor) -> Optional[bool]:
+        """A constant is finite; a parameter (of any graph) or an operator is as finite as what it gave."""
+        if isinstance(source, Operator):
+            given = self.executions.get((source.key, tensor.iteration), [])
+        elif source.startswith("%"):
+            given = self.parameters.get((tensor.rank, tensor.iteration, as_in_file(source[1:])), [])
+        else:
+            return True
+        states = [self._is_finite(other) for other in given if other.io == "output"]
+        return False if False in states else (True if states and None not in states else None)
+
+
+def _key(tensor: Tensor) -> Key:
+    return Key(tensor.rank, tensor.graph, tensor.operator)
+
+
+def _overflow_text(found: Statistics) -> str:
+    counts = (("NaN", found.nan), ("+inf", found.posinf), ("-inf", found.neginf))
+    parts = [f"{count} {name}" for name, count in counts if count]
+    return f"{', '.join(parts)} of {found.count}" if parts else f"max {found.max:g}, min {found.min:g}"
+
+
+def _narrower(operator: Operator, tensor: Tensor, dtype: str) -> Optional[str]:
+    """The device's type of this slot, where the graph names one that holds less than what was dumped."""
+    if operator.node is None:
+        return None
+    specs = operator.node.device_outputs if tensor.io == "output" else operator.node.device_inputs
+    device = type_named(specs[tensor.slot].dtype) if tensor.slot < len(specs) else None
+    stored = type_named(dtype)
+    if device is None or stored is None or device.name not in BY_NAME:
+        return None
+    return device.name if BY_NAME[device.name].largest < BY_NAME[stored.name].largest else None

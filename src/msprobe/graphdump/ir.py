@@ -1,0 +1,248 @@
+"""The final execution graph: operators, what feeds them, their shapes, and the source lines they come from.
+
+`Graph` is the same whether it was read from the .ir text (here) or from the .pb file (graph_pb.py). Three
+spellings of the text are known: r1.5's, 2.x's documents', and what 2.10 writes. A line that is none of what
+we look for is skipped: the text is meant for people and has more in it than we need.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Callable, Optional
+
+Shape = tuple[int, ...]
+
+# Nodes that only arrange values: they run no kernel, and a search for producers looks through them.
+TRANSPARENT = frozenset({"Depend", "Load", "TupleGetItem", "UpdateState"})
+NOT_EXECUTED = TRANSPARENT | {"MakeTuple", "Return", "Partial", "Switch", "SwitchLayer"}
+
+_BLOCK = re.compile(r"(async\s+def|def|class|if|elif|else|for|while|with|try|except|finally|@)\b|@")
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One frame of the way to an operator: `first` to `last` are the lines that the statement covers."""
+
+    file: str
+    first: int
+    last: int
+    text: str
+
+    def is_at(self, file: str, line: int) -> bool:
+        """Whether this statement is the one at `line`. A block (def, if, for) is at its first line only."""
+        if self.file != file and not self.file.endswith("/" + file):
+            return False
+        last = self.first if _BLOCK.match(self.text) else self.last
+        return self.first <= line <= last
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The declared type of one input or output; `shape` is None for what is no tensor. `format` is the
+    device's, and empty on the host's side."""
+
+    dtype: str
+    shape: Optional[Shape]
+    format: str = ""
+
+    def __str__(self) -> str:
+        shape = "" if self.shape is None else f"({', '.join(map(str, self.shape))})"
+        return " ".join(filter(None, (self.dtype, self.format, shape)))
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator. `inputs` are keys of other nodes, `%name` of parameters, or the text of constants."""
+
+    key: str
+    type: str
+    full_name: str
+    inputs: tuple[str, ...]
+    host_inputs: tuple[Spec, ...] = ()
+    host_outputs: tuple[Spec, ...] = ()
+    device_inputs: tuple[Spec, ...] = ()
+    device_outputs: tuple[Spec, ...] = ()
+    lines: tuple[SourceLine, ...] = ()
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The nodes in the order in which the file lists them, which is topological."""
+
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def by_key(self) -> dict[str, Node]:
+        return {node.key: node for node in self.nodes}
+
+    def origin(self, key: str) -> str:
+        """The key behind `key`, looking through nodes that run no kernel: a node's, or a parameter's or
+        constant's text."""
+        passed: set[str] = set()
+        while key not in passed:
+            passed.add(key)
+            node = self.by_key.get(key)
+            if node is None or node.type not in TRANSPARENT or not node.inputs:
+                break
+            key = node.inputs[0]
+        return key
+
+    def producer(self, key: str) -> Optional[Node]:
+        """The node whose kernel makes the value `key`, or None."""
+        node = self.by_key.get(self.origin(key))
+        return node if node is not None and node.type not in NOT_EXECUTED else None
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[Node, ...]]:
+        """Node key to the executed nodes that use its value."""
+        found: dict[str, dict[str, Node]] = {}
+        for node in self.nodes:
+            if node.type in NOT_EXECUTED:
+                continue
+            for key in node.inputs:
+                source = self.producer(key)
+                if source is not None:
+                    found.setdefault(source.key, {})[node.key] = node
+        return {key: tuple(nodes.values()) for key, nodes in found.items()}
+
+
+_HEADER = re.compile(r"\s*%(?P<key>\d+)\([^=]*\)\s*=\s*(?P<type>[^\s(]+)\(")
+_NAME = re.compile(r"\s*(?:#|:)\s*(?:Fullname with scope:|full_name_with_scope:)?\s*\((?P<name>[^<>()]+/[^<>()]+)\)\s*")
+_LINE = re.compile(
+    r"\s*#\s*(?:- )?In file (?P<file>.+?)"
+    r"(?:\((?P<old>\d+)\)|:(?P<first>\d+)(?:~(?P<last>\d+))?(?:, \d+~\d+)?)"
+    r"/(?P<text>.*?)/?\s*"
+)
+_DEVICE = re.compile(r"<(?P<dtype>\w+?)x(?P<format>\w+)\[const vector\][\[{](?P<shape>[\d, -]*)[\]}]>")
+_SHAPE = re.compile(r"\(([\d, -]*)\)|\[const vector\]\[([\d, -]*)\]")
+
+
+@dataclass
+class _Open:
+    """A node while its lines are being read."""
+
+    key: str
+    type: str
+    inputs: tuple[str, ...]
+    full_name: str = ""
+    signatures: list[str] = field(default_factory=list)
+    lines: list[SourceLine] = field(default_factory=list)
+    backward: bool = False
+
+    def finish(self) -> Node:
+        host: tuple[tuple[Spec, ...], tuple[Spec, ...]] = ((), ())
+        device: tuple[tuple[Spec, ...], tuple[Spec, ...]] = ((), ())
+        for text in self.signatures:
+            if _DEVICE.search(text):
+                device = _sides(text, _device_specs)
+            elif not host[0] and not host[1]:
+                host = _sides(text, _host_specs)
+        backward = self.backward or self.full_name.startswith("Gradients/")
+        return Node(self.key, self.type, self.full_name, self.inputs, *host, *device, tuple(self.lines), backward)
+
+
+def parse_text(text: str) -> Graph:
+    """The graph in the text of an .ir file."""
+    nodes: list[Node] = []
+    node: Optional[_Open] = None
+    for line in text.splitlines():
+        stripped = line.lstrip()
+        if stripped.startswith("%"):
+            header = _HEADER.match(line)
+            if header is not None:
+                if node is not None:
+                    nodes.append(node.finish())
+                kind = header["type"]
+                kind = kind[len("PrimFunc_") :] if kind.startswith("PrimFunc_") else kind
+                node = _Open(header["key"], kind, tuple(_key(part) for part in _arguments(line, header.end())))
+        elif node is not None:
+            _add(node, stripped)
+    if node is not None:
+        nodes.append(node.finish())
+    return Graph(tuple(nodes))
+
+
+def _add(node: _Open, line: str) -> None:
+    if line.startswith("#") and "In file " in line:
+        source = source_line(line)
+        if source is not None:
+            node.lines.append(source)
+    elif line.startswith(": (<"):
+        node.signatures.append(line)
+    elif line.startswith("# Corresponding forward"):
+        node.backward = True
+    elif not node.full_name and line[:1] in ("#", ":"):
+        name = _NAME.fullmatch(line)
+        if name is not None:
+            node.full_name = name["name"]
+
+
+def source_line(text: str) -> Optional[SourceLine]:
+    """`# In file F(175)/ code/` (older) or `# In file F:175~176, 4~20/ code/`; None for anything else."""
+    match = _LINE.fullmatch(text)
+    if match is None:
+        return None
+    first = int(match["old"] or match["first"])
+    return SourceLine(match["file"], first, int(match["last"] or first), match["text"].strip())
+
+
+def _key(argument: str) -> str:
+    """`%12` to `12`, `%para9_conv3.weight` to `%conv3.weight`; constants stay as they are."""
+    if re.fullmatch(r"%\d+", argument):
+        return argument[1:]
+    return re.sub(r"^%para\d+_", "%", argument)
+
+
+def _arguments(line: str, start: int) -> Iterator[str]:
+    """The comma-separated arguments from `start` to the bracket that closes them."""
+    depth, begin, quoted = 0, start, False
+    for position in range(start, len(line)):
+        letter = line[position]
+        if letter == '"':
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}" and depth:
+            depth -= 1
+        elif letter in ",)" and depth == 0:
+            argument = line[begin:position].strip()
+            if argument:
+                yield argument
+            if letter == ")":
+                return
+            begin = position + 1
+
+
+def _sides(text: str, parse: Callable[[str], Iterator[Spec]]) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
+    """The two sides of the last arrow. r1.5 writes an arrow between inputs too: all but the last are inputs."""
+    *inputs, outputs = text.split(" -> ")
+    if not inputs:
+        return (), ()
+    return tuple(spec for side in inputs for spec in parse(side)), tuple(parse(outputs))
+
+
+def _numbers(text: str) -> Shape:
+    return tuple(int(number) for number in text.split(",") if number.strip())
+
+
+def _device_specs(side: str) -> Iterator[Spec]:
+    for match in _DEVICE.finditer(side):
+        yield Spec(match["dtype"], _numbers(match["shape"]), match["format"])
+
+
+def _host_specs(side: str) -> Iterator[Spec]:
+    """`<Tensor[Float32], (4, 3)>`; a tuple of tensors becomes one spec an element."""
+    for item in re.findall(r"<(.*?)>(?=, <|\)|$)", side):
+        dtypes = re.findall(r"Tensor\[(\w+)\]", item)
+        if not dtypes:
+            yield Spec(item.split(",")[0], None)
+            continue
+        shapes = [_numbers(round_ or square) for round_, square in _SHAPE.findall(item)]
+        for index, dtype in enumerate(dtypes):
+            yield Spec(dtype, shapes[index] if index < len(shapes) else None)

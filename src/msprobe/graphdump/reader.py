@@ -1,0 +1,267 @@
+"""`GraphDump`: one way into a graph-mode dump, for the verbs and for scripts.
+
+Opening it walks the directories and reads no tensor. Graphs are parsed when an operator is first asked for,
+values are mapped from their files when they are touched, and statistics are taken one tensor at a time, so that
+a dump of thousands of files costs what is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from msprobe.dump.errors import DumpError
+from msprobe.dump.tensors import load
+from msprobe.graphdump import statistics
+from msprobe.graphdump.datatypes import type_named, unpack
+from msprobe.graphdump.directory import Tensor, scan
+from msprobe.graphdump.graph_pb import parse_pb
+from msprobe.graphdump.ir import Graph, parse_text
+from msprobe.graphdump.matching import Seen, executed, match
+from msprobe.graphdump.operators import Key, Operator, lines_at, link
+from msprobe.graphdump.statistics import Statistics
+
+
+class GraphDump:
+    """A graph-mode dump directory. `notes` tells, in sentences, what is missing or could not be read."""
+
+    def __init__(self, path: Union[str, Path]) -> None:
+        if not Path(path).is_dir():
+            raise DumpError(f"{path} is not a directory; give the directory of a graph-mode dump.")
+        self._index = scan(Path(path))
+        if not self._index.tensors and not self._index.graph_files:
+            raise DumpError(
+                f"{path} holds no graph-mode dump: no tensor file, no statistic.csv and no graph was found in it."
+            )
+        for rank, found in sorted(self._index.rank_directories.items()):
+            if len(found) > 1:
+                raise DumpError(
+                    f"{path} holds more than one dump of rank {rank}: give one of {', '.join(sorted(found))}."
+                )
+        self.root = self._index.root
+        self._graph_notes: list[str] = []
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Everything that was dumped, in the order of the timestamps."""
+        return tuple(self._index.tensors)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        found = {tensor.rank for tensor in self._index.tensors} | {rank for rank, _ in self._index.graph_files}
+        return tuple(sorted(found))
+
+    @property
+    def iterations(self) -> tuple[int, ...]:
+        return tuple(sorted({t.iteration for t in self._index.tensors if t.iteration is not None}))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        notes = [f"{place} could not be read" for place in self._index.unreadable]
+        if self._index.strangers:
+            notes.append(f"{self._index.strangers} .npy files have names that are not a dump's and are left out")
+        notes += [
+            f"{place} is not in a rank/net/graph/iteration directory: taken as rank 0, graph 0, iteration 0"
+            for place in self._index.unplaced
+        ]
+        without = [rank for rank in self.ranks if not any(key[0] == rank for key in self._index.graph_files)]
+        if without:
+            listed = ", ".join(map(str, without))
+            notes.append(
+                f"no graphs/ms_output_trace_code_graph_*.ir or .pb for rank {listed}: operators are known by "
+                "their file names only, without source lines, shapes or neighbours"
+            )
+        _ = self._graphs
+        return tuple(notes + self._graph_notes)
+
+    @cached_property
+    def _graphs(self) -> dict[tuple[int, int], Graph]:
+        """Every graph that can be read, the text preferred: it has the device's side as well."""
+        result: dict[tuple[int, int], Graph] = {}
+        for key, files in self._index.graph_files.items():
+            for kind in ("ir", "pb"):
+                path = files.get(kind)
+                if path is None or key in result:
+                    continue
+                try:
+                    if kind == "ir":
+                        result[key] = parse_text(path.read_text(encoding="utf-8", errors="replace"))
+                    else:
+                        result[key] = parse_pb(path.read_bytes())
+                except (OSError, ValueError) as error:
+                    self._graph_notes.append(f"{path} could not be read: {error}")
+        return result
+
+    def graph(self, rank: int, graph: int) -> Optional[Graph]:
+        """The parsed graph, or None where there is none."""
+        return self._graphs.get((rank, graph))
+
+    def order(self, rank: int, graph: int) -> Optional[tuple[str, ...]]:
+        """The full names in the order of ms_execution_order_graph_{g}.csv, or None without that file."""
+        lines = self._lines(self._index.order_files.get((rank, graph)))
+        return None if lines is None else tuple(line for line in lines if not line.startswith("NodeExecutionOrder"))
+
+    def history(self, rank: int, graph: int) -> Optional[tuple[int, ...]]:
+        """The iterations in which a root graph ran, or None without its global execution order."""
+        lines = self._lines(self._index.history_files.get((rank, graph)))
+        return None if lines is None else tuple(int(line) for line in lines if line.isdecimal())
+
+    def _lines(self, path: Optional[Path]) -> Optional[list[str]]:
+        if path is None:
+            return None
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """Every operator: first those of the graphs in their listed order, then those known from files only."""
+        seen = self._seen()
+        result: list[Operator] = []
+        for rank in self.ranks:
+            graphs = {number: graph for (owner, number), graph in self._graphs.items() if owner == rank}
+            nodes = {number: executed(graph, self.order(rank, number)) for number, graph in graphs.items()}
+            links = match(graphs, nodes, seen.get(rank, {}))
+            for number in sorted(graphs.keys() | seen.get(rank, {}).keys()):
+                linked, how = links.get(number, ({}, ""))
+                result += link(rank, number, nodes.get(number, []), seen.get(rank, {}).get(number, {}), linked, how)
+        result += self._values()
+        return tuple(result)
+
+    def _seen(self) -> dict[int, dict[int, dict[str, Seen]]]:
+        """Rank, graph, spelling: what the files of the first iteration show of an operator."""
+        seen: dict[int, dict[int, dict[str, Seen]]] = {}
+        for tensor in self._index.tensors:
+            if tensor.type == "Parameter":
+                continue
+            files = seen.setdefault(tensor.rank, {}).setdefault(tensor.graph, {})
+            entry = files.setdefault(tensor.operator, Seen(tensor.type, tensor.timestamp))
+            entry.dtypes.setdefault((tensor.io, tensor.slot), tensor.dtype)
+        return seen
+
+    def _values(self) -> Iterable[Operator]:
+        """Parameters and constants: files without a node."""
+        found = {(t.rank, t.graph, t.operator): t.type for t in self._index.tensors if t.type == "Parameter"}
+        for (rank, graph, name), kind in found.items():
+            yield Operator(rank, graph, kind, name, name, None, "")
+
+    def select_nodes(
+        self,
+        name: Optional[str] = None,
+        regex: Optional[str] = None,
+        type: Optional[str] = None,
+        line: Optional[str] = None,
+        rank: Optional[int] = None,
+    ) -> tuple[Operator, ...]:
+        """Operators that meet every condition given: part of a name, a regular expression found in it, the type
+        (any case), a place in the code ("train.py:175") or a piece of the code's text."""
+        pattern = re.compile(regex) if regex is not None else None
+        return tuple(
+            operator
+            for operator in self.operators
+            if (rank is None or operator.rank == rank)
+            and (name is None or name in operator.name or name in operator.in_files)
+            and (pattern is None or pattern.search(operator.name) or pattern.search(operator.in_files))
+            and (type is None or operator.type.lower() == type.lower())
+            and (line is None or lines_at(operator, line))
+        )
+
+    def select_tensors(
+        self,
+        operators: Optional[Iterable[Operator]] = None,
+        rank: Optional[int] = None,
+        iteration: Optional[int] = None,
+        io: Optional[str] = None,
+        slot: Optional[int] = None,
+    ) -> tuple[Tensor, ...]:
+        """Dumped tensors that meet every condition given, in the order of their timestamps."""
+        if operators is None:
+            candidates: Iterable[Tensor] = self._index.tensors
+        else:
+            keys = {operator.key for operator in operators if operator.in_files}
+            candidates = sorted(
+                (tensor for key in keys for tensor in self._by_operator.get(key, ())),
+                key=lambda tensor: (tensor.rank, tensor.timestamp),
+            )
+        return tuple(
+            tensor
+            for tensor in candidates
+            if (rank is None or tensor.rank == rank)
+            and (iteration is None or tensor.iteration == iteration)
+            and (io is None or tensor.io == io)
+            and (slot is None or tensor.slot == slot)
+        )
+
+    @cached_property
+    def _by_operator(self) -> dict[Key, list[Tensor]]:
+        result: dict[Key, list[Tensor]] = {}
+        for tensor in self._index.tensors:
+            result.setdefault(Key(tensor.rank, tensor.graph, tensor.operator), []).append(tensor)
+        return result
+
+    @cached_property
+    def _by_node(self) -> dict[tuple[int, int, str], Operator]:
+        return {(op.rank, op.graph, op.node.key): op for op in self.operators if op.node is not None}
+
+    def producers(self, operator: Operator) -> tuple[tuple[int, Union[Operator, str]], ...]:
+        """For each input: the operator that makes it, or the text of the parameter or constant."""
+        graph = self.graph(operator.rank, operator.graph)
+        if graph is None or operator.node is None:
+            return ()
+        result: list[tuple[int, Union[Operator, str]]] = []
+        for slot, key in enumerate(operator.node.inputs):
+            source = graph.producer(key)
+            found = self._by_node.get((operator.rank, operator.graph, source.key)) if source else None
+            result.append((slot, found if found is not None else graph.origin(key)))
+        return tuple(result)
+
+    def consumers(self, operator: Operator) -> tuple[Operator, ...]:
+        """The operators that use what this one makes."""
+        graph = self.graph(operator.rank, operator.graph)
+        if graph is None or operator.node is None:
+            return ()
+        found = (
+            self._by_node.get((operator.rank, operator.graph, node.key))
+            for node in graph.consumers.get(operator.node.key, ())
+        )
+        return tuple(operator for operator in found if operator is not None)
+
+    def value(self, tensor: Tensor) -> npt.NDArray[Any]:
+        """The elements, read-only and mapped from the file. A raw stream has no shape and comes back flat."""
+        path = tensor.path
+        if path is None:
+            raise DumpError(
+                f"{tensor.operator} {tensor.label} of iteration {tensor.iteration} was dumped as statistics only."
+            )
+        if not tensor.file.endswith(".npy"):
+            return _raw(path, tensor.dtype)
+        return load(path, mmap=True)
+
+    def statistics(self, tensor: Tensor) -> Statistics:
+        """From the tensor's file if there is one, else from its row of statistic.csv."""
+        if tensor.file:
+            return statistics.of_array(self.value(tensor))
+        return statistics.of_row(tensor.row or {})
+
+
+def _raw(path: Path, token: str) -> npt.NDArray[Any]:
+    kind = type_named(token)
+    if kind is None:
+        raise DumpError(f"{path} is a raw stream of {token!r}, a type that is not known.")
+    try:
+        size = path.stat().st_size
+        raw = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
+    elements = size * 8 // kind.bits
+    if kind.bytes_of(elements) != size:
+        raise DumpError(f"{path} has {size} bytes, which is no whole number of {kind.name}.")
+    return unpack(raw, kind, elements)
