@@ -92,6 +92,7 @@ class Lifecycle:
         self._collecting = False
         self._started = False
         self._steps_done: list[int] = []
+        self._run_facts: dict[str, Any] = {}
         self._records = 0
         self._faults = 0
         self._missed_rank: Optional[int] = None
@@ -188,7 +189,8 @@ class Lifecycle:
         self._writer = RankWriter(directory, head, self._worker)
         self._selection.restart()
         self._probe = self._frontend.probe(settings, self._writer, self._selection)
-        self._writer.run_header({**run_facts(settings), **self._frontend.facts()})
+        self._run_facts = self._run_facts or run_facts(settings)
+        self._writer.run_header({**self._run_facts, **self._frontend.facts()})
 
     def _close_step(self) -> None:
         probe, writer = self._probe, self._writer

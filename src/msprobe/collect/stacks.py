@@ -1,7 +1,7 @@
 """Where a call came from: the Python stack, walked cheaply and written once.
 
-A stack is known by its (code, instruction) pairs. Line numbers are read
-when a stack is first seen, source text when it is written, on the writer's thread.
+A stack is known by its (code, instruction) pairs. Line numbers are read when a stack is first seen,
+source text when it is written, on the writer's thread.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Callable, Optional
+from typing import Callable, Optional, Sequence
 
 _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 Position = tuple[str, int, str]
@@ -20,7 +21,7 @@ Position = tuple[str, int, str]
 class Stacks:
     """Distinct stacks of one step, numbered from 0 in the order in which they are first seen."""
 
-    def __init__(self, announce: Callable[[int, Callable[[], list[str]]], None]) -> None:
+    def __init__(self, announce: Callable[[int, Callable[[], Sequence[str]]], None]) -> None:
         self._announce = announce
         self._numbers: dict[tuple[int, ...], int] = {}
         self._alive: list[object] = []
@@ -38,7 +39,7 @@ class Stacks:
         number = self._numbers.get(identity)
         if number is None:
             number = self._numbers[identity] = len(self._numbers)
-            positions = self._positions(sys._getframe(depth + 1))
+            positions = tuple(self._positions(sys._getframe(depth + 1)))
             self._announce(number, lambda: render_positions(positions))
         return number
 
@@ -61,8 +62,9 @@ class Stacks:
         return hidden
 
 
-def render_positions(positions: list[Position]) -> list[str]:
-    """The lines of stack.json: innermost first, with the source text."""
+@lru_cache(maxsize=4096)
+def render_positions(positions: tuple[Position, ...]) -> list[str]:
+    """The lines of stack.json: innermost first, with the source text. The next step has the same stacks."""
     return [
         f"File {filename}, line {line}, in {function}, \n {linecache.getline(filename, line).strip()}"
         for filename, line, function in positions
