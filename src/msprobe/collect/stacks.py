@@ -9,10 +9,11 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Callable, Optional, Sequence
+from typing import Callable, Optional
 
 _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 Position = tuple[str, int, str]
