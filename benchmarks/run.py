@@ -95,6 +95,8 @@ class Bench:
         """Say what makes a figure worthless: a variant that failed, or one that trained something else."""
         if account.error:
             self.failures.add(f"{name} failed at {case.name}: {account.error}")
+        elif account.hello.get("backend") == "python":
+            self.failures.add(f"{name} ran without its C kernel, and slower for it: build it with `pip install -e .`")
         elif account.losses != bare.losses:
             self.failures.add(f"{name} at {case.name} changed the training: its losses differ from the bare run's")
 
@@ -105,7 +107,7 @@ class Bench:
         done = subprocess.run([sys.executable, str(KERNEL)], capture_output=True, text=True)
         if done.returncode:
             self.failures.add(f"kernel.py failed: {done.stderr.strip().splitlines()[-1:]}")
-        self.show("## The statistics of one tensor", done.stdout.strip())
+        self.show("## The statistics of one tensor", f"```\n{done.stdout.strip()}\n```")
 
     def show(self, *parts: str) -> None:
         text = "\n\n".join(parts)

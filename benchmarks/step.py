@@ -118,7 +118,7 @@ def contents(step: Path) -> tuple[list[str], int]:
     tensors = 0
     for path in sorted(step.glob("*/dump.json")):
         data = json.loads(path.read_text())["data"]
-        names += data
+        names += [re.sub(r"parameters_grad\.\d+$", "parameters_grad", name) for name in data]
         tensors += sum(count_tensors(record) for record in data.values())
     return names, tensors
 
@@ -160,7 +160,8 @@ def main() -> None:
     os.dup2(2, 1)
     torch.set_num_threads(args.threads)
     trainee = Trainee(args)
-    hello = {"python": platform.python_version(), "torch": torch.__version__, "tool": trainee.tool}
+    backend = getattr(sys.modules.get("msprobe.stats"), "BACKEND", None)
+    hello = {"python": platform.python_version(), "torch": torch.__version__, "tool": trainee.tool, "backend": backend}
     print(json.dumps(hello), file=answers)
     commands = {"step": trainee.step, "report": trainee.report}
     for line in sys.stdin:
