@@ -100,15 +100,21 @@ class PrecisionDebugger:
                 notices.warn_once("PrecisionDebugger was made again with the same settings: the first one goes on.")
                 return current
             current._lifecycle.close()
-        _refuse_what_is_not_here(settings)
-        debugger = super().__new__(cls)
-        debugger._frontend = TorchFrontend()
-        debugger._lifecycle = Lifecycle(settings, debugger._frontend)
-        cls._current = debugger
+        refuse_what_is_not_here(settings)
+        debugger = cls._of(settings)
         if settings.seed is not None or settings.is_deterministic is not None:
             seed_all(1234 if settings.seed is None else settings.seed, bool(settings.is_deterministic))
         if settings.enable_dataloader:
             DataLoaderDriver(debugger._lifecycle).install()
+        return debugger
+
+    @classmethod
+    def _of(cls, settings: Settings) -> PrecisionDebugger:
+        """The one debugger of this process from now on; seeding and driving it is the caller's."""
+        debugger = super().__new__(cls)
+        debugger._frontend = TorchFrontend()
+        debugger._lifecycle = Lifecycle(settings, debugger._frontend)
+        cls._current = debugger
         return debugger
 
     @_OnClassOrInstance
@@ -156,7 +162,7 @@ class PrecisionDebugger:
         self._frontend.custom.restore(module, api_name)
 
 
-def _refuse_what_is_not_here(settings: Settings) -> None:
+def refuse_what_is_not_here(settings: Settings) -> None:
     if settings.task not in _TASKS:
         raise UsageError(
             f'task "{settings.task}" is not in this version of msprobe for PyTorch; it has: {", ".join(_TASKS)}.'

@@ -1,0 +1,187 @@
+"""`msprobe run`: a training script under the debugger, without editing it.
+
+The script runs in this process as `python SCRIPT` would run it. Until it imports torch itself, nothing
+heavy is imported: variables that it sets before that import still count. The debugger is put in place
+at the end of that import, and `msprobe.pytorch.driver` drives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import runpy
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from msprobe.collect import notices
+from msprobe.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from msprobe.config import Settings
+
+EPILOG = """example:
+  msprobe run --config config.json train.py --epochs 1
+  msprobe run --config config.json -m mypackage.train --epochs 1
+  torchrun --nproc_per_node 2 -m msprobe run --config config.json train.py
+  everything after SCRIPT or MODULE goes to the script. A step begins when the model is called and ends with the
+  next optimizer.step(); a script without an optimizer is one step. Collects PyTorch scripts.
+exit code: the script's own; 2 when the configuration is wrong, and then the script is not started"""
+OWN = str(Path(__file__).resolve().parents[1]) + os.sep
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "msprobe run [--config FILE] SCRIPT ...\n       msprobe run [--config FILE] -m MODULE ..."
+    parser.epilog = EPILOG
+    parser.add_argument("--config", metavar="FILE", help="config.json; without it the packaged default is used")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module, as python -m")
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.config import load
+
+    command = args.script or args.module
+    if not command:
+        return _refuse("give a SCRIPT, or -m MODULE; options of msprobe stand before it")
+    if args.framework == "mindspore":
+        return _refuse("only PyTorch scripts can be run without editing them; on MindSpore use PrecisionDebugger")
+    settings = load("pytorch", args.config)
+    if settings.level == "debug":
+        return _refuse('level "debug" collects what save() is given, and without editing there is no save()')
+    try:
+        start = _module(command) if not args.script else _script(command)
+    except OSError as error:
+        return _refuse(f"{command[0]} cannot be read: {error.strerror or error}")
+    imports = _Imports(settings)
+    imports.watch()
+    try:
+        _as_main(start)
+    finally:
+        imports.tell_if_nothing_ran()
+    return 0
+
+
+def _refuse(message: str) -> int:
+    print(f"msprobe run: {message}.", file=sys.stderr)
+    return 2
+
+
+def _as_main(start: Callable[[], None]) -> None:
+    """Runs it to its own end: exit codes pass, an exception is shown as Python shows it, from the script's frame on."""
+    try:
+        start()
+    except (Exception, KeyboardInterrupt) as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OWN, "<frozen", runpy.__file__)):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        raise SystemExit(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from None
+
+
+def _script(command: Sequence[str]) -> Callable[[], None]:
+    """What `python SCRIPT args…` does: sys.argv, sys.path[0], and a fresh `__main__` with its `__file__`."""
+    path = os.path.abspath(command[0])  # noqa: PTH100 resolve() would follow links, and python does not
+    source = Path(path).read_bytes()
+
+    def start() -> None:
+        main = types.ModuleType("__main__")
+        vars(main).update(
+            __file__=path,
+            __cached__=None,
+            __builtins__=builtins,
+            __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+        )
+        sys.modules["__main__"] = main
+        _set_first_path(str(Path(path).resolve().parent))
+        sys.argv = list(command)
+        exec(compile(source, path, "exec", dont_inherit=True), vars(main))
+
+    return start
+
+
+def _module(command: Sequence[str]) -> Callable[[], None]:
+    """What `python -m MODULE args…` does."""
+
+    def start() -> None:
+        _set_first_path(str(Path.cwd()))
+        sys.argv = list(command)
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+    return start
+
+
+def _set_first_path(directory: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = directory
+
+
+class _Imports(importlib.abc.MetaPathFinder):
+    """Notices when the script has imported a framework. Asking whether torch is installed is no import."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._driver: Any = None
+        self._acts = {"torch": self._torch_is_here, "mindspore": self._mindspore_is_here}
+
+    def watch(self) -> None:
+        for name in list(self._acts):
+            if name in sys.modules:  # somebody's start-up file imported it
+                self._acts.pop(name)()
+        sys.meta_path.insert(0, self)
+
+    def tell_if_nothing_ran(self) -> None:
+        if self._driver is not None:
+            self._driver.tell_if_nothing_ran()
+        elif "torch" in self._acts:
+            notices.warn("nothing was collected: the script never imported torch.")
+
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
+    ) -> Optional[importlib.machinery.ModuleSpec]:
+        act = self._acts.pop(fullname, None)
+        if act is None:
+            return None
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._acts[fullname] = act
+        if spec is not None and spec.loader is not None:
+            self._act_after_import(fullname, spec.loader)
+        return spec
+
+    def _act_after_import(self, name: str, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def execute_then_act(module: types.ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            act = self._acts.pop(name, None)
+            if act is not None:
+                act()
+
+        loader.exec_module = execute_then_act
+
+    def _torch_is_here(self) -> None:
+        from msprobe.collect.lifecycle import UsageError
+        from msprobe.pytorch.driver import StepDriver
+
+        try:
+            driver = StepDriver(self._settings)
+        except (UsageError, ConfigError) as error:
+            raise SystemExit(_refuse(str(error).rstrip("."))) from None
+        driver.install()
+        self._driver = driver
+
+    def _mindspore_is_here(self) -> None:
+        notices.warn(
+            "the script imports mindspore: `msprobe run` collects only what it does with PyTorch. For MindSpore use "
+            "PrecisionDebugger in the script."
+        )

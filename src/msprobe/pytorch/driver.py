@@ -1,0 +1,167 @@
+"""Drives the debugger from outside the script: what `msprobe run` puts in place of the calls nobody wrote.
+
+A step begins when a module that has parameters is called and ends with the next `optimizer.step()`.
+So nothing is opened before the model runs (ranks are known by then, and a debugger that the script makes
+itself is there and wins), and nothing is left open after the last step.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any, Callable, Optional
+
+from torch.nn.modules import module as module_hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from msprobe.collect import notices
+from msprobe.config import Settings
+
+from .debugger import PrecisionDebugger, refuse_what_is_not_here
+from .seed import seed_all
+
+
+class StepDriver:
+    """Put in once, when torch has been imported; takes itself out after the last wanted step."""
+
+    def __init__(self, settings: Settings) -> None:
+        refuse_what_is_not_here(settings)
+        self._settings = settings
+        self._needs_model = settings.level in ("L0", "mix")
+        self._debugger: Optional[PrecisionDebugger] = None
+        self._aside = False
+        self._without_modules = False
+        self._optimizer: Any = None  # the outermost one whose step() is running
+        self._model: Any = None
+        self._hooks: list[Any] = []
+        self._waiting: Any = None
+        self._looking_on: Any = None
+        self._pid = os.getpid()
+
+    def install(self) -> None:
+        settings = self._settings
+        if settings.seed is not None or settings.is_deterministic is not None:
+            seed_all(1234 if settings.seed is None else settings.seed, bool(settings.is_deterministic))
+        if settings.enable_dataloader:
+            notices.warn_once("enable_dataloader does nothing under `msprobe run`: optimizer steps are the steps.")
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._guarded(self._optimizer_begins)),
+            register_optimizer_step_post_hook(self._guarded(self._optimizer_ended)),
+        ]
+        self._wait_for_model()
+
+    def tell_if_nothing_ran(self) -> None:
+        """After the script: the one case that the debugger cannot tell, because there is none."""
+        if self._debugger is None and not self._aside:
+            notices.warn("nothing was collected: the script called no torch.nn.Module that has parameters.")
+
+    # The model is called: a step begins.
+
+    def _wait_for_model(self) -> None:
+        self._waiting = module_hooks.register_module_forward_pre_hook(self._guarded(self._model_called))
+
+    def _model_called(self, module: Any, args: Any) -> None:
+        if next(module.parameters(), None) is None or self._taken_over():
+            return
+        self._remove_waiting()
+        if self._debugger is None:
+            self._debugger = PrecisionDebugger._of(self._settings)
+        before = set(module_hooks._global_forward_pre_hooks)
+        if self._needs_model and self._model is None:
+            self._model = module
+            count = sum(parameter.numel() for parameter in module.parameters())
+            notices.inform(f"collecting the modules of {type(module).__name__} ({count:,} parameters), called first.")
+            self._debugger.start(module)
+            known = {id(one) for one in module.modules()}
+            self._looking_on = module_hooks.register_module_forward_pre_hook(
+                self._guarded(lambda other, args: self._tell_other_model(other, known))
+            )
+        else:
+            self._debugger.start()
+        # torch read the list of hooks before ours ran: those that start() added count for this call too.
+        for key, hook in list(module_hooks._global_forward_pre_hooks.items()):
+            if key not in before:
+                hook(module, args)
+
+    def _tell_other_model(self, module: Any, known: set[int]) -> None:
+        if id(module) not in known and next(module.parameters(), None) is not None:
+            notices.warn_once(
+                f"{type(module).__name__} is called too and is not part of {type(self._model).__name__}: its modules "
+                "are not collected. To collect both, call PrecisionDebugger.start(model=[…]) in the script."
+            )
+            self._looking_on.remove()
+
+    # The optimizer steps: a step ends.
+
+    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._optimizer is None:
+            self._optimizer = optimizer
+
+    def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if optimizer is not self._optimizer:
+            return  # an optimizer that another one wraps
+        self._optimizer = None
+        if self._taken_over():
+            return
+        if self._debugger is None and not self._needs_model:
+            self._without_modules = True
+            self._debugger = PrecisionDebugger._of(self._settings)
+            notices.warn(
+                "no torch.nn.Module was called before the first optimizer step: step 0 has no records; from here on "
+                "everything between two optimizer steps is collected."
+            )
+        elif self._debugger is None or (self._waiting is not None and not self._without_modules):
+            return  # a second optimizer: the model was not called since the first one
+        self._debugger.step()
+        if self._looking_on is not None:
+            self._looking_on.remove()
+            self._looking_on = None
+        if not self._debugger._lifecycle.wants_more:
+            self._remove()
+        elif self._without_modules:
+            self._remove_waiting()
+            self._debugger.start()
+        else:
+            self._wait_for_model()
+
+    # Stepping aside.
+
+    def _taken_over(self) -> bool:
+        """Whether this call is not ours to handle: a forked worker's, or the script has a debugger of its own."""
+        if os.getpid() != self._pid:
+            return True
+        if PrecisionDebugger._current is self._debugger:
+            return False
+        self._aside = True
+        self._remove()
+        notices.inform(
+            "the script makes a PrecisionDebugger of its own: that one collects, and the configuration of "
+            "`msprobe run` is not used."
+        )
+        return True
+
+    def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
+        """Nothing of ours reaches the script: after a fault it runs on, without us, and the fault is told."""
+
+        def hook(*call: Any) -> None:
+            try:
+                act(*call)
+            except Exception:
+                self._remove()
+                notices.warn(f"`msprobe run` stopped collecting, the script goes on:\n{traceback.format_exc()}")
+
+        return hook
+
+    def _remove_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.remove()
+            self._waiting = None
+
+    def _remove(self) -> None:
+        self._remove_waiting()
+        for handle in self._hooks:
+            handle.remove()
+        self._hooks = []
+        if self._looking_on is not None:
+            self._looking_on.remove()
+            self._looking_on = None

@@ -1,0 +1,277 @@
+"""`msprobe run`: real scripts in real processes, each compared with what plain Python does with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRAIN = """
+import os, sys
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+from torch import nn
+import beside
+
+assert torch.get_num_threads() == 1
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    loss = model(torch.randn(5, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(loss.item().hex())
+print(__name__, __file__, __spec__ and __spec__.name, sys.argv, sys.path[0], beside.__name__)
+print(sorted(vars(sys.modules["__main__"])) == sorted(globals()), sorted({*globals()} - {"__annotations__"}))
+if "--fail" in sys.argv:
+    raise ValueError("on purpose")
+sys.exit(int(sys.argv[-1]))
+"""
+INFERENCE = """
+import torch
+with torch.no_grad():
+    layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    torch.manual_seed(3)
+    for parameter in layer.parameters():
+        parameter.normal_()
+    print([value.hex() for value in layer(torch.randn(2, 3, 8)).flatten().tolist()])
+"""
+
+
+def python(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", **more}
+    for name in ("RANK", "WORLD_SIZE"):
+        environment.pop(name, None)
+    return subprocess.run(
+        [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+
+
+def run(*command: str, cwd: Path, config: Any = None, **more: str) -> subprocess.CompletedProcess[str]:
+    options: tuple[str, ...] = ()
+    if config is not None:
+        (cwd / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+        options = ("--config", "config.json")
+    return python("-m", "msprobe", "run", *options, *command, cwd=cwd, **more)
+
+
+def steps(dump: Path) -> list[str]:
+    return sorted(path.name for path in dump.glob("step*"))
+
+
+def names(dump: Path, step: int = 0, rank: str = "rank") -> list[str]:
+    return list(json.loads((dump / f"step{step}" / rank / "dump.json").read_text())["data"])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "beside.py").write_text("")
+    path = tmp_path / "scripts" / "train.py"
+    path.write_text(TRAIN)
+    return path
+
+
+def test_a_script_runs_as_python_runs_it_and_each_optimizer_step_is_a_step(script: Path, tmp_path: Path) -> None:
+    bare = python("scripts/train.py", "--lr", "-m", "3", cwd=tmp_path)
+    ours = run("scripts/train.py", "--lr", "-m", "3", cwd=tmp_path, config={"dump_path": "./dump", "level": "mix"})
+    assert (ours.returncode, ours.stdout) == (3, bare.stdout), ours.stderr
+    assert bare.returncode == 3
+    assert "collecting the modules of Sequential (49 parameters)" in ours.stderr
+    assert steps(tmp_path / "dump") == ["step0", "step1", "step2"]
+    for step in range(3):
+        found = names(tmp_path / "dump", step)
+        for name in ("Module.0.Linear.forward.0", "Module.2.Linear.backward.0", "Module.0.Linear.parameters_grad",
+                     "Functional.linear.1.forward", "Functional.relu.0.backward"):  # fmt: skip
+            assert name in found, (step, name)
+
+
+def test_a_module_runs_as_python_runs_it_with_the_packaged_configuration(script: Path, tmp_path: Path) -> None:
+    bare = python("-m", "train", "0", cwd=script.parent)
+    ours = run("-m", "train", "0", cwd=script.parent)
+    assert (ours.returncode, ours.stdout) == (0, bare.stdout), ours.stderr
+    assert steps(script.parent / "dump_path") == ["step0", "step1", "step2"]
+
+
+def test_an_exception_of_the_script_looks_as_without_us(script: Path, tmp_path: Path) -> None:
+    bare = python("scripts/train.py", "--fail", cwd=tmp_path)
+    ours = run("scripts/train.py", "--fail", cwd=tmp_path, config={"dump_path": "./dump", "step": [2]})
+    assert ours.returncode == bare.returncode == 1
+    assert bare.stderr in ours.stderr
+    assert "run.py" not in ours.stderr
+    assert steps(tmp_path / "dump") == ["step2"]
+    assert len(names(tmp_path / "dump", 2)) > 5
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ('{"dump_path": "./dump", "levle": "L1"}', 'did you mean "level"'),
+        ('{"dump_path": "./dump",}', "line 1"),
+        ({"dump_path": "./dump", "level": "debug"}, "there is no save()"),
+    ],
+)
+def test_a_wrong_configuration_is_one_error_and_the_script_is_not_started(
+    config: Any, message: str, script: Path, tmp_path: Path
+) -> None:
+    ours = run("scripts/train.py", "0", cwd=tmp_path, config=config)
+    assert (ours.returncode, ours.stdout) == (2, "")
+    assert message in ours.stderr
+    assert "Traceback" not in ours.stderr
+    assert not (tmp_path / "dump").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ((), "give a SCRIPT"),
+        (("-m",), "give a SCRIPT"),
+        (("nothing.py",), "nothing.py cannot be read: No such file"),
+        (("scripts",), "scripts cannot be read: Is a directory"),
+    ],
+)
+def test_a_wrong_command_is_told(command: tuple[str, ...], message: str, script: Path, tmp_path: Path) -> None:
+    ours = run(*command, cwd=tmp_path)
+    assert ours.returncode == 2
+    assert message in ours.stderr
+
+
+def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("print('no'\n")
+    bare, ours = python("broken.py", cwd=tmp_path), run("broken.py", cwd=tmp_path)
+    assert ours.returncode == bare.returncode == 1
+    assert bare.stderr in ours.stderr
+
+
+def test_mindspore_is_told_to_be_edited(script: Path, tmp_path: Path) -> None:
+    ours = python("-m", "msprobe", "-f", "mindspore", "run", "scripts/train.py", "0", cwd=tmp_path)
+    assert (ours.returncode, ours.stdout) == (2, "")
+    assert "only PyTorch scripts" in ours.stderr
+    (tmp_path / "both.py").write_text("import mindspore\nprint(mindspore.__name__)")
+    ours = run("both.py", cwd=tmp_path)
+    assert (ours.returncode, ours.stdout) == (0, "mindspore\n")
+    assert "the script imports mindspore" in ours.stderr
+    assert "the script never imported torch" in ours.stderr
+
+
+def test_inference_is_one_step_and_a_fused_model_keeps_its_result(tmp_path: Path) -> None:
+    (tmp_path / "infer.py").write_text(INFERENCE)
+    bare = python("infer.py", cwd=tmp_path)
+    ours = run("infer.py", cwd=tmp_path, config={"dump_path": "./dump", "level": "L1"})
+    assert (ours.returncode, ours.stdout) == (0, bare.stdout), ours.stderr
+    assert steps(tmp_path / "dump") == ["step0"]
+    assert names(tmp_path / "dump") == ["Torch._fused_TransformerEncoderLayer.0.forward"]
+
+
+def test_a_debugger_of_the_script_wins(script: Path, tmp_path: Path) -> None:
+    own = TRAIN.replace(
+        "for _ in", 'debugger = PrecisionDebugger(dump_path="./own", level="L1", task="statistics")\nfor _ in'
+    )
+    own = own.replace("    loss = model", "    debugger.start()\n    loss = model")
+    own = own.replace("    optimizer.step()", "    optimizer.step()\n    debugger.stop()\n    debugger.step()")
+    script.write_text(own.replace("import beside", "import beside\nfrom msprobe.pytorch import PrecisionDebugger"))
+    ours = run("scripts/train.py", "0", cwd=tmp_path, config={"dump_path": "./dump", "level": "mix"})
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stderr.count("makes a PrecisionDebugger of its own") == 1
+    assert "nothing was collected" not in ours.stderr
+    assert steps(tmp_path / "own") == ["step0", "step1", "step2"]
+    assert not (tmp_path / "dump").exists()
+
+
+def test_optimizers_models_and_workers_of_every_kind(tmp_path: Path) -> None:
+    """Two optimizers in a row and one that wraps another count once; after the last wanted step nothing is left."""
+    (tmp_path / "many.py").write_text(
+        """
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.optim import optimizer as optimizer_hooks
+from torch.utils.data import DataLoader, TensorDataset
+
+class Wrapping(torch.optim.Optimizer):
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+    def step(self, closure=None):
+        self.inner.step()
+
+def collate(rows):
+    return nn.Linear(4, 4)(torch.stack([row[0] for row in rows])).detach()
+
+if __name__ == "__main__":
+    encoder, head = nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 1))
+    one = Wrapping(torch.optim.SGD(encoder.parameters(), lr=0.1))
+    two = torch.optim.SGD(head.parameters(), lr=0.1)
+    for batch in DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=2, num_workers=1, collate_fn=collate):
+        head(encoder(batch)).sum().backward()
+        one.step()
+        two.step()
+    print(len(hooks._global_forward_pre_hooks), len(hooks._global_forward_hooks),
+          len(optimizer_hooks._global_optimizer_pre_hooks), len(optimizer_hooks._global_optimizer_post_hooks))
+"""
+    )
+    ours = run("many.py", cwd=tmp_path, config={"dump_path": "./dump", "level": "L0", "step": ["1-2"]})
+    assert (ours.returncode, ours.stdout) == (0, "0 0 0 0\n"), ours.stderr
+    assert steps(tmp_path / "dump") == ["step1", "step2"]
+    assert names(tmp_path / "dump", 1)[0] == "Module.0.Linear.forward.0"
+    assert "its modules are not collected" in ours.stderr
+
+
+def test_a_script_without_modules_is_collected_after_its_first_step_and_told_so(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(
+        """
+import torch
+weight = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(2):
+    torch.relu(weight).sum().backward()
+    optimizer.step()
+"""
+    )
+    ours = run("plain.py", cwd=tmp_path, config={"dump_path": "./dump", "step": [0, 1]})
+    assert ours.returncode == 0
+    assert "step 0 has no records" in ours.stderr
+    assert steps(tmp_path / "dump") == ["step1"]
+    assert "Torch.relu.0.backward" in names(tmp_path / "dump", 1)
+
+
+def test_a_script_that_calls_nothing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "idle.py").write_text("import torch\nprint(torch.relu(torch.ones(1)).item())")
+    ours = run("idle.py", cwd=tmp_path)
+    assert (ours.returncode, ours.stdout) == (0, "1.0\n")
+    assert "called no torch.nn.Module that has parameters" in ours.stderr
+    assert not (tmp_path / "dump_path").exists()
+
+
+def test_torchrun_runs_each_rank_into_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "ddp.py").write_text(
+        """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+    )
+    (tmp_path / "config.json").write_text(json.dumps({"dump_path": "./dump", "level": "mix"}))
+    command = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29631", "-m", "msprobe")
+    ours = python(*command, "run", "--config", "config.json", "ddp.py", cwd=tmp_path, OMP_NUM_THREADS="1")
+    assert ours.returncode == 0, ours.stderr
+    assert steps(tmp_path / "dump") == ["step0", "step1"]
+    for step in range(2):
+        both = [names(tmp_path / "dump", step, f"rank{rank}") for rank in range(2)]
+        assert sorted(both[0]) == sorted(both[1])
+        assert "Module.module.0.Linear.backward.0" in both[0]
