@@ -32,7 +32,7 @@ PEER := $(if $(MSPROBE_PEER_PYTHON),,.venv-peer/.installed)
 	touch $@
 
 test-slow: $(STAMP) $(PEER)
-	$(BIN)/python -m pytest -m slow tests
+	$(BIN)/python -m pytest -m slow -rs tests
 
 bench: $(STAMP) $(PEER)
 	$(BIN)/python benchmarks/run.py $(BENCH)
