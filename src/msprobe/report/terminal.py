@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional, TypeVar
 
 T = TypeVar("T")
-_WIDE = 100_000
 _SHOW_BAR_AFTER = 2.0
 
 
@@ -27,30 +26,54 @@ def number(value: Optional[float]) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], title: Optional[str] = None
-) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: Optional[str] = None) -> None:
     """A table on standard output. Cells that are numbers stand to the right."""
+    listed = [list(row) for row in rows]
+    right = [
+        bool(listed) and all(isinstance(row[position], (int, float)) for row in listed)
+        for position in range(len(columns))
+    ]
+    cells = [[_cell(value) for value in row] for row in listed]
+    if title:
+        print(f"\n{title}")
+    if sys.stdout.isatty():
+        _print_to_terminal(columns, cells, right)
+    else:
+        print("\n".join(_aligned([list(columns), *cells], right)))
+
+
+def _print_to_terminal(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    listed = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for position, column in enumerate(columns):
-        right = bool(listed) and all(isinstance(row[position], (int, float)) for row in listed)
-        table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
-    for row in listed:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    if title:
-        print(f"\n{title}")
-    if sys.stdout.isatty():
-        Console().print(table)
-        return
-    console = Console(width=_WIDE, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    for column, to_the_right in zip(columns, right):
+        table.add_column(Text(column), justify="right" if to_the_right else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def _aligned(rows: list[list[str]], right: list[bool]) -> Iterator[str]:
+    """Lines of text; rich would take a second of CPU time for a few thousand of them."""
+    sizes = [[_width(text) for text in row] for row in rows]
+    widths = [max(column) for column in zip(*sizes)]
+    for row, size in zip(rows, sizes):
+        parts = []
+        for text, taken, width, to_the_right in zip(row, size, widths, right):
+            space = " " * (width - taken)
+            parts.append(space + text if to_the_right else text + space)
+        yield "  ".join(parts).rstrip()
+
+
+def _width(text: str) -> int:
+    """The cells that a text takes: wide characters (Chinese) take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
