@@ -189,7 +189,7 @@ class GraphDump:
             keys = {operator.key for operator in operators if operator.in_files}
             candidates = sorted(
                 (tensor for key in keys for tensor in self._by_operator.get(key, ())),
-                key=lambda tensor: (tensor.rank, tensor.timestamp),
+                key=lambda tensor: (tensor.rank, tensor.iteration or 0, tensor.timestamp),
             )
         return tuple(
             tensor
