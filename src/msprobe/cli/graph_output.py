@@ -41,9 +41,10 @@ def print_head(dump: GraphDump, operator: Operator) -> None:
 
 
 def _slots(node: Node) -> Iterable[tuple[str, str, str]]:
+    said = node.signature
     for io, host, device in (
-        ("input", node.host_inputs, node.device_inputs),
-        ("output", node.host_outputs, node.device_outputs),
+        ("input", said.host_inputs, said.device_inputs),
+        ("output", said.host_outputs, said.device_outputs),
     ):
         for slot in range(max(len(host), len(device))):
             yield (

@@ -190,7 +190,7 @@ def _narrower(operator: Operator, tensor: Tensor, dtype: str) -> Optional[str]:
     """The device's type of this slot, where the graph names one that holds less than what was dumped."""
     if operator.node is None:
         return None
-    specs = operator.node.device_outputs if tensor.io == "output" else operator.node.device_inputs
+    specs = operator.node.signature.device_outputs if tensor.io == "output" else operator.node.signature.device_inputs
     device = type_named(specs[tensor.slot].dtype) if tensor.slot < len(specs) else None
     stored = type_named(dtype)
     if device is None or stored is None or device.name not in BY_NAME:

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from google.protobuf.message import DecodeError
 
-from msprobe.graphdump.ir import Graph, Node, Spec, source_line
+from msprobe.graphdump.ir import Graph, Node, Signature, Spec, source_line
 from msprobe.graphdump.schema import message_class
 
 _TYPES = {
@@ -53,8 +53,7 @@ def _node(item: Any, outputs: dict[str, tuple[Spec, ...]], parameters: set[str])
         type=item.op_type,
         full_name=item.full_name,
         inputs=tuple(f"%{name}" if name in parameters else name for name in names),
-        host_inputs=tuple(spec or Spec("", None) for spec in inputs),
-        host_outputs=outputs[item.name],
+        declared=Signature(tuple(spec or Spec("", None) for spec in inputs), outputs[item.name]),
         lines=tuple(line for line in reversed(lines) if line is not None),
         backward=item.full_name.startswith("Gradients/"),
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Callable, Optional
+from functools import cached_property, lru_cache
+from typing import Callable, Optional, Union
 
 Shape = tuple[int, ...]
 
@@ -54,19 +54,34 @@ class Spec:
 
 
 @dataclass(frozen=True)
+class Signature:
+    """What an operator takes and gives, as the host sees it and, where the graph says so, as the device does."""
+
+    host_inputs: tuple[Spec, ...] = ()
+    host_outputs: tuple[Spec, ...] = ()
+    device_inputs: tuple[Spec, ...] = ()
+    device_outputs: tuple[Spec, ...] = ()
+
+
+@dataclass(frozen=True)
 class Node:
-    """One operator. `inputs` are keys of other nodes, `%name` of parameters, or the text of constants."""
+    """One operator. `inputs` are keys of other nodes, `%name` of parameters, or the text of constants.
+
+    `declared` is the signature, or the lines of text that say it: a large graph has thousands of nodes, and
+    only those that are looked at have theirs taken apart.
+    """
 
     key: str
     type: str
     full_name: str
     inputs: tuple[str, ...]
-    host_inputs: tuple[Spec, ...] = ()
-    host_outputs: tuple[Spec, ...] = ()
-    device_inputs: tuple[Spec, ...] = ()
-    device_outputs: tuple[Spec, ...] = ()
+    declared: Union[Signature, tuple[str, ...]] = ()
     lines: tuple[SourceLine, ...] = ()
     backward: bool = False
+
+    @cached_property
+    def signature(self) -> Signature:
+        return self.declared if isinstance(self.declared, Signature) else _signature(self.declared)
 
 
 @dataclass(frozen=True)
@@ -134,15 +149,21 @@ class _Open:
     backward: bool = False
 
     def finish(self) -> Node:
-        host: tuple[tuple[Spec, ...], tuple[Spec, ...]] = ((), ())
-        device: tuple[tuple[Spec, ...], tuple[Spec, ...]] = ((), ())
-        for text in self.signatures:
-            if _DEVICE.search(text):
-                device = _sides(text, _device_specs)
-            elif not host[0] and not host[1]:
-                host = _sides(text, _host_specs)
         backward = self.backward or self.full_name.startswith("Gradients/")
-        return Node(self.key, self.type, self.full_name, self.inputs, *host, *device, tuple(self.lines), backward)
+        texts, lines = tuple(self.signatures), tuple(self.lines)
+        return Node(self.key, self.type, self.full_name, self.inputs, texts, lines, backward)
+
+
+def _signature(texts: tuple[str, ...]) -> Signature:
+    """From the first line that is about the host and the last that is about the device."""
+    host: tuple[tuple[Spec, ...], tuple[Spec, ...]] = ((), ())
+    device: tuple[tuple[Spec, ...], tuple[Spec, ...]] = ((), ())
+    for text in texts:
+        if _DEVICE.search(text):
+            device = _sides(text, _device_specs)
+        elif host == ((), ()):
+            host = _sides(text, _host_specs)
+    return Signature(*host, *device)
 
 
 def parse_text(text: str) -> Graph:
@@ -181,6 +202,7 @@ def _add(node: _Open, line: str) -> None:
             node.full_name = name["name"]
 
 
+@lru_cache(maxsize=1 << 16)
 def source_line(text: str) -> Optional[SourceLine]:
     """`# In file F(175)/ code/` (older) or `# In file F:175~176, 4~20/ code/`; None for anything else."""
     match = _LINE.fullmatch(text)

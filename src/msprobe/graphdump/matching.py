@@ -53,14 +53,21 @@ def match(
         files = seen.get(number, {})
         named = _by_name(nodes[number], files)
         ordered = _by_order(nodes[number], files, counted)
-        wrong_named, wrong_ordered = (_contradictions(graphs[number], links, files) for links in (named, ordered))
-        if len(ordered) > len(named) or (len(ordered) == len(named) and wrong_ordered < wrong_named):
+        if _explains_more(graphs[number], ordered, named, files):
             result[number] = (ordered, "order")
         else:
             result[number] = (named, "name")
         for node in nodes[number]:
             counted[_split(as_in_file(node.full_name))[0]] += 1
     return result
+
+
+def _explains_more(graph: Graph, ordered: Links, named: Links, files: Mapping[str, Seen]) -> bool:
+    if ordered == named:
+        return False
+    if len(ordered) != len(named):
+        return len(ordered) > len(named)
+    return _contradictions(graph, ordered, files) < _contradictions(graph, named, files)
 
 
 def _split(name: str) -> tuple[str, int]:
@@ -123,7 +130,8 @@ def _contradictions(graph: Graph, links: Links, files: Mapping[str, Seen]) -> in
 def _can_be(node: Node, slot: tuple[str, int], dtype: str) -> bool:
     """Whether the graph allows this data type there; what either side does not say is allowed."""
     io, index = slot
-    sides = (node.host_inputs, node.device_inputs) if io == "input" else (node.host_outputs, node.device_outputs)
+    said = node.signature
+    sides = (said.host_inputs, said.device_inputs) if io == "input" else (said.host_outputs, said.device_outputs)
     declared = {type_named(side[index].dtype) for side in sides if index < len(side)} - {None}
     actual = type_named(dtype)
     return not declared or actual is None or actual in declared
