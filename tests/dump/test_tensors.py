@@ -24,6 +24,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.tensors import Payload, encode, load
 from msprobe.stats import dtypes
 
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 DTYPES = [row.name for row in dtypes.TABLE]
 SHAPES = [(), (0,), (1,), (5,), (2, 0, 3), (2, 3, 4), (1, 300, 2)]
 IN_NUMPY = [name for name in DTYPES if name != "complex32"]

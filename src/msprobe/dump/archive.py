@@ -96,12 +96,22 @@ def _this_process() -> Member:
 
 
 def _process(pid: int) -> list[int]:
-    """A pid and when it started: a pid alone is used again. Start 0 means that there is no such process."""
+    """A pid and when it started, because a pid is used again; [] where there is no such process."""
     try:
         text = Path(f"/proc/{int(pid)}/stat").read_text()
         return [pid, int(text.rpartition(")")[2].split()[19])]
     except (OSError, ValueError, IndexError):
-        return [pid, 0 if Path("/proc/self/stat").exists() else -1]
+        return [] if Path("/proc/self/stat").exists() else _process_without_proc(pid)
+
+
+def _process_without_proc(pid: int) -> list[int]:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return []
+    except OSError:
+        pass  # another user's: it lives
+    return [pid, 0]
 
 
 def _read_register(root: Path) -> dict[str, Member]:

@@ -181,11 +181,8 @@ def items(record: Record) -> Iterator[tuple[str, Any]]:
             continue
         if key in _LISTED:
             slot = _LISTED[key]
-            yield from (
-                leaves(slot, value)
-                if isinstance(value, (list, dict)) and not _is_leaf(value)
-                else [(f"{slot}.0", value)]
-            )
+            alone = not isinstance(value, (list, dict)) or _is_leaf(value)
+            yield from leaves(f"{slot}.0" if alone else slot, value)
         elif key in ("input_kwargs", "parameters"):
             yield from leaves("input" if key == "input_kwargs" else key, value)
         else:

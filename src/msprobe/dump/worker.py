@@ -8,6 +8,7 @@ told once, counted, and the thread goes on emptying the queue, so a full disk ne
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import logging
 import os
@@ -83,7 +84,8 @@ class Worker:
     def tell_once(self, key: object, message: str) -> None:
         if key not in self._told:
             self._told.add(key)
-            self._tell(message)
+            with contextlib.suppress(Exception):  # a broken logging handler of the script must not end this thread
+                self._tell(message)
 
     def fail(self, what: str, where: object, error: BaseException) -> None:
         """One clear sentence for the first fault of a kind; later ones are only counted, by their writers."""
@@ -214,11 +216,11 @@ class Worker:
 
     def _finish_all(self) -> None:
         for sink in list(self._open.values()):
-            sink.finish_now()
+            self._do(sink.finish_now)
 
     def _write_lines(self) -> None:
         for sink in list(self._open.values()):
-            sink.write_lines()
+            self._do(sink.write_lines)
 
 
 def _at_exit(reference: weakref.ref[Worker]) -> None:
