@@ -16,6 +16,7 @@ from msprobe.config import Settings
 from msprobe.dump.writer import RankWriter
 from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 
+from . import accelerators
 from .api_table import ApiTable
 from .apis import Apis
 from .custom import CustomApis
@@ -43,9 +44,15 @@ class TorchProbe:
         custom: CustomApis,
     ) -> None:
         saves = saves_tensors(settings)
-        self._texts = TensorTexts(wanted_statistics(settings), writer)
+        want = wanted_statistics(settings)
+        kinds = accelerators.device_kinds()
+        self._deferred: Optional[accelerators.DeferredWriter] = None
+        statistics = accelerators.DeviceStatistics(kinds) if kinds and want == STATS else None
+        if statistics is not None:
+            self._deferred = accelerators.DeferredWriter(writer, statistics)
+        self._texts = TensorTexts(want, writer, statistics)
         self.recorder = Recorder(
-            writer,
+            self._deferred or writer,
             Values(self._texts),
             selection,
             with_data=settings.task != "structure",
@@ -71,6 +78,8 @@ class TorchProbe:
 
     def remove(self) -> None:
         self._take_out()
+        if self._deferred is not None:
+            self._deferred.settle()
         for tokens in self._installed:
             tokens.remove()
         self._installed.clear()
@@ -79,6 +88,8 @@ class TorchProbe:
         if self._apis is not None:
             self._apis.end()
         self._gradients.close()
+        if self._deferred is not None:
+            self._deferred.settle()
         told = []
         if self._gradients.repeated:
             told.append(

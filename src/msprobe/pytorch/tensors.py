@@ -21,6 +21,7 @@ from msprobe.dump.tensors import Payload
 from msprobe.stats import dtypes, render
 
 from . import unusual
+from .accelerators import DeviceStatistics
 
 CODES: dict[Any, int] = {
     getattr(torch, row.name): row.code for row in dtypes.TABLE if row.torch is not None and hasattr(torch, row.name)
@@ -45,12 +46,15 @@ class TensorTexts:
 
     tensor_types = frozenset({torch.Tensor, torch.nn.Parameter})
 
-    def __init__(self, want: int, files: Optional[FileWriter]) -> None:
+    def __init__(
+        self, want: int, files: Optional[FileWriter], device_statistics: Optional[DeviceStatistics] = None
+    ) -> None:
         self._want = want
         self._files = files
+        self._device_statistics = device_statistics
         self._known: dict[int, tuple[Any, int, int, bool, str, str, list[str]]] = {}
         self._heads: dict[tuple[Any, Any], str] = {}
-        self._check = os.environ.get("MSPROBE_CHECK_CACHE") == "1"
+        self._check = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
 
     def forget(self) -> None:
         """Memory may have changed behind the version counters: measure everything again."""
@@ -76,7 +80,7 @@ class TensorTexts:
                 self._compare(tensor, known)
             body, digest, saved = known[4], known[5], known[6]
         else:
-            found = self._measure(tensor, pointer)
+            found = self._measure(tensor, pointer) if self._device_statistics is None else self._mark(tensor, path)
             if found is None:
                 return self._fresh(tensor, path)
             body, digest = found
@@ -111,14 +115,28 @@ class TensorTexts:
             numbers, digest, _ = render(pointer, code, shape, tensor.stride(), self._want)
         except (RuntimeError, ValueError):
             return None
-        head = self._heads.get((dtype, shape))
-        if head is None:
-            head = f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": {list(shape)}, '
-            self._heads[dtype, shape] = head
+        head = self._head(dtype, shape)
         return (
             f"{head}{numbers}, " if numbers else head,
             f', "md5": "{digest}"' if digest is not None else "",
         )
+
+    def _mark(self, tensor: Any, path: str) -> Optional[tuple[str, str]]:
+        """`_measure` on an accelerator: the numbers come later. A tensor that gets a file is copied anyway."""
+        statistics = self._device_statistics
+        assert statistics is not None
+        if tensor.device.type not in statistics.kinds:
+            return self._measure(tensor, tensor.data_ptr())
+        if path or tensor.dtype not in CODES or tensor.layout is not _strided:
+            return None
+        return f"{self._head(tensor.dtype, tensor.shape)}{statistics.mark(tensor)}, ", ""
+
+    def _head(self, dtype: Any, shape: Any) -> str:
+        head = self._heads.get((dtype, shape))
+        if head is None:
+            head = f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": {list(shape)}, '
+            self._heads[dtype, shape] = head
+        return head
 
     def _fresh(self, tensor: Any, path: str) -> str:
         """A tensor that cannot be remembered or read in place: described by way of a plain copy."""
