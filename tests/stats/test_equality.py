@@ -56,7 +56,7 @@ def assert_same(c: Stats, python: Stats, row: Dtype, low_precision: bool = False
 
 
 @ROWS
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_bits_in_any_layout(row: Dtype, data: st.DataObject) -> None:
     tensor = data.draw(tensors(row))

@@ -163,6 +163,19 @@ def test_xor_is_of_little_endian_words_padded_with_zeros(backend: ModuleType) ->
 
 
 @BOTH
+def test_xor_is_what_the_fields_tool_writes(backend: ModuleType) -> None:
+    """Values seen in its dump.json; the last tensor is a transposed view."""
+    seen = {
+        "0x400000007fc00000": torch.tensor([1.0, 2, 3]),
+        "0x008000007fc00000": torch.tensor([1.0, 2, 3, 4]),
+        "0x4080404040007f20": torch.tensor([1, 2, 3, 4, 5], dtype=torch.bfloat16),
+        "0x40a000003fe00000": torch.tensor([[1.0, 2], [3, 5], [6, 7]]).t(),
+    }
+    for digest, tensor in seen.items():
+        assert render(backend, tensor, XOR) == ("", digest, 0)
+
+
+@BOTH
 def test_subnormals_count_even_if_the_process_flushes_them(backend: ModuleType) -> None:
     tensor = torch.tensor([1e-40, -1e-40])
     expected = measure(backend, tensor)

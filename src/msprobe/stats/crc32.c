@@ -139,10 +139,10 @@ __attribute__((target("+crc"))) static uint32_t by_instruction(uint32_t crc, con
     uint64_t word;
     for (; size >= 8; p += 8, size -= 8) {
         memcpy(&word, p, 8);
-        crc = __builtin_aarch64_crc32x(crc, word);
+        crc = __crc32d(crc, word);
     }
     while (size--)
-        crc = __builtin_aarch64_crc32b(crc, *p++);
+        crc = __crc32b(crc, *p++);
     return crc;
 }
 #endif

@@ -74,7 +74,7 @@ static inline float float_of_half(uint16_t half) {
 #define SUFFIX _avx2
 #define WIDTH 4
 #include "loops.h"
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c,prefer-vector-width=512")))
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
 #define SUFFIX _avx512
 #define WIDTH 8
 #include "loops.h"
