@@ -221,9 +221,9 @@ def describe(unit: Unit, others: Sequence[Unit]) -> Origin:
     assert found is not None
     match, row = found.match, found.row
     call = match.call
-    between = found.kind in ("input", "wiring") and call.kind == "module"
+    given = row if found.kind in ("input", "wiring", "gradient") and row and row.is_input else None
     name = row.name if found.kind == "weight" and row else call.name
-    module = module_of(call, unit.trace.groups, inside=not between)
+    module = module_of(call, unit.trace.groups, given)
     source = user_line(unit.stacks, match)
     evidence = [*found.evidence]
     if row is not None:

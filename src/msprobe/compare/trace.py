@@ -113,26 +113,53 @@ class _Tree:
         return (call.key, call.number) in self._forward
 
 
-def module_of(call: Call, groups: Sequence[Group], inside: bool) -> Optional[str]:
-    """The module that a call belongs to: itself where it is one and `inside`, else the one it ran in.
+def module_of(call: Call, groups: Sequence[Group], given: Optional[Row] = None) -> Optional[str]:
+    """The module whose code is to blame: the call itself where it is a module, else the one it ran in.
 
-    A backward belongs to the module of its forward: what encloses it in the autograd engine says little.
+    Where the call was `given` a wrong input, the module that merely handed it in is not to blame either: the first one
+    outwards whose own inputs agree is, or the outermost one that received it where the model itself handed it in. A
+    backward belongs to the module of its forward: what encloses it in the autograd engine says little.
     """
-    if call.kind in ("module", "grads") and inside:
+    known = _of_side(call, groups)
+    if call.kind in ("module", "grads") and given is None:
         return call.key
-    forward = call.name
-    if call.direction == BACKWARD:
-        forward = f"{call.key}.forward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.forward"
-    for match, _ in groups:
-        if match.call.name == forward:
-            parent = match.call.parent
+    parent = call.parent
+    if call.direction == BACKWARD and _forward_name(call) in known:
+        parent = known[_forward_name(call)][0].parent
+    if given is None:
+        return _module_key(parent)
+    key = value_key(given.golden)
+    received = call.key if call.kind == "module" else None
+    while parent is not None and parent in known:
+        outer = known[parent][0]
+        name = f"{outer.key}.{call.direction}.{outer.number}"
+        inputs = [row for row in known.get(name, (outer, []))[1] if row.slot.startswith("input.")]
+        if not any(value_key(row.golden) == key for row in bad_rows(inputs)):
             break
-    else:
-        parent = call.parent
-    if parent is None:
+        received = outer.key
+        parent = outer.parent
+    return _module_key(parent) or received
+
+
+def _of_side(call: Call, groups: Sequence[Group]) -> dict[str, tuple[Call, list[Row]]]:
+    """The calls of the run that a call is of, by name."""
+    golden = any(match.golden is call for match, _ in groups)
+    sides = [(match.golden if golden else match.target, rows) for match, rows in groups]
+    return {one.name: (one, rows) for one, rows in sides if one is not None}
+
+
+def _forward_name(call: Call) -> str:
+    if call.direction != BACKWARD:
+        return call.name
+    return f"{call.key}.forward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.forward"
+
+
+def _module_key(name: Optional[str]) -> Optional[str]:
+    """`Module.a.Block.forward.0` -> `Module.a.Block`."""
+    if name is None:
         return None
-    head, _, last = parent.rpartition(".")
-    return head.rpartition(".")[0] if last.isdigit() else parent
+    head, _, last = name.rpartition(".")
+    return head.rpartition(".")[0] if last.isdigit() else name
 
 
 ValueKey = tuple[object, ...]
