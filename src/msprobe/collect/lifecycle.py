@@ -190,7 +190,10 @@ class Lifecycle:
         self._selection.restart()
         self._probe = self._frontend.probe(settings, self._writer, self._selection)
         self._run_facts = self._run_facts or run_facts(settings)
-        self._writer.run_header({**self._run_facts, **self._frontend.facts()})
+        facts = {**self._run_facts, **self._frontend.facts()}
+        header = self._writer.run_header
+        header(facts)
+        self._probe.recorder.on_first_batch = lambda batch: header({**facts, "first_batch": batch})
 
     def _close_step(self) -> None:
         probe, writer = self._probe, self._writer

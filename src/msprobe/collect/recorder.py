@@ -7,6 +7,7 @@ another thread) find it closed and do nothing.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence
 from itertools import count
@@ -51,8 +52,12 @@ class Recorder:
         with_data: bool,
         with_stacks: bool,
         saves: Callable[[str], bool],
+        batch: Optional[Values] = None,
     ) -> None:
-        """`with_data` False records structure only. `saves(name)` says whether a call's tensors get files."""
+        """`with_data` False records structure only. `saves(name)` says whether a call's tensors get files.
+
+        `batch` renders digests: it describes the first batch of the step for run.json.
+        """
         self.writer = writer
         self.values = values
         self.selection = selection
@@ -60,6 +65,8 @@ class Recorder:
         self.closed = False
         self.faults = 0
         self.records = 0
+        self.on_first_batch: Optional[Callable[[object], None]] = None
+        self._batch = batch
         self._with_data = with_data
         self._with_inputs = with_data and selection.inputs
         self._with_outputs = with_data and selection.outputs
@@ -88,6 +95,12 @@ class Recorder:
         if name in modules:
             while modules.pop() != name:
                 pass
+
+    def first_batch(self, args: Any, kwargs: Any) -> None:
+        """What the first module of the step received, by digest: two runs on different data are not comparable."""
+        tell, self.on_first_batch = self.on_first_batch, None
+        if tell is not None and self._batch is not None:
+            tell(json.loads(self._batch.sequence((*args, *kwargs.values()), "")))
 
     # Records.
 

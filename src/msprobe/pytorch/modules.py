@@ -117,6 +117,8 @@ class Modules:
                 return
             try:
                 with _NoTorchFunction():
+                    if recorder.on_first_batch is not None:
+                        recorder.first_batch(args, kwargs)
                     name = f"{title}.{FORWARD}.{recorder.numbers.take(title)}"
                     call = _Call(name, list(recorder.parents), sys.exc_info()[1])
                     self._calls.open.append(call)

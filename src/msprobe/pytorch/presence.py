@@ -44,7 +44,7 @@ class Presence:
         self._set_eval_frame: Any = None
 
     def install(self) -> None:
-        self._mode.__enter__()
+        put_on(self._mode)
         self._handles = [
             module_hooks.register_module_forward_pre_hook(self._before),
             module_hooks.register_module_forward_hook(self._after, always_call=True),
@@ -73,6 +73,8 @@ class Presence:
     def _before(self, module: Any, args: Any) -> None:
         try:
             with torch._C.DisableTorchFunction():
+                if self._mode.recorder.on_first_batch is not None:
+                    self._mode.recorder.first_batch(args, {})
                 on = is_on(self._mode)
                 if not on and not self._mode.busy:
                     put_on(self._mode)

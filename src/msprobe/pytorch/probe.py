@@ -58,6 +58,7 @@ class TorchProbe:
             with_data=settings.task != "structure",
             with_stacks=settings.extra_info,
             saves=saves,
+            batch=Values(TensorTexts(CRC, None)),
         )
         self._level = settings.level
         self._gradients = Gradients(self.recorder)

@@ -1,0 +1,134 @@
+"""`PrecisionDebugger` as far as it is the same for both frameworks: one a process, on the class or on the instance.
+
+A frontend subclasses `Debugger`, names its framework and makes its `Frontend`; the interface is here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, ClassVar, Optional, Protocol, TypeVar
+
+from msprobe.config import Settings, load
+
+from . import notices
+from .lifecycle import Frontend, Lifecycle, UsageError
+
+
+_D = TypeVar("_D", bound="Debugger")
+
+
+class Custom(Protocol):
+    """Where user-registered APIs are kept."""
+
+    def register(self, module: Any, name: str, prefix: Optional[str]) -> None: ...
+
+    def restore(self, module: Any, name: str) -> None: ...
+
+
+class OnClassOrInstance:
+    """A method that, called on the class, acts on the one debugger of the process."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, instance: Any, owner: type[Debugger]) -> Callable[..., Any]:
+        target = instance if instance is not None else owner._current
+        if target is None:
+            raise UsageError("There is no debugger yet: call PrecisionDebugger(config_path=…) first.")
+        bound: Callable[..., Any] = self._method.__get__(target, owner)
+        return bound
+
+
+class Debugger:
+    """Collects what models and APIs receive and return. Arguments win over the configuration file."""
+
+    framework: ClassVar[str]
+    _current: ClassVar[Optional[Debugger]] = None
+    _lifecycle: Lifecycle
+    _custom: Custom
+
+    def __new__(
+        cls: type[_D],
+        config_path: Optional[str] = None,
+        task: Optional[str] = None,
+        dump_path: Optional[str] = None,
+        level: Optional[str] = None,
+        step: Any = None,
+    ) -> _D:
+        settings = cls._load(config_path, task=task, dump_path=dump_path, level=level, step=step)
+        current = cls._current
+        if current is not None:
+            if isinstance(current, cls) and current._lifecycle.settings == settings and not current._lifecycle.closed:
+                notices.warn_once("PrecisionDebugger was made again with the same settings: the first one goes on.")
+                return current
+            current._lifecycle.close()
+        cls._refuse(settings)
+        debugger = super().__new__(cls)
+        frontend, debugger._custom = cls._frontend()
+        debugger._lifecycle = Lifecycle(settings, frontend)
+        cls._current = debugger
+        debugger._made(settings)
+        return debugger
+
+    # What a framework says.
+
+    @classmethod
+    def _load(cls, config_path: Optional[str], **arguments: Any) -> Settings:
+        return load(cls.framework, config_path, **arguments)
+
+    @classmethod
+    def _refuse(cls, settings: Settings) -> None:
+        """Raises UsageError for what this version cannot do."""
+
+    @classmethod
+    def _frontend(cls) -> tuple[Frontend, Custom]:
+        raise NotImplementedError
+
+    def _made(self, settings: Settings) -> None:
+        """What else the settings ask for when the debugger is made."""
+
+    # What the user calls.
+
+    @OnClassOrInstance
+    def start(self, model: Any = None, token_range: Any = None) -> None:
+        """Collect from here on. L0 and mix need `model`: one, or a list of them; it is remembered.
+
+        token_range [first, last], both included, collects only these forwards of the model, counted from 0 in a step.
+        """
+        self._lifecycle.start(model, token_range)
+
+    @OnClassOrInstance
+    def stop(self) -> None:
+        """Stop collecting. Gradients of what ran since start() are still recorded, until step()."""
+        self._lifecycle.stop()
+
+    @OnClassOrInstance
+    def step(self) -> None:
+        """The step is over: its files are completed and the next one counts."""
+        self._lifecycle.step()
+
+    @OnClassOrInstance
+    def forward_backward_dump_end(self) -> None:
+        """Deprecated: the same as stop()."""
+        notices.warn_once("forward_backward_dump_end() is deprecated: use stop().")
+        self._lifecycle.stop()
+
+    @OnClassOrInstance
+    def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
+        """At level debug: keep this value, and the gradients of its tensors when they come."""
+        self._lifecycle.save(variable, name, save_backward)
+
+    @OnClassOrInstance
+    def set_init_step(self, step: int) -> None:
+        """Count steps from here instead of 0; before the training loop."""
+        self._lifecycle.set_init_step(step)
+
+    @OnClassOrInstance
+    def register_custom_api(self, module: Any, api_name: str, api_prefix: Optional[str] = None) -> None:
+        """Collect `module.api_name` as an API, called `{api_prefix or the module's name}.{api_name}`."""
+        self._custom.register(module, api_name, api_prefix)
+
+    @OnClassOrInstance
+    def restore_custom_api(self, module: Any, api_name: str) -> None:
+        """Undo register_custom_api."""
+        self._custom.restore(module, api_name)
