@@ -135,9 +135,7 @@ class Names:
             return None
         bad = [index for index, item in enumerate(value) if not (isinstance(item, str) and item.strip())]
         for index in bad:
-            problems.append(
-                Problem(f"{path}[{index}]", found(value[index]), "allowed: a name that is not empty")
-            )
+            problems.append(Problem(f"{path}[{index}]", found(value[index]), "allowed: a name that is not empty"))
         return None if bad else tuple(dict.fromkeys(value))
 
 
@@ -224,16 +222,12 @@ class Place:
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if isinstance(value, str) and value.strip():
             if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-                problems.append(
-                    Problem(path, found(value), "allowed: a path without NUL and broken characters")
-                )
+                problems.append(Problem(path, found(value), "allowed: a path without NUL and broken characters"))
                 return None
             try:
                 return Path(value).absolute()
             except OSError:
-                problems.append(
-                    Problem(path, found(value), "the working directory is gone: use an absolute path")
-                )
+                problems.append(Problem(path, found(value), "the working directory is gone: use an absolute path"))
                 return None
         problems.append(Problem(path, found(value), self.expected))
         return None

@@ -164,9 +164,7 @@ class _Loading:
             if key.name in given or key.default is None:
                 values[key.name] = given.get(key.name)
             else:
-                values[key.name] = (
-                    () if key.default == [] else key.kind.parse(key.default, key.name, self.problems)
-                )
+                values[key.name] = () if key.default == [] else key.kind.parse(key.default, key.name, self.problems)
         return values
 
     def _hints(self, task: str, level: str, section: dict[str, Any]) -> None:
@@ -188,9 +186,7 @@ class _Loading:
             reason = f": it is a key of {', '.join(homes)}" if homes else f" in msprobe: {FOREIGN['*'][name]}"
             self.warnings.append(f"{task}.{name} has no effect{reason}")
         if self.common.get("enable_dataloader") and PYTORCH in self.modes:
-            self.warnings.append(
-                "enable_dataloader is deprecated: use start(), stop() and step(), or `msprobe run`"
-            )
+            self.warnings.append("enable_dataloader is deprecated: use start(), stop() and step(), or `msprobe run`")
         online = section.get("online_run_ut") or section.get("is_online")
         if online and section["nfs_path"] and section["port"]:
             self.warnings.append(f"{task}.host and {task}.port have no effect: {task}.nfs_path wins")

@@ -48,9 +48,7 @@ def parse(source: str, text: str) -> object:
     except json.JSONDecodeError as error:
         raise ConfigError(source, [_syntax(text, error)]) from None
     except RecursionError:
-        raise ConfigError(
-            source, [Problem("file", "nested too deeply", "allowed: two levels of objects")]
-        ) from None
+        raise ConfigError(source, [Problem("file", "nested too deeply", "allowed: two levels of objects")]) from None
 
 
 def _text(source: str, path: Path) -> str:
@@ -72,9 +70,7 @@ def _text(source: str, path: Path) -> str:
     if not stat.S_ISREG(mode):
         raise refuse("this is not a regular file", "name a JSON file")
     if len(data) > LARGEST_FILE:
-        raise refuse(
-            f"it is larger than {LARGEST_FILE} bytes", "a configuration has a few hundred: check the path"
-        )
+        raise refuse(f"it is larger than {LARGEST_FILE} bytes", "a configuration has a few hundred: check the path")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -62,9 +62,7 @@ def modes_of(framework: str, graph_mode: bool | None) -> tuple[str, ...]:
         return (PYTORCH,)
     if framework == "mindspore":
         return MINDSPORE if graph_mode is None else (GRAPH,) if graph_mode else (DYNAMIC,)
-    raise ValueError(
-        f"framework {framework!r}, graph_mode {graph_mode!r}: pytorch has no graph mode, mindspore has"
-    )
+    raise ValueError(f"framework {framework!r}, graph_mode {graph_mode!r}: pytorch has no graph mode, mindspore has")
 
 
 def _task_and_level(now: Situation) -> Iterator[Problem]:
@@ -83,9 +81,7 @@ def _task_and_level(now: Situation) -> Iterator[Problem]:
 
 def _scope_or_list(now: Situation) -> Iterator[Problem]:
     if now["scope"] and now["list"]:
-        yield now.wrong(
-            "scope", f" together with {now.path('list')}", "allowed: one of the two; empty the other"
-        )
+        yield now.wrong("scope", f" together with {now.path('list')}", "allowed: one of the two; empty the other")
 
 
 def _scope_length(now: Situation) -> Iterator[Problem]:
@@ -132,9 +128,7 @@ def _fix(now: Situation) -> Iterator[Problem]:
     if now["handler_type"] != "fix":
         return
     if now["fuzz_stage"] != "forward":
-        yield now.wrong(
-            "fuzz_stage", ' with handler_type "fix"', 'allowed: "forward"; or handler_type "check"'
-        )
+        yield now.wrong("fuzz_stage", ' with handler_type "fix"', 'allowed: "forward"; or handler_type "check"')
     if now["if_preheat"]:
         yield now.wrong("if_preheat", ' with handler_type "fix"', 'allowed: false; or handler_type "check"')
     if now["pert_mode"] not in ("improve_precision", "to_cpu"):
