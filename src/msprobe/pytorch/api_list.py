@@ -1,75 +1,18 @@
-"""The user's side of support_wrap_ops.yaml: reading it, and saying in one error all that is wrong with it.
-
-The file has categories with lists of names, and under ``switched_off`` the same categories with the names
-that are known but not collected. Moving a line from one list to the other is all there is to editing it.
-"""
+"""The categories of PyTorch's support_wrap_ops.yaml; reading such a file is the same for both frameworks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import yaml
+from msprobe.collect import api_list
+from msprobe.collect.api_list import SWITCHED_OFF, ApiListError
+
+__all__ = ["CATEGORIES", "SWITCHED_OFF", "ApiListError", "read_lists"]
 
 # Where one function has two names, the earlier category's is used: torch.conv2d is Functional, torch.lstm VF.
 CATEGORIES = ("functional", "vf", "tensor", "torch", "distributed", "npu", "ops")
-SWITCHED_OFF = "switched_off"
-_MAX_BYTES = 1 << 20
-
-
-class ApiListError(ValueError):
-    """The list of APIs cannot be used; the message says what is wrong, where, and what was expected."""
 
 
 def read_lists(path: Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """The lists of what is on and what is off, every category present in both."""
-    try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise ApiListError(f"{path}: has {size} bytes, expected a list of names of at most {_MAX_BYTES}.")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ApiListError(f"{path}: cannot be read ({error}).") from error
-    except yaml.YAMLError as error:
-        raise ApiListError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error
-    if not isinstance(content, dict):
-        raise ApiListError(f"{path}: expected categories with lists of names, found {_kind(content)}.")
-    off = content.pop(SWITCHED_OFF, None) or {}
-    if not isinstance(off, dict):
-        raise ApiListError(f"{path}: {SWITCHED_OFF}: expected categories with lists, found {_kind(off)}.")
-    problems: list[str] = []
-    lists = _lists(content, "", problems), _lists(off, f"{SWITCHED_OFF}.", problems)
-    problems += _doubles(*lists)
-    if problems:
-        raise ApiListError(f"{path}: " + "; ".join(problems) + ".")
-    return lists
-
-
-def _lists(content: dict[Any, Any], where: str, problems: list[str]) -> dict[str, list[str]]:
-    lists: dict[str, list[str]] = {category: [] for category in CATEGORIES}
-    for category, names in content.items():
-        if category not in lists:
-            problems.append(f"{where}{category} is not a category (known: {', '.join(CATEGORIES)}, {SWITCHED_OFF})")
-        elif names is not None and not isinstance(names, list):
-            problems.append(f"{where}{category}: expected a list of names, found {_kind(names)}")
-        else:
-            wrong = [name for name in names or [] if not isinstance(name, str) or not name]
-            if wrong:
-                problems.append(f"{where}{category}: {wrong[0]!r} is not a name (put it in quotes?)")
-            lists[category] = [name for name in names or [] if isinstance(name, str) and name]
-    return lists
-
-
-def _doubles(on: dict[str, list[str]], off: dict[str, list[str]]) -> list[str]:
-    found: list[str] = []
-    for category in CATEGORIES:
-        seen: set[str] = set()
-        for name in on[category] + off[category]:
-            if name in seen:
-                found.append(f"{category}: {name} is listed twice; keep one of the lines")
-            seen.add(name)
-    return found
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else type(value).__name__
+    return api_list.read_lists(path, CATEGORIES)
