@@ -114,7 +114,7 @@ def test_the_last_of_two_records_with_one_name_is_kept_and_told() -> None:
 def test_bare_tokens_of_nan_and_infinity_are_copied_as_they_are() -> None:
     line = journal.record_line("a", None, None, '"Max": NaN, "Min": -Infinity')
     found = journal.scan(line.encode())
-    assert found.body(found.records['"a"']) == b'{"Max": NaN, "Min": -Infinity}'
+    assert found.body(found.records[b'"a"']) == b'{"Max": NaN, "Min": -Infinity}'
 
 
 def test_stacks_may_come_before_or_after_their_use_and_be_made_late() -> None:
@@ -125,5 +125,5 @@ def test_stacks_may_come_before_or_after_their_use_and_be_made_late() -> None:
     ]
     found = journal.scan("".join(lines).encode(), check=True)
     assert json.loads(found.text(found.stacks[7])) == ["File x, line 1, in f, \n y"]
-    assert json.loads(found.text(found.debugs['"d"'])) == "value, 1, {"
+    assert json.loads(found.text(found.debugs[b'"d"'])) == "value, 1, {"
     assert found.damaged == 0

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 from msprobe.dump import layout
 
@@ -75,11 +75,10 @@ def debug_line(name: str, text: str) -> str:
     return f'["debug", {quote(name)}, {text}]\n'
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One record: where its members stand in the journal (each span includes the braces)."""
 
-    parent: str
+    parent: bytes
     stack: Optional[int]
     bodies: tuple[Span, ...]
     unfinished: bool = False
@@ -87,23 +86,23 @@ class Entry:
 
 @dataclass
 class Scan:
-    """What a journal holds, as positions in it; names are JSON strings, quoted as they stand there."""
+    """What a journal holds, as positions in it; names and parents are JSON, as they stand there."""
 
     data: Buffer
     head: dict[str, Any] = field(default_factory=dict)
-    records: dict[str, Entry] = field(default_factory=dict)
+    records: dict[bytes, Entry] = field(default_factory=dict)
     stacks: dict[int, Span] = field(default_factory=dict)
-    debugs: dict[str, Span] = field(default_factory=dict)
-    duplicates: list[str] = field(default_factory=list)
+    debugs: dict[bytes, Span] = field(default_factory=dict)
+    duplicates: list[bytes] = field(default_factory=list)
     damaged: int = 0
     torn: bool = False
 
     def body(self, entry: Entry) -> bytes:
         """The record as one JSON object: the begin's members, then the end's."""
-        parts = [self.data[start + 1 : end - 1].strip() for start, end in entry.bodies]
+        parts = [self.data[start + 1 : end - 1] for start, end in entry.bodies]
         if entry.unfinished:
             parts.append(b'"unfinished": true')
-        return b"{" + b", ".join(part for part in parts if part) + b"}"
+        return b"{" + b", ".join([part for part in parts if part and not part.isspace()]) + b"}"
 
     def text(self, span: Span) -> bytes:
         return self.data[span[0] : span[1]]
@@ -121,10 +120,20 @@ class Scan:
         return told
 
 
+_NUMBER = rb"(-?\d{1,18}),[ ]?"
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-_KIND = re.compile(rb'\["([a-z]+)",[ ]?')
-_CALL = re.compile(rb"(-?\d+)(?:,[ ]?)?")
-_NAMED = re.compile(rb"(" + _STRING + rb"),[ ]?(?:(" + _STRING + rb"|null),[ ]?(-?\d+|null),[ ]?(?=\{))?", re.DOTALL)
+_PLACE = rb"(" + _STRING + rb"),[ ]?(" + _STRING + rb"|null),[ ]?(-?\d{1,18}|null),[ ]?(?=\{)"
+_LINE = re.compile(
+    rb'\["(?:'
+    rb'begin",[ ]?' + _NUMBER + _PLACE + rb'|end",[ ]?' + _NUMBER + rb'(?=\{)|record",[ ]?' + _PLACE + rb"|"
+    rb'drop",[ ]?(-?\d{1,18})(?=\])|stack",[ ]?' + _NUMBER + rb'(?=\[)|debug",[ ]?(' + _STRING + rb"),[ ]?|"
+    rb'(head)",[ ]?(?=\{))',
+    re.DOTALL,
+)
+_BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG = 4, 5, 8, 9, 10, 11  # the last group of each alternative; 12: head
+_BRACKET, _BRACE = ord("]"), ord("}")
+
+Begun = tuple[bytes, bytes, bytes, Span]
 
 
 def scan(data: Buffer, check: bool = False) -> Scan:
@@ -135,12 +144,20 @@ def scan(data: Buffer, check: bool = False) -> Scan:
     journal that may have suffered more than a crash.
     """
     found = Scan(data)
-    begun: dict[int, tuple[str, Entry]] = {}
-    for start, end in _lines(data, found):
-        if not _take(found, begun, start, end, check):
+    begun: dict[int, Begun] = {}
+    position, match = 0, _LINE.match
+    while True:
+        start, end = position, data.find(b"\n", position)
+        if end < 0:
+            break
+        position = end + 1
+        line = match(data, start, end)
+        sound = line is not None and data[end - 1] == _BRACKET and not (check and not _parses(line))
+        if line is None or not sound or not _take(found, begun, line, (line.end(), end - 1)):
             found.damaged += 1
-    for name, entry in begun.values():
-        _keep(found, name, Entry(entry.parent, entry.stack, entry.bodies, unfinished=True))
+    found.torn = position < len(data)
+    for name, parent, stack, body in begun.values():
+        _keep(found, name, Entry(parent, _number(stack), (body,), unfinished=True))
     return found
 
 
@@ -154,93 +171,50 @@ def scan_file(path: Path, check: bool = False) -> Scan:
         return scan(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), check)
 
 
-def _lines(data: Buffer, found: Scan) -> Iterator[Span]:
-    position, size = 0, len(data)
-    while position < size:
-        end = data.find(b"\n", position)
-        if end < 0:
-            found.torn = True
-            return
-        if end > position:
-            yield position, end
-        position = end + 1
-
-
-def _take(found: Scan, begun: dict[int, tuple[str, Entry]], start: int, end: int, check: bool) -> bool:
-    data = found.data
-    kind = _KIND.match(data, start, end)
-    if kind is None or data[end - 1 : end] != b"]":
-        return False
-    word, position, stop = kind[1], kind.end(), end - 1
-    if word in (b"begin", b"end", b"drop", b"stack"):
-        number = _CALL.match(data, position, stop)
-        if number is None:
+def _take(found: Scan, begun: dict[int, Begun], line: re.Match[bytes], body: Span) -> bool:
+    kind = line.lastindex or 0
+    if kind <= _RECORD:
+        if found.data[body[1] - 1] != _BRACE:
             return False
-        call, position = int(number[1]), number.end()
-        if word == b"drop":
-            return begun.pop(call, None) is not None
-        if word == b"stack":
-            if not _is_sound(data, position, stop, b"[]", check):
-                return False
-            found.stacks[call] = (position, stop)
+        if kind == _BEGIN:
+            begun[int(line[1])] = (line[2], line[3], line[4], body)
             return True
-        if word == b"end":
-            opened = begun.pop(call, None) if _is_sound(data, position, stop, b"{}", check) else None
-            if opened is None:
-                return False
-            name, entry = opened
-            _keep(found, name, Entry(entry.parent, entry.stack, (*entry.bodies, (position, stop))))
+        if kind == _RECORD:
+            _keep(found, line[6], Entry(line[7], _number(line[8]), (body,)))
             return True
-        named = _NAMED.match(data, position, stop)
-        if named is None or named[2] is None or not _is_sound(data, named.end(), stop, b"{}", check):
+        opened = begun.pop(int(line[_END]), None)
+        if opened is None:
             return False
-        begun[call] = _entry(named, stop)
-        return True
-    if word == b"head":
-        return _take_head(found, data[position:stop])
-    named = _NAMED.match(data, position, stop)
-    if named is None:
+        name, parent, stack, first = opened
+        _keep(found, name, Entry(parent, _number(stack), (first, body)))
+    elif kind == _DROP:
+        return begun.pop(int(line[_DROP]), None) is not None
+    elif kind == _STACK:
+        found.stacks[int(line[_STACK])] = body
+    elif kind == _DEBUG:
+        found.debugs[line[_DEBUG]] = body
+    elif _parses(line):
+        found.head = json.loads(found.text(body))
+    else:
         return False
-    if word == b"record":
-        if named[2] is None or not _is_sound(data, named.end(), stop, b"{}", check):
-            return False
-        _keep(found, *_entry(named, stop))
-        return True
-    if word == b"debug" and _is_sound(data, named.end(), stop, b"", check):
-        found.debugs[named[1].decode("utf-8", "replace")] = (named.end(), stop)
-        return True
-    return False
+    return True
 
 
-def _entry(named: re.Match[bytes], stop: int) -> tuple[str, Entry]:
-    stack = None if named[3] == b"null" else int(named[3])
-    parent = named[2].decode("utf-8", "replace")
-    return named[1].decode("utf-8", "replace"), Entry(parent, stack, ((named.end(), stop),))
+def _number(text: bytes) -> Optional[int]:
+    return None if text == b"null" else int(text)
 
 
-def _keep(found: Scan, name: str, entry: Entry) -> None:
-    if found.records.pop(name, None) is not None:
+def _keep(found: Scan, name: bytes, entry: Entry) -> None:
+    if name in found.records:
+        del found.records[name]
         found.duplicates.append(name)
     found.records[name] = entry
 
 
-def _take_head(found: Scan, text: bytes) -> bool:
+def _parses(line: re.Match[bytes]) -> bool:
+    """Whether a line is JSON: its body and its names."""
     try:
-        members = json.loads(text)
-    except ValueError:
+        json.loads(line.string[line.start() : line.endpos])
+    except (ValueError, RecursionError):
         return False
-    if not isinstance(members, dict):
-        return False
-    found.head = members
-    return True
-
-
-def _is_sound(data: Buffer, start: int, stop: int, ends: bytes, check: bool) -> bool:
-    if stop <= start or (ends and (data[start : start + 1] + data[stop - 1 : stop]) != ends):
-        return False
-    if check:
-        try:
-            json.loads(data[start:stop])
-        except ValueError:
-            return False
     return True

@@ -236,7 +236,7 @@ def _has_dump(path: Path) -> bool:
     return any((path / name).is_file() for name in (layout.DUMP, layout.DEBUG, layout.JOURNAL))
 
 
-def _name(quoted: str) -> str:
+def _name(quoted: bytes) -> str:
     return str(json.loads(quoted))
 
 

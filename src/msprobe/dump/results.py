@@ -33,26 +33,26 @@ def write_results(directory: Path, found: Scan) -> None:
 
 
 def _records(found: Scan) -> Iterable[bytes]:
-    return (name.encode() + b": " + found.body(entry) for name, entry in found.records.items())
+    return (name + b": " + found.body(entry) for name, entry in found.records.items())
 
 
 def _debugs(found: Scan) -> Iterable[bytes]:
-    return (name.encode() + b": " + found.text(span) for name, span in found.debugs.items())
+    return (name + b": " + found.text(span) for name, span in found.debugs.items())
 
 
 def _construct(found: Scan) -> Iterable[bytes]:
-    return (f"{name}: {entry.parent}".encode() for name, entry in found.records.items())
+    return (name + b": " + entry.parent for name, entry in found.records.items())
 
 
 def _stacks(found: Scan) -> Iterable[bytes]:
     """Names grouped by stack, in the order in which each stack was first used."""
-    names: dict[int, list[str]] = {}
+    names: dict[int, list[bytes]] = {}
     for name, entry in found.records.items():
         if entry.stack is not None:
             names.setdefault(entry.stack, []).append(name)
     for position, (number, listed) in enumerate(names.items()):
         frames = found.text(found.stacks[number]) if number in found.stacks else b"[]"
-        yield b'"%d": [[%s], %s]' % (position, ", ".join(listed).encode(), frames)
+        yield b'"%d": [[%s], %s]' % (position, b", ".join(listed), frames)
 
 
 def _object(members: Iterable[bytes], margin: str) -> Iterator[bytes]:
