@@ -61,6 +61,9 @@ class Frontend(Protocol):
     def listed_models(self, model: Any) -> Optional[list[Any]]:
         """The models as a list, or None when `model` is not one of the framework's."""
 
+    def mode_directory(self, settings: Settings, models: Sequence[Any]) -> Optional[str]:
+        """`pynative` where a part of the models runs compiled and is kept apart, else None."""
+
     def probe(self, settings: Settings, writer: RankWriter, selection: Selection) -> Probe: ...
 
     def facts(self) -> dict[str, Any]:
@@ -169,6 +172,11 @@ class Lifecycle:
         self._tell_result()
 
     @property
+    def probe(self) -> Optional[Probe]:
+        """The probe of the open step; None between steps and in a forked child."""
+        return None if self._is_foreign() else self._probe
+
+    @property
     def wants_more(self) -> bool:
         """Whether a later step may still be wanted."""
         return self.settings.step is None or self.step_number <= max(self.settings.step)
@@ -183,7 +191,8 @@ class Lifecycle:
             self._archive(rank)
             if saves:
                 self._tell_estimate()
-        directory = layout.rank_directory(settings.dump_path, self.step_number, rank)
+        parent = self._frontend.mode_directory(settings, self._models or ())
+        directory = layout.rank_directory(settings.dump_path, self.step_number, rank, parent)
         data_dir = str(directory / layout.TENSORS) if saves else None
         head = Head(settings.task, settings.level, self._frontend.name, data_dir, settings.extra_info)
         self._writer = RankWriter(directory, head, self._worker)

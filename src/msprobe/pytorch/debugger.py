@@ -50,6 +50,9 @@ class TorchFrontend:
         models = list(model) if isinstance(model, (list, tuple)) else [model]
         return models if models and all(isinstance(one, torch.nn.Module) for one in models) else None
 
+    def mode_directory(self, settings: Settings, models: Sequence[Any]) -> Optional[str]:
+        return None
+
     def probe(self, settings: Settings, writer: RankWriter, selection: Selection) -> TorchProbe:
         wants_apis = settings.level in ("L1", "mix")
         if wants_apis and self._table is None:

@@ -1,0 +1,1 @@
+"""Only for `utils`: the field's documents fix this path."""

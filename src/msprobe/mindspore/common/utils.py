@@ -1,0 +1,5 @@
+"""Where the field's documents import `MsprobeStep` from; it lives in `msprobe.mindspore.callbacks`."""
+
+from msprobe.mindspore.callbacks import MsprobeStep
+
+__all__ = ["MsprobeStep"]

@@ -1,0 +1,116 @@
+"""`PrecisionDebugger` for MindSpore's dynamic graph: what the framework brings to the common lifecycle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import mindspore
+from mindspore import nn
+
+from msprobe.collect import notices
+from msprobe.collect.custom import CustomApis
+from msprobe.collect.debugger import Custom, Debugger, OnClassOrInstance
+from msprobe.collect.lifecycle import Frontend, UsageError
+from msprobe.collect.selection import Selection
+from msprobe.config import Settings, load
+from msprobe.dump.writer import RankWriter
+
+from . import header
+from .api_table import load_table
+from .apis import Api
+from .cells import Models, is_compiled
+from .probe import MindSporeProbe
+from .sites import Sites
+
+_TASKS = ("statistics", "tensor", "structure")
+_PYNATIVE = "pynative"
+
+
+def in_graph_mode() -> bool:
+    return bool(mindspore.get_context("mode") == mindspore.GRAPH_MODE)
+
+
+class MindSporeFrontend:
+    name = "mindspore"
+    model_kind = "a mindspore.nn.Cell"
+
+    def __init__(self) -> None:
+        self.custom = CustomApis(lambda prefix, name: Api(f"{prefix}.{name}", name))
+        self._sites: Optional[Sites] = None
+
+    def rank(self) -> Optional[int]:
+        return header.rank()
+
+    def filter_rank(self) -> int:
+        return header.local_rank()
+
+    def listed_models(self, model: Any) -> Optional[list[Any]]:
+        models: list[Any] = Models(model) if isinstance(model, (list, tuple)) else [model]
+        return models if models and all(isinstance(one, nn.Cell) for one in models) else None
+
+    def mode_directory(self, settings: Settings, models: Sequence[Any]) -> Optional[str]:
+        """`pynative` where some Cell is compiled: its inside belongs into `graph`, beside it."""
+        if settings.level not in ("L0", "mix"):
+            return None
+        if not any(is_compiled(cell) for model in models for _, cell in model.cells_and_names()):
+            return None
+        notices.warn_once(
+            "the model has Cells whose construct is under mindspore.jit: they are recorded whole, in pynative/. What "
+            "runs inside them (graph/) is not collected by this version of msprobe."
+        )
+        return _PYNATIVE
+
+    def probe(self, settings: Settings, writer: RankWriter, selection: Selection) -> MindSporeProbe:
+        if in_graph_mode():
+            notices.warn_once(
+                "MindSpore is in graph mode now: Cells and APIs run compiled and are not seen. "
+                "Call mindspore.set_context(mode=mindspore.PYNATIVE_MODE) before the model runs."
+            )
+        if settings.level in ("L1", "mix") and self._sites is None:
+            self._sites = Sites(load_table())
+        sites = self._sites if settings.level in ("L1", "mix") else None
+        return MindSporeProbe(settings, writer, selection, sites, self.custom)
+
+    def facts(self) -> dict[str, Any]:
+        return header.mindspore_facts()
+
+    def parameter_bytes(self, models: Sequence[Any]) -> int:
+        return sum(int(parameter.nbytes) for model in models for parameter in model.get_parameters())
+
+
+class PrecisionDebugger(Debugger):
+    framework = "mindspore"
+
+    @classmethod
+    def _load(cls, config_path: Optional[str], **arguments: Any) -> Settings:
+        return load(cls.framework, config_path, graph_mode=in_graph_mode(), **arguments)
+
+    @classmethod
+    def _refuse(cls, settings: Settings) -> None:
+        if in_graph_mode():
+            raise UsageError(
+                "graph mode is not in this version of msprobe for MindSpore: call "
+                "mindspore.set_context(mode=mindspore.PYNATIVE_MODE) before PrecisionDebugger(…)."
+            )
+        if settings.task not in _TASKS:
+            raise UsageError(
+                f'task "{settings.task}" is not in this version of msprobe for MindSpore; it has: {", ".join(_TASKS)}.'
+            )
+        if settings.level == "L2":
+            raise UsageError('level "L2" is not in this version of msprobe for MindSpore; it has: L0, L1, mix, debug.')
+
+    @classmethod
+    def _frontend(cls) -> tuple[Frontend, Custom]:
+        frontend = MindSporeFrontend()
+        return frontend, frontend.custom
+
+    @OnClassOrInstance
+    def forward_backward_dump_end(self) -> None:
+        """Deprecated: stop(), except that compiled regions go on being recorded at L1 until the step ends."""
+        notices.warn_once("forward_backward_dump_end() is deprecated: use stop().")
+        lifecycle = self._lifecycle
+        lifecycle.stop()
+        probe = lifecycle.probe
+        if lifecycle.settings.level == "L1" and isinstance(probe, MindSporeProbe):
+            probe.keep_jit()

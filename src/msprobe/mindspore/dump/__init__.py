@@ -1,0 +1,1 @@
+"""Only for `hook_cell`: the field's documents fix this path."""

@@ -1,0 +1,27 @@
+"""The few questions that only MindSpore's PyNative executor can answer, wherever this version keeps it."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+try:
+    from mindspore.graph.api import _pynative_executor
+except ImportError:  # before MindSpore 2.9
+    from mindspore.common.api import _pynative_executor
+
+_executor: Any = _pynative_executor._executor
+
+requires_grad: Callable[[], bool] = _executor.requires_grad
+"""Whether what runs now is being differentiated."""
+
+if hasattr(_executor, "get_current_autodiff_engine_id"):
+    backward_pass: Callable[[], int] = _executor.get_current_autodiff_engine_id
+    when_backward_ends: Callable[[Callable[[], None]], None] = _executor.queue_backward_final_callback
+else:
+
+    def backward_pass() -> int:
+        """The number of the backward pass that is running, -1 outside of one."""
+        return -1
+
+    def when_backward_ends(callback: Callable[[], None]) -> None:
+        """Calls back at the end of the running backward pass, where this version can tell it."""

@@ -1,0 +1,389 @@
+"""The gradients of one call, read off MindSpore's backward graph; nothing is inserted into it.
+
+Before a call the nodes that lead to its inputs are noted; after it, the graph is walked from its
+outputs back to those nodes, and what lies between is hooked. A hook on the node where an output's
+gradient comes in gives the record's `input`; one on the node whose edge leads to an input gives
+that input's gradient *from this call*, whatever else the input feeds. It is the same for one
+operator, a composite such as cross_entropy, a compiled region and a whole Cell.
+
+Hooks hold a small record of text, never a node, an output or a tensor. Where an input is reached by
+several edges their sum is kept in numpy memory of our own until the last of them has fired.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from typing import Any, Callable
+
+import numpy as np
+from mindspore._c_expression import BackwardNodePy, TensorPy
+
+from msprobe.collect.names import backward_of
+from msprobe.collect.recorder import Recorder
+
+from .executor import backward_pass, when_backward_ends
+from .tensors import Array, TensorTexts, copied, dtypes, has_values
+
+AVAILABLE = hasattr(BackwardNodePy, "register_prehook") and hasattr(TensorPy, "_grad_node")
+_LEAF = 2**64 - 1  # the sequence number of an input or a parameter
+_register_hook = TensorPy.register_hook
+_remove_hook = TensorPy.remove_hook
+Key = tuple[int, int]
+
+
+def tensors_in(value: Any, found: list[Any], depth: int = 8) -> list[Any]:
+    """The tensors of nested arguments or results, in order."""
+    if isinstance(value, TensorPy):
+        found.append(value)
+    elif depth and value is not None:
+        if isinstance(value, (list, tuple)):
+            for member in value:
+                tensors_in(member, found, depth - 1)
+        elif isinstance(value, dict):
+            for member in value.values():
+                tensors_in(member, found, depth - 1)
+        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+            for field in value.__dataclass_fields__:
+                tensors_in(getattr(value, field, None), found, depth - 1)
+    return found
+
+
+class Inputs:
+    """The edges that lead to a call's inputs, taken before it: an in-place call re-points them."""
+
+    __slots__ = ("count", "edges", "first")
+
+    def __init__(self, args: Any, kwargs: Any, latest: int) -> None:
+        """`latest` is the highest sequence number seen so far: the call's own nodes come after it."""
+        self.edges: dict[Key, list[int]] = {}
+        tensors: list[Any] = []
+        for value in args:
+            if isinstance(value, TensorPy):
+                tensors.append(value)
+            elif value is not None:
+                tensors_in(value, tensors)
+        if kwargs:
+            tensors_in(kwargs, tensors)
+        self.count = len(tensors)
+        for position, tensor in enumerate(tensors):
+            node = tensor._grad_node
+            if node is not None:
+                self.edges.setdefault((node._unique_id(), tensor._output_index), []).append(position)
+                number = node._sequence_nr()
+                if latest < number != _LEAF:
+                    latest = number
+        self.first = latest + 1
+
+
+class _Backward:
+    """The backward record of one call while it is being put together, as text."""
+
+    __slots__ = (
+        "done",
+        "held",
+        "incoming",
+        "name",
+        "outgoing",
+        "parent",
+        "parents",
+        "remaining",
+        "shared",
+        "started",
+        "waiting",
+    )
+
+    def __init__(self, name: str, parents: list[str], outputs: int, inputs: int) -> None:
+        self.name = name
+        self.parents = parents
+        self.parent = parents[-1] if parents else None
+        self.incoming: list[str] = ["null"] * outputs
+        self.outgoing: list[str] = ["null"] * inputs
+        self.remaining: dict[int, int] = {}
+        self.held: dict[int, tuple[Array, dtypes.Dtype]] = {}
+        self.shared: list[int] = []
+        self.waiting = 0
+        self.started = False
+        self.done = False
+
+
+class Gradients:
+    """Hooks the graph of wanted calls and records what flows back."""
+
+    def __init__(self, recorder: Recorder, texts: TensorTexts) -> None:
+        self._recorder = recorder
+        self._texts = texts
+        self._pending: dict[int, dict[int, _Backward]] = {}
+        self._parameters: dict[str, dict[str, str]] = {}
+        self._changed: dict[str, None] = {}
+        self.latest = -1
+        self.repeated = 0
+        self.without_node: set[str] = set()
+
+    def inputs(self, args: Any, kwargs: Any) -> Inputs:
+        """What to hand to `watch` after the call."""
+        return Inputs(args, kwargs, self.latest)
+
+    def watch(self, name: str, parents: list[str], inputs: Inputs, output: Any) -> None:
+        """Hooks the backward of a forward call that has just returned `output`."""
+        recorder = self._recorder
+        outputs = [output] if isinstance(output, TensorPy) else tensors_in(output, [])
+        entries: dict[int, Any] = {}
+        places: dict[int, list[tuple[int, int]]] = {}
+        unchanged = False
+        for position, tensor in enumerate(outputs):
+            node = tensor._grad_node
+            if node is None:
+                continue
+            number = node._sequence_nr()
+            if number == _LEAF:
+                continue
+            if number > self.latest:
+                self.latest = number
+            key, slot = node._unique_id(), tensor._output_index
+            if (key, slot) in inputs.edges:
+                unchanged = True
+                continue
+            entries[key] = node
+            places.setdefault(key, []).append((position, slot))
+        if not entries:
+            if unchanged:
+                self.without_node.add(name)
+            return
+        above = [backward_of(parent) for parent in parents]
+        backward = backward_of(name)
+        if not recorder.selection.everything and not recorder.selection.may_want(backward, above):
+            return
+        record = _Backward(backward, above, len(outputs), inputs.count)
+        exits = _walk(entries.values(), inputs) if inputs.edges else []
+        _assign(record, exits)
+        nodes: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
+        for node, slot, positions in exits:
+            leading = nodes.setdefault(node._unique_id(), (node, []))[1]
+            leading.extend((slot, position) for position in positions)
+        apart = not recorder.selection.everything
+        for key, node in entries.items():
+            leaves = nodes.pop(key, None) if not apart else None
+            record.waiting += 1
+            if leaves is None:
+                node.register_prehook(self._incoming_hook(record, places[key]))
+            else:
+                node.register_hook(self._both_hook(record, places[key], leaves[1]))
+        for node, leading in nodes.values():
+            record.waiting += 1
+            node.register_hook(self._outgoing_hook(record, leading))
+
+    def watch_parameter(self, cell: str, name: str, parameter: Any) -> Callable[[], None]:
+        """Keeps a parameter's gradient for `{cell}.parameters_grad`. Returns what takes the hook off."""
+        record = f"{cell}.parameters_grad"
+        self._parameters.setdefault(record, {})
+
+        def hook(gradient: Any) -> None:
+            recorder = self._recorder
+            if recorder.closed or not recorder.with_outputs:
+                return
+            try:
+                path = recorder.tensors_path(record, "")[:-1]
+                text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
+                self._parameters[record][name] = f'"{name}": [{text}]'
+                self._changed[record] = None
+                self._pass()
+            except Exception:
+                recorder.fault(record, traceback.format_exc())
+
+        number = _register_hook(parameter, hook)
+        return lambda: _remove_hook(number)
+
+    def close(self) -> None:
+        """The step ends: what has begun is written as it is."""
+        for number in list(self._pending):
+            self._finish_pass(number)
+        self._write_parameters()
+
+    # The hooks.
+
+    def _both_hook(self, record: _Backward, places: Any, leading: Any) -> Any:
+        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
+            if self._begins(record):
+                try:
+                    self._take_incoming(record, places, grad_outputs)
+                    self._take_outgoing(record, leading, grad_inputs)
+                    self._fired(record)
+                except Exception:
+                    self._recorder.fault(record.name, traceback.format_exc())
+
+        return hook
+
+    def _incoming_hook(self, record: _Backward, places: Any) -> Any:
+        def hook(grad_outputs: Any) -> None:
+            if self._begins(record):
+                try:
+                    self._take_incoming(record, places, grad_outputs)
+                    self._fired(record)
+                except Exception:
+                    self._recorder.fault(record.name, traceback.format_exc())
+
+        return hook
+
+    def _outgoing_hook(self, record: _Backward, leading: Any) -> Any:
+        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
+            if self._begins(record):
+                try:
+                    self._take_outgoing(record, leading, grad_inputs)
+                    self._fired(record)
+                except Exception:
+                    self._recorder.fault(record.name, traceback.format_exc())
+
+        return hook
+
+    def _begins(self, record: _Backward) -> bool:
+        """Whether this firing counts: the step is open and it is the first backward through this graph."""
+        if self._recorder.closed:
+            return False
+        if record.done:
+            self.repeated += 1
+            return False
+        if not record.started:
+            record.started = True
+            selection = self._recorder.selection
+            if not selection.everything and not selection.enter(record.name, record.parents):
+                record.done = True
+                return False
+        return True
+
+    def _take_incoming(self, record: _Backward, places: Any, grads: Any) -> None:
+        recorder = self._recorder
+        if recorder.with_inputs:
+            path = recorder.tensors_path(record.name, "input")
+            for position, number in places:
+                grad = grads[number]
+                if grad is not None:
+                    record.incoming[position] = recorder.values.value(grad, f"{path}.{position}" if path else "")
+
+    def _take_outgoing(self, record: _Backward, leading: Any, grads: Any) -> None:
+        recorder = self._recorder
+        if not recorder.with_outputs:
+            return
+        for slot, position in leading:
+            grad = grads[slot]
+            left = record.remaining[position] = record.remaining[position] - 1
+            held = record.held.get(position)
+            if held is None and (not left or grad is None or not has_values(grad)):
+                if grad is not None:
+                    path = recorder.tensors_path(record.name, "output")
+                    record.outgoing[position] = recorder.values.value(grad, f"{path}.{position}" if path else "")
+                continue
+            if grad is not None:
+                record.held[position] = copied(grad) if held is None else _added(held, grad)
+            if not left:
+                self._write_held(record, position)
+
+    def _write_held(self, record: _Backward, position: int) -> None:
+        path = self._recorder.tensors_path(record.name, "output")
+        array, row = record.held.pop(position)
+        record.outgoing[position] = self._texts.array_text(array, row, f"{path}.{position}" if path else "")
+
+    def _fired(self, record: _Backward) -> None:
+        record.waiting -= 1
+        number = self._pass()
+        if record.waiting:
+            self._pending[number][id(record)] = record
+        else:
+            self._pending[number].pop(id(record), None)
+            self._write(record)
+
+    # The ends: of a record, of a backward pass.
+
+    def _pass(self) -> int:
+        """The backward pass that is running; at its end the unfinished records are written."""
+        number = backward_pass()
+        if number not in self._pending:
+            self._pending[number] = {}
+            when_backward_ends(lambda: self._end_pass(number))
+        return number
+
+    def _end_pass(self, number: int) -> None:
+        try:
+            self._finish_pass(number)
+            if not self._recorder.closed:
+                self._write_parameters()
+        except Exception:
+            self._recorder.fault("backward", traceback.format_exc())
+
+    def _finish_pass(self, number: int) -> None:
+        for record in self._pending.pop(number, {}).values():
+            for position in list(record.held):
+                self._write_held(record, position)
+            self._write(record)
+
+    def _write(self, record: _Backward) -> None:
+        record.done = True
+        recorder = self._recorder
+        if recorder.closed:
+            return
+        parts = []
+        if recorder.with_inputs:
+            parts.append(f'"input": [{", ".join(record.incoming)}]')
+        if recorder.with_outputs:
+            parts.append(f'"output": [{", ".join(record.outgoing)}]')
+        if record.shared:
+            parts.append(f'"shared_gradient": {record.shared}')
+        recorder.one(record.name, record.parent, ", ".join(parts))
+        if not recorder.selection.everything:
+            recorder.selection.leave(record.name)
+
+    def _write_parameters(self) -> None:
+        for name in self._changed:
+            self._recorder.one(name, None, ", ".join(self._parameters[name].values()))
+        self._changed.clear()
+
+
+def _added(held: tuple[Array, dtypes.Dtype], grad: Any) -> tuple[Array, dtypes.Dtype]:
+    array, row = held
+    return np.add(array, copied(grad)[0], out=array), row
+
+
+def _walk(entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[int]]]:
+    """The edges from the call's part of the graph to its inputs: (node, slot of its edge, positions of the input)."""
+    edges, first = inputs.edges, inputs.first
+    exits: list[tuple[Any, int, list[int]]] = []
+    queue = list(entries)
+    seen = {node._unique_id() for node in queue}
+    while queue:
+        node = queue.pop()
+        for slot, (below, number) in enumerate(node.next_functions):
+            if below is None:
+                continue
+            key = below._unique_id()
+            positions = edges.get((key, number))
+            if positions is not None:
+                exits.append((node, slot, positions))
+            elif key not in seen and first <= below._sequence_nr() != _LEAF:
+                seen.add(key)
+                queue.append(below)
+    return exits
+
+
+def _assign(record: _Backward, exits: list[tuple[Any, int, list[int]]]) -> None:
+    """Which edge gives which argument its gradient.
+
+    One argument, any number of edges: their sum. The same tensor given twice to one operator (`x * x`)
+    has as many edges as arguments, in the same order: one each. Otherwise the sum goes to the first
+    argument and the record says which arguments share it.
+    """
+    groups: dict[int, list[int]] = {}
+    for number, (_, _, positions) in enumerate(exits):
+        groups.setdefault(id(positions), []).append(number)
+    for members in groups.values():
+        node, _, positions = exits[members[0]]
+        if len(positions) > 1:
+            same_node = all(exits[member][0]._unique_id() == node._unique_id() for member in members)
+            if same_node and len(members) == len(positions):
+                for member, position in zip(members, positions):
+                    exits[member] = (exits[member][0], exits[member][1], [position])
+                    record.remaining[position] = 1
+                continue
+            record.shared.extend(positions)
+            for member in members:
+                exits[member] = (exits[member][0], exits[member][1], positions[:1])
+        record.remaining[positions[0]] = len(members)
