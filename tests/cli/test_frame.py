@@ -17,7 +17,7 @@ import msprobe
 from msprobe import cli
 
 DATA = Path(__file__).parents[1] / "dump/data"
-COMMAND = [sys.executable, "-m", "msprobe.cli"]
+COMMAND = [sys.executable, "-m", "msprobe"]
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -422,3 +422,20 @@ def test_after_kill_9_every_flushed_record_and_its_file_is_there(tmp_path: Path,
     assert list(complete) == [f"Torch.add.{n}.forward" for n in range(len(complete))]
     for number, record in enumerate(complete.values()):
         assert rank.tensor(record["output"][0])[0] == number
+
+
+def test_what_runs_on_the_writer_thread_itself_may_speak_and_flush(tmp_path: Path, told: Told) -> None:
+    worker = Worker(limit=1000, tell=told)
+    writer = RankWriter(directory(tmp_path), HEAD, worker)
+
+    def frames() -> list[str]:
+        for number in range(300):
+            writer.record(f"late.{number}", None, None, "")
+        writer.flush()
+        return ["File x"]
+
+    writer.stack(0, frames)
+    writer.flush()
+    assert writer.finish().records == 300
+    worker.close()
+    assert told == []

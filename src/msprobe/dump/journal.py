@@ -152,8 +152,8 @@ def scan(data: Buffer, check: bool = False) -> Scan:
             break
         position = end + 1
         line = match(data, start, end)
-        sound = line is not None and data[end - 1] == _BRACKET and not (check and not _parses(line))
-        if line is None or not sound or not _take(found, begun, line, (line.end(), end - 1)):
+        whole = line is not None and data[end - 1] == _BRACKET and (not check or _parses(line))
+        if line is None or not whole or not _take(found, begun, line, (line.end(), end - 1)):
             found.damaged += 1
     found.torn = position < len(data)
     for name, parent, stack, body in begun.values():

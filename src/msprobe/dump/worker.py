@@ -68,6 +68,9 @@ class Worker:
 
     def run(self, job: Job) -> None:
         """Queues a job and waits until it is done."""
+        if self._is_here():
+            job()
+            return
         done = threading.Event()
 
         def announced() -> None:
@@ -116,7 +119,7 @@ class Worker:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None:
             self._thread.join(10.0)
         self._thread, self._stopping = None, False
 
@@ -129,6 +132,10 @@ class Worker:
         self._changed = threading.Condition()
         self._thread = None
 
+    def _is_here(self) -> bool:
+        """Whether this is the writer thread itself, as when a finalizer runs on it: it cannot wait for itself."""
+        return threading.current_thread() is self._thread
+
     def _is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
@@ -140,7 +147,7 @@ class Worker:
             self._take_pending()
             if not self._is_alive() and not self._start():
                 self._drain()
-            while self._queued and self._queued + cost > self.limit and self._is_alive():
+            while self._queued and self._queued + cost > self.limit and self._is_alive() and not self._is_here():
                 self._changed.wait(1.0)
             if job is not None:
                 self._queue.append((cost, job))
