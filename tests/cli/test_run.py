@@ -214,6 +214,7 @@ if __name__ == "__main__":
         head(encoder(batch)).sum().backward()
         one.step()
         two.step()
+    assert nn.Module.__call__ is nn.Module._wrapped_call_impl
     print(len(hooks._global_forward_pre_hooks), len(hooks._global_forward_hooks),
           len(optimizer_hooks._global_optimizer_pre_hooks), len(optimizer_hooks._global_optimizer_post_hooks))
 """
@@ -241,6 +242,34 @@ for _ in range(2):
     assert "step 0 has no records" in ours.stderr
     assert steps(tmp_path / "dump") == ["step1"]
     assert "Torch.relu.0.backward" in names(tmp_path / "dump", 1)
+
+
+@pytest.mark.parametrize(("compiled", "level"), [("function", "L1"), ("model", "mix")])
+def test_compiled_code_keeps_its_result(compiled: str, level: str, tmp_path: Path) -> None:
+    (tmp_path / "compiled.py").write_text(
+        """
+import sys, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+if sys.argv[1] == "function":
+    forward = torch.compile(lambda batch: model(batch), backend="eager")
+else:
+    forward = torch.compile(model, backend="eager")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    loss = forward(torch.randn(5, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex())
+"""
+    )
+    bare = python("compiled.py", compiled, cwd=tmp_path)
+    ours = run("compiled.py", compiled, cwd=tmp_path, config={"dump_path": "./dump", "level": level})
+    assert (ours.returncode, ours.stdout) == (0, bare.stdout), ours.stderr
+    opaque = "Compiled.<lambda>.0.forward" if compiled == "function" else "Module.Sequential.forward.0"
+    assert opaque in names(tmp_path / "dump", 1)
+    assert ("step 0 has no records" in ours.stderr) == (compiled == "function")
 
 
 def test_a_script_that_calls_nothing_is_told(tmp_path: Path) -> None:

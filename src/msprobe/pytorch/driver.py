@@ -7,10 +7,12 @@ itself is there and wins), and nothing is left open after the last step.
 
 from __future__ import annotations
 
+import functools
 import os
 import traceback
 from typing import Any, Callable, Optional
 
+import torch
 from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -34,7 +36,7 @@ class StepDriver:
         self._optimizer: Any = None  # the outermost one whose step() is running
         self._model: Any = None
         self._hooks: list[Any] = []
-        self._waiting: Any = None
+        self._put_back: Optional[Callable[[], None]] = None  # while waiting for the model
         self._looking_on: Any = None
         self._pid = os.getpid()
 
@@ -53,35 +55,47 @@ class StepDriver:
     def tell_if_nothing_ran(self) -> None:
         """After the script: the one case that the debugger cannot tell, because there is none."""
         if self._debugger is None and not self._aside:
-            notices.warn("nothing was collected: the script called no torch.nn.Module that has parameters.")
+            notices.warn(
+                "nothing was collected: the script called no torch.nn.Module that has parameters "
+                "(inside compiled functions calls are not seen)."
+            )
 
     # The model is called: a step begins.
 
     def _wait_for_model(self) -> None:
-        self._waiting = module_hooks.register_module_forward_pre_hook(self._guarded(self._model_called))
+        """A hook would run inside the call, too late for the hooks that start() puts on the called module itself."""
+        original = torch.nn.Module.__call__
+        model_called = self._guarded(self._model_called)
 
-    def _model_called(self, module: Any, args: Any) -> None:
-        if next(module.parameters(), None) is None or self._taken_over():
+        @functools.wraps(original)
+        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+            model_called(module)
+            return original(module, *args, **kwargs)
+
+        def put_back() -> None:
+            torch.nn.Module.__call__ = original
+            self._put_back = None
+
+        self._put_back = put_back
+        torch.nn.Module.__call__ = called
+
+    def _model_called(self, module: Any) -> None:
+        if self._put_back is None or next(module.parameters(), None) is None or self._taken_over():
             return
-        self._remove_waiting()
+        self._put_back()
         if self._debugger is None:
             self._debugger = PrecisionDebugger._of(self._settings)
-        before = set(module_hooks._global_forward_pre_hooks)
-        if self._needs_model and self._model is None:
-            self._model = module
-            count = sum(parameter.numel() for parameter in module.parameters())
-            notices.inform(f"collecting the modules of {type(module).__name__} ({count:,} parameters), called first.")
-            self._debugger.start(module)
-            known = {id(one) for one in module.modules()}
-            self._looking_on = module_hooks.register_module_forward_pre_hook(
-                self._guarded(lambda other, args: self._tell_other_model(other, known))
-            )
-        else:
+        if not self._needs_model or self._model is not None:
             self._debugger.start()
-        # torch read the list of hooks before ours ran: those that start() added count for this call too.
-        for key, hook in list(module_hooks._global_forward_pre_hooks.items()):
-            if key not in before:
-                hook(module, args)
+            return
+        self._model = module
+        count = sum(parameter.numel() for parameter in module.parameters())
+        notices.inform(f"collecting the modules of {type(module).__name__} ({count:,} parameters), called first.")
+        self._debugger.start(module)
+        known = {id(one) for one in module.modules()}
+        self._looking_on = module_hooks.register_module_forward_pre_hook(
+            self._guarded(lambda other, args: self._tell_other_model(other, known))
+        )
 
     def _tell_other_model(self, module: Any, known: set[int]) -> None:
         if id(module) not in known and next(module.parameters(), None) is not None:
@@ -105,12 +119,14 @@ class StepDriver:
             return
         if self._debugger is None and not self._needs_model:
             self._without_modules = True
+            if self._put_back is not None:
+                self._put_back()
             self._debugger = PrecisionDebugger._of(self._settings)
             notices.warn(
-                "no torch.nn.Module was called before the first optimizer step: step 0 has no records; from here on "
-                "everything between two optimizer steps is collected."
+                "no torch.nn.Module was called before the first optimizer step, or only inside a compiled function: "
+                "step 0 has no records; from here on everything between two optimizer steps is collected."
             )
-        elif self._debugger is None or (self._waiting is not None and not self._without_modules):
+        elif self._debugger is None or self._put_back is not None:
             return  # a second optimizer: the model was not called since the first one
         self._debugger.step()
         if self._looking_on is not None:
@@ -119,7 +135,6 @@ class StepDriver:
         if not self._debugger._lifecycle.wants_more:
             self._remove()
         elif self._without_modules:
-            self._remove_waiting()
             self._debugger.start()
         else:
             self._wait_for_model()
@@ -144,6 +159,8 @@ class StepDriver:
         """Nothing of ours reaches the script: after a fault it runs on, without us, and the fault is told."""
 
         def hook(*call: Any) -> None:
+            if torch.compiler.is_compiling():
+                return  # the compiler traces the hooks of what it compiles: there must be nothing to see
             try:
                 act(*call)
             except Exception:
@@ -152,13 +169,9 @@ class StepDriver:
 
         return hook
 
-    def _remove_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.remove()
-            self._waiting = None
-
     def _remove(self) -> None:
-        self._remove_waiting()
+        if self._put_back is not None:
+            self._put_back()
         for handle in self._hooks:
             handle.remove()
         self._hooks = []

@@ -113,8 +113,8 @@ class Modules:
         recorder = self._recorder
 
         def enter(module: Any, args: Any, kwargs: Any) -> None:
-            if recorder.closed:
-                return
+            if torch.compiler.is_compiling() or recorder.closed:
+                return  # the compiler traces hooks: there must be nothing to see
             try:
                 with _NoTorchFunction():
                     if recorder.on_first_batch is not None:
@@ -139,8 +139,8 @@ class Modules:
         recorder = self._recorder
 
         def leave(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-            if recorder.closed:
-                return
+            if torch.compiler.is_compiling() or recorder.closed:
+                return  # the compiler traces hooks: there must be nothing to see
             try:
                 with _NoTorchFunction():
                     self._leave(title, module, output)

@@ -71,6 +71,8 @@ class Presence:
             )
 
     def _before(self, module: Any, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # the compiler traces hooks: there must be nothing to see
         try:
             with torch._C.DisableTorchFunction():
                 if self._mode.recorder.on_first_batch is not None:
@@ -87,6 +89,8 @@ class Presence:
             self._mode.recorder.fault("module hook", traceback.format_exc())
 
     def _after(self, module: Any, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # the compiler traces hooks: there must be nothing to see
         opened = self._regions.open
         if not opened or opened[-1][0] != id(module):
             return
