@@ -34,9 +34,7 @@ def shape_message(dims: Iterable[int]) -> bytes:
     return b"".join(number(1, dim) for dim in dims)
 
 
-def op_input(
-    data_type: int, fmt: int, shape: Sequence[int], size: int, original: Sequence[int] | None = None
-) -> bytes:
+def op_input(data_type: int, fmt: int, shape: Sequence[int], size: int, original: Sequence[int] | None = None) -> bytes:
     message = number(1, data_type) + number(2, fmt) + blob(3, shape_message(shape)) + number(5, size)
     return message if original is None else message + blob(6, shape_message(original))
 

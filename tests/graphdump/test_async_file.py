@@ -129,9 +129,7 @@ def test_a_file_that_is_not_a_dump_is_refused(tmp_path, data, message):
         (samples.op_output(8, 2, (), 7), "needs 0 bytes, the file says 7"),
     ],
 )
-def test_a_tensor_that_contradicts_itself_is_refused_before_anything_is_allocated(
-    tmp_path, described, message
-):
+def test_a_tensor_that_contradicts_itself_is_refused_before_anything_is_allocated(tmp_path, described, message):
     size = 7 if "the file says 7" in message else 8
     with AsyncFile(write(tmp_path, samples.dump_file(outputs=[(described, b"x" * size)]))) as file:
         with pytest.raises(AsyncFileError) as error:

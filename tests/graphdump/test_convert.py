@@ -269,8 +269,6 @@ dimension = st.one_of(st.integers(0, 40), st.integers(0, 2**64 - 1))
     st.one_of(st.none(), st.lists(dimension, max_size=7)),
     st.integers(0, 600),
 )
-def test_well_formed_messages_with_any_numbers_give_a_clear_outcome(
-    tmp_path, data_type, form, shape, original, size
-):
+def test_well_formed_messages_with_any_numbers_give_a_clear_outcome(tmp_path, data_type, form, shape, original, size):
     described = samples.op_output(data_type, form, shape, size, original)
     outcome_is_clear(samples.dump_file(outputs=[(described, b"\1" * size)]), tmp_path, Request(target="NCHW"))

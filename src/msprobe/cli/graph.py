@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -149,7 +148,7 @@ def _order(args: argparse.Namespace, dump: GraphDump) -> int:
         if iteration not in where:
             where.append(iteration)
     rows: list[dict[str, Any]] = []
-    for position, operator in enumerate(_in_order(dump, args.rank)):
+    for position, operator in enumerate(one for one in dump.execution if args.rank in (None, one.rank)):
         line = operator.line
         rows.append(
             {
@@ -174,27 +173,6 @@ def _order(args: argparse.Namespace, dump: GraphDump) -> int:
 
 def _marks(anomalies: dict[str, list[str]]) -> str:
     return "; ".join(f"{text} in iteration {', '.join(where)}" for text, where in anomalies.items())
-
-
-def _in_order(dump: GraphDump, rank: Optional[int]) -> list[Operator]:
-    """Graphs by when they first ran, operators by the execution order file of their graph; without one, by when
-    their files were written."""
-    times: dict[Any, int] = {}
-    started: dict[Any, int] = {}
-    for tensor in dump.tensors:
-        times.setdefault((tensor.rank, tensor.graph, tensor.operator), tensor.timestamp)
-        started.setdefault((tensor.rank, tensor.graph), tensor.timestamp)
-    places: dict[Any, dict[str, int]] = {}
-    for graph in {(operator.rank, operator.graph) for operator in dump.operators}:
-        places[graph] = {name: place for place, name in enumerate(dump.order(*graph) or ())}
-
-    def moment(one: Operator) -> tuple[float, ...]:
-        graph = (one.rank, one.graph)
-        place = places[graph].get(one.name, math.inf)
-        return (one.rank, started.get(graph, math.inf), one.graph, place, times.get(one.key, math.inf))
-
-    listed = (one for one in dump.operators if one.type != "Parameter" and rank in (None, one.rank))
-    return sorted(listed, key=moment)
 
 
 def _findings(args: argparse.Namespace, dump: GraphDump) -> list[Finding]:

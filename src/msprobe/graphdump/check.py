@@ -6,6 +6,7 @@ its output or was handed it, and where a dump has nothing but inputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Optional, Union
@@ -64,6 +65,7 @@ class _Check:
     def __init__(self, dump: GraphDump, limits: Limits, kinds: frozenset[str]) -> None:
         self.dump, self.limits, self.kinds = dump, limits, kinds
         self.operators = {operator.key: operator for operator in dump.operators if operator.in_files}
+        self.places = {operator.key: place for place, operator in enumerate(dump.execution)}
         self.previous: dict[tuple[Key, str, int], tuple[Tensor, Statistics]] = {}
         self.finite: dict[tuple[Key, Optional[int], str, int], Optional[bool]] = {}
         self.executions: dict[Execution, list[Tensor]] = {}
@@ -75,9 +77,13 @@ class _Check:
                 self.parameters.setdefault(place, []).append(tensor)
 
     def run(self, tensors: Iterable[Tensor]) -> Iterator[Finding]:
-        for tensor in sorted(tensors, key=lambda tensor: (tensor.rank, tensor.iteration or 0, tensor.timestamp)):
+        for tensor in sorted(tensors, key=self._moment):
             if tensor.io == "output" or not self._has_outputs(tensor):
                 yield from self._judge(tensor)
+
+    def _moment(self, tensor: Tensor) -> tuple[float, ...]:
+        place = self.places.get(_key(tensor), math.inf)
+        return (tensor.rank, -1 if tensor.iteration is None else tensor.iteration, place, tensor.timestamp)
 
     def _has_outputs(self, tensor: Tensor) -> bool:
         return any(other.io == "output" for other in self.executions[_key(tensor), tensor.iteration])

@@ -8,6 +8,7 @@ the dump, at a rank, or at a single iteration; the graphs are found above it.
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ from typing import NamedTuple, Optional
 from msprobe.graphdump import names
 
 STATISTICS = "statistic.csv"
-GRAPHS, ORDERS = "graphs", "execution_order"
-_NOT_TENSORS = {GRAPHS, ORDERS, ".dump_metadata"}
+GRAPHS, ORDERS, METADATA = "graphs", "execution_order", ".dump_metadata"
+_NOT_TENSORS = {GRAPHS, ORDERS, METADATA}
 _MAX_DEPTH = 12
+_LARGEST_NOTE = 1 << 16
 
 _PLACES = (
     re.compile(r".*/rank_(?P<rank>\d+)/(?P<net>[^/]+)/(?P<graph>\d+)/(?P<iteration>\d+|constants)"),
@@ -78,6 +80,7 @@ class Index:
     graph_files: dict[tuple[int, int], dict[str, Path]] = field(default_factory=dict)
     order_files: dict[tuple[int, int], Path] = field(default_factory=dict)
     history_files: dict[tuple[int, int], Path] = field(default_factory=dict)
+    devices: dict[int, str] = field(default_factory=dict)
     rank_directories: dict[int, set[str]] = field(default_factory=dict)
     unplaced: list[Path] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -123,6 +126,7 @@ def _take_graphs(index: Index, directory: Path) -> None:
     if rank is None:
         return
     index.rank_directories.setdefault(rank, set()).add(str(directory))
+    index.devices[rank] = _device(directory / METADATA / "config.json")
     for folder in (GRAPHS, ORDERS):
         try:
             found = sorted(path.name for path in (directory / folder).iterdir())
@@ -139,6 +143,15 @@ def _take_graphs(index: Index, directory: Path) -> None:
             elif order is not None:
                 target = index.history_files if order["all"] else index.order_files
                 target[rank, int(order["graph"])] = path
+
+
+def _device(path: Path) -> str:
+    """What the framework noted about the run's device ("CPU"); empty where it noted nothing."""
+    try:
+        noted = json.loads(path.read_bytes()[:_LARGEST_NOTE])
+    except (OSError, ValueError):
+        return ""
+    return str(noted.get("device_target", "")) if isinstance(noted, dict) else ""
 
 
 def place_of(directory: str) -> Optional[Place]:

@@ -5,7 +5,8 @@ again when it runs: the graph's `Conv2DBackpropFilter-op1` is `…-op0` in the f
 `Mul-op2` may have changed places. What stays is the scope, the type, and that the second numbering follows
 the order in which the graph lists its nodes, on through all graphs of a rank. So both readings are tried for
 each graph, by name and by that order, and the one that explains more files with fewer contradictions (data
-types that differ, a result older than what it was made from) is taken.
+types that differ, a result older than what it was made from) is taken. Where nothing speaks for either, as in a
+dump of one chosen operator, it is the order on CPU, where it has been seen, and the name elsewhere.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def executed(graph: Graph, order: Optional[Iterable[str]]) -> list[Node]:
 
 
 def match(
-    graphs: Mapping[int, Graph], nodes: Mapping[int, list[Node]], seen: Mapping[int, Mapping[str, Seen]]
+    graphs: Mapping[int, Graph],
+    nodes: Mapping[int, list[Node]],
+    seen: Mapping[int, Mapping[str, Seen]],
+    on_cpu: bool,
 ) -> dict[int, tuple[Links, str]]:
     """For each graph of one rank: file spelling to node, and how it was found ("name" or "order")."""
     counted: dict[str, int] = defaultdict(int)
@@ -53,7 +57,7 @@ def match(
         files = seen.get(number, {})
         named = _by_name(nodes[number], files)
         ordered = _by_order(nodes[number], files, counted)
-        if _explains_more(graphs[number], ordered, named, files):
+        if _follows_order(graphs[number], ordered, named, files, on_cpu):
             result[number] = (ordered, "order")
         else:
             result[number] = (named, "name")
@@ -62,12 +66,13 @@ def match(
     return result
 
 
-def _explains_more(graph: Graph, ordered: Links, named: Links, files: Mapping[str, Seen]) -> bool:
+def _follows_order(graph: Graph, ordered: Links, named: Links, files: Mapping[str, Seen], on_cpu: bool) -> bool:
     if ordered == named:
         return False
     if len(ordered) != len(named):
         return len(ordered) > len(named)
-    return _contradictions(graph, ordered, files) < _contradictions(graph, named, files)
+    difference = _contradictions(graph, ordered, files) - _contradictions(graph, named, files)
+    return difference < 0 or (difference == 0 and on_cpu)
 
 
 def _split(name: str) -> tuple[str, int]:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from msprobe.graphdump.datatypes import type_named
+
 LONGEST = 255
 MAPPING = "mapping.csv"
 
 _OPERATOR = r"(?P<type>[^.]+)\.(?P<name>.+?)\.(?P<task>\d+)(?:\.(?P<stream>\d+))?\.(?P<time>\d+)"
 _ASYNC = re.compile(_OPERATOR)
-_TENSOR = re.compile(
-    _OPERATOR + r"\.(?P<io>input|output)\.(?P<slot>\d+)\.(?P<format>[^.]+)(?:\.(?P<dtype>[^.]+?))?(?P<suffix>\.npy)?"
-)
+_TENSOR = re.compile(_OPERATOR + r"\.(?P<io>input|output)\.(?P<slot>\d+)\.(?P<format>[^.]+)(?:\.(?P<dtype>[^.]+))?")
 _SHAPE = re.compile(r"(\d+(x\d+)*|scalar)")
 
 
@@ -62,15 +62,17 @@ def parse_async(name: str) -> Optional[OperatorName]:
 
 
 def parse_tensor(name: str) -> Optional[TensorName]:
-    """`{operator}.{input|output}.{slot}.{format or shape}[.{dtype}].npy`, or the same without .npy (a raw
-    stream, which must then name its data type); None for anything else."""
-    match = _TENSOR.fullmatch(name)
-    if match is None or not (match["suffix"] or match["dtype"]):
+    """`{operator}.{input|output}.{slot}.{format or shape}[.{dtype}].npy`, or the same without .npy: a raw stream,
+    which must name a data type. None for anything else."""
+    is_npy = name.endswith(".npy")
+    match = _TENSOR.fullmatch(name[: -len(".npy")] if is_npy else name)
+    if match is None:
+        return None
+    dtype = match["dtype"] or ""
+    if not is_npy and type_named(dtype) is None:
         return None
     layout = "" if _SHAPE.fullmatch(match["format"]) else match["format"]
-    return TensorName(
-        _operator(match), match["io"], int(match["slot"]), layout, match["dtype"] or "", bool(match["suffix"])
-    )
+    return TensorName(_operator(match), match["io"], int(match["slot"]), layout, dtype, is_npy)
 
 
 def as_in_file(full_name: str) -> str:

@@ -7,6 +7,7 @@ a dump of thousands of files costs what is looked at.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from functools import cached_property
@@ -129,12 +130,31 @@ class GraphDump:
         for rank in self.ranks:
             graphs = {number: graph for (owner, number), graph in self._graphs.items() if owner == rank}
             nodes = {number: executed(graph, self.order(rank, number)) for number, graph in graphs.items()}
-            links = match(graphs, nodes, seen.get(rank, {}))
+            links = match(graphs, nodes, seen.get(rank, {}), self._index.devices.get(rank) == "CPU")
             for number in sorted(graphs.keys() | seen.get(rank, {}).keys()):
                 linked, how = links.get(number, ({}, ""))
                 result += link(rank, number, nodes.get(number, []), seen.get(rank, {}).get(number, {}), linked, how)
         result += self._values()
         return tuple(result)
+
+    @cached_property
+    def execution(self) -> tuple[Operator, ...]:
+        """The operators as they ran: graphs by when they started, then by the execution order file of each
+        graph; where there is none, by when the files were written. Parameters do not run."""
+        times: dict[Key, int] = {}
+        started: dict[tuple[int, int], int] = {}
+        for tensor in self._index.tensors:
+            times.setdefault(Key(tensor.rank, tensor.graph, tensor.operator), tensor.timestamp)
+            started.setdefault((tensor.rank, tensor.graph), tensor.timestamp)
+        graphs = {(operator.rank, operator.graph) for operator in self.operators}
+        places = {graph: {name: place for place, name in enumerate(self.order(*graph) or ())} for graph in graphs}
+
+        def moment(one: Operator) -> tuple[float, ...]:
+            graph = (one.rank, one.graph)
+            place = places[graph].get(one.name, math.inf)
+            return (one.rank, started.get(graph, math.inf), one.graph, place, times.get(one.key, math.inf))
+
+        return tuple(sorted((one for one in self.operators if one.type != "Parameter"), key=moment))
 
     def _seen(self) -> dict[int, dict[int, dict[str, Seen]]]:
         """Rank, graph, spelling: what the files of the first iteration show of an operator."""

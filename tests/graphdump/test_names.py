@@ -1,0 +1,97 @@
+"""File names of every generation, taken apart and put together."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msprobe.graphdump import names
+from msprobe.graphdump.names import OperatorName, parse_async, parse_tensor
+
+CONV = OperatorName("Conv2D", "Conv2D-op12", 0, 0, 1623124369613540)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "dtype"),
+    [
+        ("Conv2D.Conv2D-op12.0.0.1623124369613540.output.0.DefaultFormat.npy", "DefaultFormat", ""),
+        ("Conv2D.Conv2D-op12.0.0.1623124369613540.output.0.DefaultFormat.float16.npy", "DefaultFormat", "float16"),
+        ("Conv2D.Conv2D-op12.0.0.1623124369613540.output.0.NCHW.Float32.npy", "NCHW", "Float32"),
+        ("Conv2D.Conv2D-op12.0.1623124369613540.output.0.30x1024x17x17.npy", "", ""),
+        ("Conv2D.Conv2D-op12.0.0.1623124369613540.output.0.scalar.npy", "", ""),
+    ],
+)
+def test_npy_names_of_all_generations(name, form, dtype):
+    parsed = parse_tensor(name)
+    assert parsed is not None
+    assert (parsed.operator, parsed.io, parsed.slot) == (CONV, "output", 0)
+    assert (parsed.format, parsed.dtype, parsed.is_npy) == (form, dtype, True)
+
+
+def test_a_raw_stream_of_o2_is_read():
+    parsed = parse_tensor("Sub.Default_network_Sub-op0.10.10.1735011096427368.input.0.ND.BF16")
+    assert parsed is not None
+    assert (parsed.operator.task, parsed.format, parsed.dtype, parsed.is_npy) == (10, "ND", "BF16", False)
+
+
+def test_constants_and_parameters_are_read():
+    parsed = parse_tensor("Parameter.data-5.0.0.1623124369613540.output.0.DefaultFormat.npy")
+    assert parsed is not None
+    assert (parsed.operator.type, parsed.operator.name) == ("Parameter", "data-5")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "statistic.csv",
+        "mapping.csv",
+        "712549004.npy",
+        "Conv2D.json",
+        "a.b.npy",
+        "",
+        "A.b.0.0.1.output.0.ND.bin",
+        "x" * 40,
+        "1" * 32,
+    ],
+)
+def test_other_files_are_not_tensors(name):
+    assert parse_tensor(name) is None
+
+
+def test_async_names_with_and_without_a_stream():
+    assert parse_async("Add.Default_Add-op1.2.161243956333802") == OperatorName(
+        "Add", "Default_Add-op1", 2, 0, 161243956333802
+    )
+    assert parse_async("Add.Default_Add-op1.2.7.161243956333802") == OperatorName(
+        "Add", "Default_Add-op1", 2, 7, 161243956333802
+    )
+    assert parse_async("Add.Default_Add-op1") is None
+
+
+words = st.text(st.characters(categories=["Lu", "Ll", "Nd"], include_characters="-_"), min_size=1, max_size=20)
+
+
+@given(words, words, st.integers(0, 999), st.integers(0, 99), st.integers(10**9, 10**16), st.integers(0, 99))
+def test_what_is_put_together_comes_apart(kind, name, task, stream, time, slot):
+    parsed = parse_tensor(f"{kind}.{name}.{task}.{stream}.{time}.input.{slot}.ND.Int8.npy")
+    assert parsed is not None
+    assert parsed.operator == OperatorName(kind, name, task, stream, time)
+    assert (parsed.io, parsed.slot) == ("input", slot)
+
+
+@given(words)
+def test_a_shortened_name_is_32_digits_and_always_the_same(name):
+    short = names.shortened(name + ".npy")
+    assert short == names.shortened(name + ".npy")
+    assert len(short) == 36
+    assert short[:32].isdecimal()
+
+
+def test_names_in_files_have_no_separators():
+    assert names.as_in_file("Default/net work\\a.b") == "Default_net_work_a_b"
+
+
+def test_mapping_rows_that_are_no_names_are_left_out(tmp_path):
+    (tmp_path / "mapping.csv").write_text('1.npy,"a,b.npy"\n2.npy,../evil\n3.npy\n\n4.npy,\n5.npy, ok.npy\n')
+    assert names.read_mapping(tmp_path) == {"1.npy": "a,b.npy", "5.npy": "ok.npy"}
