@@ -8,7 +8,7 @@ from setuptools import Extension, setup
 
 STATS = "src/msprobe/stats"
 SOURCES = ("_kernel", "measure", "chunks", "layout", "tiles", "crc32", "shortest")
-HEADERS = ("core", "internal", "layout", "loops", "shortest")
+HEADERS = ("core", "internal", "layout", "loops", "shortest", "x86_float32")
 # No fast-math, and no fused multiply-add that one CPU has and another has not.
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 

@@ -13,6 +13,13 @@ typedef double NAME(vd) __attribute__((vector_size(WIDTH * 8)));
 
 #define VECTOR_OF(T) T __attribute__((vector_size(WIDTH * sizeof(T)), aligned(sizeof(T)), may_alias))
 
+#define ADD_UP_LANES                                                                              \
+    for (int half = 8; half; half /= 2)                                                           \
+        for (int lane = 0; lane < half; lane++) {                                                 \
+            sums[lane] += sums[lane + half];                                                      \
+            squared[lane] += squared[lane + half];                                                \
+        }
+
 #define ADD_LANES(T)                                                                              \
     typedef VECTOR_OF(T) loaded;                                                                  \
     NAME(vd) s[STEPS] = {{0}}, q[STEPS] = {{0}};                                                  \
@@ -31,11 +38,7 @@ typedef double NAME(vd) __attribute__((vector_size(WIDTH * 8)));
         sums[lane] += v;                                                                          \
         squared[lane] += v * v;                                                                   \
     }                                                                                             \
-    for (int half = 8; half; half /= 2)                                                           \
-        for (int lane = 0; lane < half; lane++) {                                                 \
-            sums[lane] += sums[lane + half];                                                      \
-            squared[lane] += squared[lane + half];                                                \
-        }                                                                                         \
+    ADD_UP_LANES                                                                                  \
     double sum = sums[0], squares = squared[0]
 
 #define FLOAT_TILE(STEM, T, BITS, MAGNITUDE, INF)                                          \
@@ -65,7 +68,33 @@ typedef double NAME(vd) __attribute__((vector_size(WIDTH * 8)));
         }                                                                                         \
     }
 
-FLOAT_TILE(tile_f32, float_any, int32_any, INT32_MAX, INT32_C(0x7f800000))
+FLOAT_TILE(tile_any_f32, float_any, int32_any, INT32_MAX, INT32_C(0x7f800000))
+#ifdef FINITE_F32
+/* One loop for a tile without NaN and inf; whether it was one shows in the sum. */
+TARGET static void NAME(tile_f32)(const void *data, int64_t n, tile_result *out) {
+    double sums[16] = {0}, squared[16] = {0};
+    float low = INFINITY, high = -INFINITY;
+    const float_any *x = data;
+    int64_t i = n / 16 * 16, zero = FINITE_F32(data, i, sums, squared, &low, &high);
+    for (int lane = 0; i < n; i++, lane++) {
+        double v = (double)x[i];
+        sums[lane] += v;
+        squared[lane] += v * v;
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+        zero += x[i] == 0;
+    }
+    ADD_UP_LANES
+    if (!__builtin_isfinite(sums[0])) {
+        NAME(tile_any_f32)(data, n, out);
+        return;
+    }
+    *out = (tile_result){.sum = sums[0], .squares = squared[0], .low = key_of_float(low), .high = key_of_float(high),
+                         .zero = zero};
+}
+#else
+#define tile_f32_portable tile_any_f32_portable
+#endif
 FLOAT_TILE(tile_f64, double_any, int64_any, INT64_MAX, INT64_C(0x7ff0000000000000))
 
 /* 64-bit integers are summed by halves, so that a tile cannot overflow; FLIP makes unsigned ones sort as signed. */
@@ -195,6 +224,7 @@ static const route NAME(routes)[MP_CODES] = {
 #undef STEPS
 #undef VECTOR_OF
 #undef ADD_LANES
+#undef ADD_UP_LANES
 #undef FLOAT_TILE
 #undef INT_TILE
 #undef WIDEN
@@ -202,3 +232,4 @@ static const route NAME(routes)[MP_CODES] = {
 #undef TARGET
 #undef SUFFIX
 #undef WIDTH
+#undef FINITE_F32

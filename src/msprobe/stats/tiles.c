@@ -69,12 +69,15 @@ static inline float float_of_half(uint16_t half) {
 #define WIDTH 2
 #include "loops.h"
 #if defined(__x86_64__)
+#include "x86_float32.h"
 #define HALF8(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
-#define TARGET __attribute__((target("avx2,f16c")))
+#define FINITE_F32 finite_f32_avx2
+#define TARGET __attribute__((target("avx2,fma,f16c")))
 #define SUFFIX _avx2
 #define WIDTH 4
 #include "loops.h"
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
+#define FINITE_F32 finite_f32_avx512
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
 #define SUFFIX _avx512
 #define WIDTH 8
 #include "loops.h"
@@ -112,7 +115,7 @@ void mp_init(void) {
     mp_crc32_init();
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
         best_level = 1;
     if (best_level && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
