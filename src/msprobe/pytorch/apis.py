@@ -27,6 +27,8 @@ from .tensors import TensorTexts
 _graph_task = torch._C._current_graph_task_id
 _NoTorchFunction = torch._C.DisableTorchFunction
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+# What runs in a backward pass is seen too: recomputation, the backward of the user's own functions.
+_BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _SPELLED = frozenset(getattr(torch.Tensor, method) for method in ARRIVES_AS.values())
 
 
@@ -56,7 +58,7 @@ class Apis(TorchFunctionMode):
         self._collectives = Collectives(recorder, texts)
         self._twins: dict[Any, Callable[..., Any]] = {}
         self._plain_globals: dict[int, dict[str, Any]] = {}
-        self._inside = dict.fromkeys((*table.composite, torch.Tensor.backward), self._run_inside)
+        self._inside = dict.fromkeys((*table.composite, *_BACKWARD), self._run_inside)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

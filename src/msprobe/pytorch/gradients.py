@@ -332,6 +332,7 @@ class Gradients:
 def _walk(entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[int]]]:
     """The edges from the call's part of the graph to its inputs: (node, slot of its edge, positions of the input)."""
     edges, leaves, first = inputs.edges, inputs.leaves, inputs.sequence
+    keeps_casts = torch._C._is_any_autocast_enabled()
     exits: list[tuple[Any, int, list[int]]] = []
     seen = set(entries)
     queue = list(entries)
@@ -348,7 +349,7 @@ def _walk(entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[i
                 if positions is not None:
                     exits.append((node, slot, positions))
             elif below not in seen:
-                if below._sequence_nr() >= first:
+                if below._sequence_nr() >= first and not (keeps_casts and _is_kept_cast(below)):
                     seen.add(below)
                     queue.append(below)
                 else:
@@ -356,6 +357,11 @@ def _walk(entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[i
                     if positions is not None:
                         exits.append((node, slot, positions))
     return exits
+
+
+def _is_kept_cast(node: Any) -> bool:
+    """Whether autocast may give this cast of a weight to later calls: what reaches it is then their gradient too."""
+    return node.name() in _CASTS and isinstance(node.next_functions[0][0], _AccumulateGrad)
 
 
 def _through_cast(node: Any, inputs: Inputs) -> Optional[list[int]]:

@@ -1,9 +1,14 @@
-"""This thread's stack of torch-function modes: our mode on it, off it, or under somebody else's."""
+"""This thread's stack of torch-function modes: our mode on it, or off it.
+
+It stands below everybody else's. Who leaves a context takes the top off without looking (`with torch.device(...)`,
+any mode of the user's): were ours on top of a context entered before start(), it would be lost and the context kept.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch._C import (
     _get_function_stack_at,
     _len_torch_function_stack,
@@ -11,7 +16,18 @@ from torch._C import (
     _push_on_torch_function_stack,
 )
 
-put_on = _push_on_torch_function_stack
+
+def put_on(mode: Any) -> None:
+    """Puts `mode` on this thread's stack, above nothing but the default device: torch wants that one lowest."""
+    default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    above = []
+    while _len_torch_function_stack():
+        if default is not None and _get_function_stack_at(_len_torch_function_stack() - 1) is default:
+            break
+        above.append(_pop_torch_function_stack())
+    _push_on_torch_function_stack(mode)
+    for other in reversed(above):
+        _push_on_torch_function_stack(other)
 
 
 def is_on(mode: Any) -> bool:

@@ -68,6 +68,7 @@ class TorchProbe:
         if table is not None:
             self._apis = Apis(self.recorder, self._gradients, self._texts, table, spelling)
         self._installed: list[Any] = []
+        self._saved: list[Any] = []
 
     def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None:
         if token_range is None:
@@ -89,6 +90,9 @@ class TorchProbe:
         if self._apis is not None:
             self._apis.end()
         self._gradients.close()
+        for handle in self._saved:
+            handle.remove()
+        self._saved.clear()
         if self._deferred is not None:
             self._deferred.settle()
         told = []
@@ -134,7 +138,7 @@ class TorchProbe:
                 except Exception:
                     recorder.fault(title, traceback.format_exc())
 
-            tensor.register_hook(hook)
+            self._saved.append(tensor.register_hook(hook))
 
     # In and out.
 

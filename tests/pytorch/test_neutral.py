@@ -1,0 +1,48 @@
+"""Losses, gradients and weights are the same to the last bit with the tool and without it."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from collecting import Dump, configured
+from models import MODELS, train
+
+from msprobe.pytorch import PrecisionDebugger
+
+bare = functools.lru_cache(maxsize=None)(train)
+TASKS = {
+    "statistics": ("statistics", {}),
+    "md5": ("statistics", {"summary_mode": "md5"}),
+    "xor": ("statistics", {"summary_mode": "xor"}),
+    "tensor": ("tensor", {}),
+    "structure": ("structure", None),
+}
+
+
+CASES = [
+    (kind, level, task)
+    for kind in MODELS
+    for level in ("L0", "L1", "mix", "debug")
+    for task in TASKS
+    if (level, task) != ("debug", "structure") and (kind != "reentrant" or (level, task) == ("mix", "tensor"))
+]
+
+
+@pytest.mark.parametrize(("kind", "level", "task"), CASES)
+def test_five_steps_are_bit_identical(tmp_path, kind, level, task):
+    name, section = TASKS[task]
+    debugger = PrecisionDebugger(configured(tmp_path, level=level, task=name, section=section))
+    found = train(kind, debugger)
+    assert found == bare(kind)
+    for step in range(5):
+        dump = Dump(tmp_path / "dump", step)
+        assert not dump.errors
+        assert level == "debug" or dump.data
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_a_fused_optimizer_between_start_and_stop_changes_nothing(tmp_path, level):
+    debugger = PrecisionDebugger(configured(tmp_path, level=level))
+    assert train("gpt", debugger, fused=True) == train("gpt", fused=True)
+    assert not any(Dump(tmp_path / "dump", step).errors for step in range(5))
