@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
     from msprobe.graphdump import GraphDump, Operator
-    from msprobe.graphdump.check import Finding
+    from msprobe.graphdump.check import Checked
 
 EPILOG = """examples:
   msprobe graph find ./dump train.py:175          the operators and data of a line
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     op.add_argument("name", metavar="NAME", help="a name, a part of one, a type, or a regular expression")
     order = verbs.add_parser("order", help="the execution order, with anomalies marked")
     order.add_argument("dump", type=Path, metavar="DUMP")
-    check = verbs.add_parser("check", help="overflow, extreme values, dead tensors; exit code 1 if there are any")
+    check = verbs.add_parser("check", help="overflow, extreme values, dead tensors")
     check.add_argument("dump", type=Path, metavar="DUMP")
     check.add_argument("--only", action="append", metavar="KIND", help="only this kind; may be repeated")
     for sub in (order, check):
@@ -141,7 +141,7 @@ def _order(args: argparse.Namespace, dump: GraphDump) -> int:
     from msprobe.report.terminal import print_table
 
     marks: dict[Any, dict[str, list[str]]] = {}
-    for finding in _findings(args, dump):
+    for finding in _checked(args, dump).findings:
         text = " ".join(filter(None, (finding.kind, finding.role)))
         where = marks.setdefault(finding.operator.key, {}).setdefault(text, [])
         iteration = str(finding.tensor.iteration)
@@ -175,7 +175,7 @@ def _marks(anomalies: dict[str, list[str]]) -> str:
     return "; ".join(f"{text} in iteration {', '.join(where)}" for text, where in anomalies.items())
 
 
-def _findings(args: argparse.Namespace, dump: GraphDump) -> list[Finding]:
+def _checked(args: argparse.Namespace, dump: GraphDump) -> Checked:
     from msprobe.dump.errors import DumpError
     from msprobe.graphdump.check import KINDS, Limits, check
     from msprobe.graphdump.datatypes import type_named
@@ -193,14 +193,14 @@ def _findings(args: argparse.Namespace, dump: GraphDump) -> list[Finding]:
         narrow = known.name
     limits = Limits(args.too_large, args.too_small, args.zero_share, args.unchanged, narrow)
     chosen = dump.select_tensors(rank=args.rank, iteration=args.iteration)
-    return list(check(dump, limits, kinds, progress(chosen, len(chosen), "checking")))
+    return check(dump, limits, kinds, progress(chosen, len(chosen), "checking"))
 
 
 def _check(args: argparse.Namespace, dump: GraphDump) -> int:
     from msprobe.cli import graph_output as output
     from msprobe.report.terminal import print_table
 
-    findings = _findings(args, dump)
+    checked = _checked(args, dump)
     rows = [
         {
             "kind": finding.kind,
@@ -214,7 +214,7 @@ def _check(args: argparse.Namespace, dump: GraphDump) -> int:
             "line": f"{finding.operator.line.file}:{finding.operator.line.first}" if finding.operator.line else "",
             "file": output.relative(dump, finding.tensor),
         }
-        for finding in findings
+        for finding in checked.findings
     ]
     if args.json:
         output.print_json(dump, rows)
@@ -223,6 +223,6 @@ def _check(args: argparse.Namespace, dump: GraphDump) -> int:
         print_table(columns, [[row[column] for column in columns] for row in rows])
         print()
     if not args.json:
-        judged = len(dump.select_tensors(rank=args.rank, iteration=args.iteration))
-        print(f"{output.count(len(rows), 'finding')} in {output.count(judged, 'tensor')}")
+        chosen = len(dump.select_tensors(rank=args.rank, iteration=args.iteration))
+        print(f"{output.count(len(rows), 'finding')}; {checked.judged} of {output.count(chosen, 'tensor')} judged")
     return 1 if rows else 0

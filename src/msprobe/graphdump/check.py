@@ -48,6 +48,14 @@ class Finding:
     role: str = ""
 
 
+@dataclass(frozen=True)
+class Checked:
+    """The findings in the order of execution, rank by rank, and of how many tensors they were sought."""
+
+    findings: tuple[Finding, ...]
+    judged: int
+
+
 Execution = tuple[Key, Optional[int]]
 
 
@@ -56,14 +64,17 @@ def check(
     limits: Optional[Limits] = None,
     kinds: Iterable[str] = KINDS,
     tensors: Optional[Iterable[Tensor]] = None,
-) -> Iterator[Finding]:
-    """Findings in the order of execution, rank by rank. `tensors` restricts what is judged."""
-    return _Check(dump, limits or Limits(), frozenset(kinds)).run(dump.tensors if tensors is None else tensors)
+) -> Checked:
+    """Judge the outputs and parameters of floating-point types, or those among `tensors`."""
+    checking = _Check(dump, limits or Limits(), frozenset(kinds))
+    findings = tuple(checking.run(dump.tensors if tensors is None else tensors))
+    return Checked(findings, checking.judged)
 
 
 class _Check:
     def __init__(self, dump: GraphDump, limits: Limits, kinds: frozenset[str]) -> None:
         self.dump, self.limits, self.kinds = dump, limits, kinds
+        self.judged = 0
         self.operators = {operator.key: operator for operator in dump.operators if operator.in_files}
         self.places = {operator.key: place for place, operator in enumerate(dump.execution)}
         self.previous: dict[tuple[Key, str, int], tuple[Tensor, Statistics]] = {}
@@ -95,6 +106,7 @@ class _Check:
         kind = type_named(found.dtype)
         if kind is None or kind.name not in BY_NAME or BY_NAME[kind.name].kind != FLOAT:
             return
+        self.judged += 1
         wanted = self.kinds
         if found.finite is False:
             if "overflow" in wanted:
