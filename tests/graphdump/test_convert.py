@@ -132,17 +132,27 @@ def test_a_tree_keeps_its_shape_and_leaves_other_files_alone(tmp_path):
 @pytest.mark.parametrize(
     "folder", ["0/Net_graph_7/7/3", "20260101/0/Net/7/3", "rank_0/Net/7/3"], ids=["r1.5", "acl", "sync"]
 )
-def test_sync_layout_writes_names_and_directories_of_a_sync_dump(tmp_path, folder):
+@pytest.mark.parametrize("below", [False, True], ids=["whole", "one directory"])
+def test_sync_layout_writes_names_and_directories_of_a_sync_dump(tmp_path, folder, below):
     data, _, _ = conv_file()
     (tmp_path / "dump" / folder).mkdir(parents=True)
     (tmp_path / "dump" / folder / NAME).write_bytes(data)
-    converted(tmp_path / "dump", tmp_path / "out", target="NCHW", sync_names=True)
+    source = tmp_path / "dump" / folder if below else tmp_path / "dump"
+    converted(source, tmp_path / "out", target="NCHW", sync_names=True)
     stem = NAME.replace(".137.", ".137.0.")
     assert names_in(tmp_path / "out") == [
         f"rank_0/Net/7/3/{stem}.input.0.NCHW.Float16.npy",
         f"rank_0/Net/7/3/{stem}.input.1.NCHW.Float16.npy",
         f"rank_0/Net/7/3/{stem}.output.0.ND.Int32.npy",
     ]
+
+
+def test_an_acl_tree_without_iterations_is_iteration_0(tmp_path):
+    data, _, _ = conv_file()
+    (tmp_path / "dump/20260101/1/Model").mkdir(parents=True)
+    (tmp_path / "dump/20260101/1/Model" / NAME).write_bytes(data)
+    converted(tmp_path / "dump", tmp_path / "out", outputs=frozenset({0}), sync_names=True)
+    assert names_in(tmp_path / "out") == [f"rank_1/Model/0/0/{NAME.replace('.137.', '.137.0.')}.output.0.ND.Int32.npy"]
 
 
 def test_names_too_long_for_a_file_are_mapped(tmp_path):

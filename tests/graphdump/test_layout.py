@@ -59,6 +59,20 @@ def test_fractal_nz_comes_back_as_the_matrix_it_was(batch, m, n, n0):
     np.testing.assert_array_equal(convert(stored, "FRACTAL_NZ", "ND", matrix.shape), matrix)
 
 
+def test_fractal_nz_of_an_image_comes_back_in_the_wanted_order():
+    nhwc = numbered(2, 3, 20, 18)
+    stored = samples.lay_out_fractal_nz(nhwc)
+    np.testing.assert_array_equal(convert(stored, "FRACTAL_NZ", "NHWC", nhwc.shape, "NHWC"), nhwc)
+    np.testing.assert_array_equal(convert(stored, "FRACTAL_NZ", "NCHW", nhwc.shape, "NHWC"), nhwc.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(convert(stored, "FRACTAL_NZ", "NCHW", nhwc.shape), nhwc)
+
+
+def test_fractal_nz_of_a_vector_comes_back_as_a_vector():
+    row = numbered(20)
+    stored = samples.lay_out_fractal_nz(row.reshape(1, 20))
+    np.testing.assert_array_equal(convert(stored, "FRACTAL_NZ", "ND", (20,)), row)
+
+
 @pytest.mark.parametrize("source", ["NCHW", "NHWC", "HWCN"])
 @pytest.mark.parametrize("target", ["NCHW", "NHWC", "HWCN"])
 def test_plain_formats_permute_into_each_other(source, target):

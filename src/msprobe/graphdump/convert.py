@@ -24,6 +24,7 @@ from msprobe.dump.tensors import Payload, encode
 from msprobe.graphdump import layout, names
 from msprobe.graphdump.async_file import AsyncFile, AsyncFileError, Slot
 from msprobe.graphdump.datatypes import mindspore_token
+from msprobe.graphdump.directory import place_of
 
 FAILED_LIST = "convert_failed_file_list.txt"
 KINDS = ("npy", "bin", "pt")
@@ -71,7 +72,7 @@ def plan(source: Path, out: Path, sync_names: bool = False) -> list[Job]:
     """The files to convert. A directory is walked; files with another format's suffix are not taken."""
     if source.is_file():
         original = names.read_mapping(source.parent).get(source.name, source.name)
-        return [Job(source, original, out)]
+        return [Job(source, original, out / _place(source.parent, Path(), sync_names))]
     jobs: list[Job] = []
     for folder, folders, files in os.walk(source):
         folders.sort()
@@ -81,13 +82,25 @@ def plan(source: Path, out: Path, sync_names: bool = False) -> list[Job]:
             continue
         mapping = names.read_mapping(here)
         relative = here.relative_to(source)
-        directory = out / (_sync_directory(relative) if sync_names else relative)
+        directory = out / _place(here, relative, sync_names)
         jobs += [
             Job(here / name, mapping.get(name, name), directory)
             for name in taken
             if names.parse_tensor(mapping.get(name, name)) is None
         ]
     return jobs
+
+
+def _place(here: Path, relative: Path, sync_names: bool) -> Path:
+    """Where the files of `here` go: the same place below `out`, or that of a synchronous dump. One may have pointed
+    at one directory of a dump: then what lies above it says which."""
+    if not sync_names:
+        return relative
+    named = _sync_directory(relative.as_posix())
+    found = place_of(os.path.abspath(here)) if named is None else None  # noqa: PTH100 - as in directory.scan
+    if found is not None:
+        named = Path(f"rank_{found.rank}", found.net, str(found.graph), str(found.iteration or 0))
+    return named or relative
 
 
 def convert_all(jobs: Sequence[Job], request: Request, workers: Optional[int] = None) -> Iterator[Outcome]:
@@ -211,14 +224,16 @@ def _save(path: Path, array: npt.NDArray[Any], kind: str) -> None:
         raise
 
 
-_DEVICE_TREE = re.compile(r"(?:.*/)?(?P<rank>\d+)/(?P<net>[^/]+)/(?P<graph>\d+)/(?P<iteration>\d+)")
+_DEVICE_TREE = re.compile(
+    r"(?:.*/)?(?P<rank>\d+)/(?P<net>[^/]*[^/\d][^/]*)(?:/(?P<graph>\d+)(?:/(?P<iteration>\d+))?)?"
+)
 
 
-def _sync_directory(relative: Path) -> Path:
+def _sync_directory(place: str) -> Optional[Path]:
     """Where the graph verbs look for it: `{device}/{net}_graph_{g}/{g}/{iteration}` of old dumps and
-    `{time}/{device}/{model}/{id}/{iteration}` of acl dumps become `rank_{device}/{net}/{g}/{iteration}`."""
-    match = _DEVICE_TREE.fullmatch(relative.as_posix())
+    `{time}/{device}/{model}[/{id}[/{iteration}]]` of acl dumps become `rank_{device}/{net}/{g}/{iteration}`."""
+    match = _DEVICE_TREE.fullmatch(place)
     if match is None:
-        return relative
-    net = re.sub(rf"_graph_{match['graph']}$", "", match["net"])
-    return Path(f"rank_{match['rank']}") / net / match["graph"] / match["iteration"]
+        return None
+    graph, iteration = match["graph"] or "0", match["iteration"] or "0"
+    return Path(f"rank_{match['rank']}") / re.sub(rf"_graph_{graph}$", "", match["net"]) / graph / iteration

@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from msprobe.stats.dtypes import BY_MINDSPORE, BY_NAME
+
 
 @dataclass(frozen=True)
 class DataType:
@@ -82,14 +84,8 @@ FORMATS = {
 
 # Spellings in file names: MindSpore's CPU (Float32), its documents (float16), Ascend's O2 (FLOAT, BF16).
 _SPELLINGS = {"float": "float32", "double": "float64", "bf16": "bfloat16", "int": "int32", "uint": "uint32"}
+_SPELLINGS.update((token.lower(), row.name) for token, row in BY_MINDSPORE.items())
 _BY_NAME = {kind.name: kind for kind in TYPES.values()}
-_MINDSPORE = {
-    "bfloat16": "BFloat16",
-    "uint8": "UInt8",
-    "uint16": "UInt16",
-    "uint32": "UInt32",
-    "uint64": "UInt64",
-}
 
 
 def type_named(token: str) -> Optional[DataType]:
@@ -100,7 +96,8 @@ def type_named(token: str) -> Optional[DataType]:
 
 def mindspore_token(kind: DataType) -> str:
     """The token that MindSpore writes into file names: Float32, Int64, BFloat16."""
-    return _MINDSPORE.get(kind.name, kind.name.capitalize())
+    row = BY_NAME.get(kind.name)
+    return row.mindspore if row and row.mindspore else kind.name.capitalize()
 
 
 def unpack(raw: npt.NDArray[np.uint8], kind: DataType, elements: int) -> npt.NDArray[np.generic]:
