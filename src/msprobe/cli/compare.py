@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 EPILOG = """examples:
   msprobe compare ./target_dump ./golden_dump
-  msprobe compare ./target_dump ./golden_dump --xlsx report.xlsx --csv rows.csv
+  msprobe compare ./target_dump ./golden_dump --html report.html --csv rows.csv
   msprobe compare ./target_dump/step0/rank1 ./golden_dump/step0/rank1 --json rows.jsonl
   msprobe compare -i compare.json -o ./out
 exit code: 0 same, 1 differs, 2 could not compare (everything)"""
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-tp", "--target-path", type=Path, metavar="DUMP", help="same as TARGET")
     parser.add_argument("-gp", "--golden-path", type=Path, metavar="DUMP", help="same as GOLDEN")
     parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="compare.json with npu_path and bench_path")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write an xlsx report there")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write an xlsx and an html report there")
     matching = parser.add_argument_group("matching")
     matching.add_argument("--match", choices=("auto", "exact", "fuzzy"), default="auto", help="default: auto")
     matching.add_argument("--fuzzy", action="store_true", help="same as --match fuzzy: names without call numbers")
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     judging.add_argument("--noise", type=Path, metavar="DUMP", help="a second golden run: its differences are noise")
     reports = parser.add_argument_group("reports")
-    for kind in ("csv", "xlsx", "json"):
+    for kind in ("csv", "xlsx", "html", "json"):
         reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {kind}")
     reports.add_argument("--highlight", action="store_true", help="accepted as before; xlsx is always highlighted")
     reports.add_argument(
@@ -56,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    import gc
+
     from msprobe.cli.framework import check_framework
     from msprobe.compare import compare
     from msprobe.compare.mapping import load_mappings
@@ -63,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.report.comparison_terminal import print_comparison
     from msprobe.report.terminal import progress
 
+    gc.disable()  # everything that is read stays until the report: collecting would only look at it again
     target, golden = _paths(args)
     check_framework(args.framework, open_dump(target).ranks[0])
     comparison = compare(
@@ -86,13 +89,14 @@ def run(args: argparse.Namespace) -> int:
 def _write(args: argparse.Namespace, comparison: Any) -> None:
     from msprobe.dump.errors import DumpError
 
-    xlsx = args.xlsx
+    xlsx, html = args.xlsx, args.html
     if args.output is not None:
         from msprobe.dump.layout import make_directory
 
         make_directory(args.output)
         stem = f"compare_result_{time.strftime('%Y%m%d%H%M%S')}"
         xlsx = xlsx or args.output / f"{stem}.xlsx"
+        html = html or args.output / f"{stem}.html"
     try:
         if args.csv:
             from msprobe.report.csv import write_csv
@@ -102,6 +106,10 @@ def _write(args: argparse.Namespace, comparison: Any) -> None:
             from msprobe.report.jsonl import write_jsonl
 
             write_jsonl(comparison, args.json)
+        if html:
+            from msprobe.report.html import write_html
+
+            write_html(comparison, html)
         if xlsx:
             from msprobe.report.xlsx import write_xlsx
 
@@ -112,7 +120,7 @@ def _write(args: argparse.Namespace, comparison: Any) -> None:
             write_next_config(comparison, args.next_config)
     except OSError as error:
         raise DumpError(f"A report cannot be written: {error}.") from None
-    for path in (args.csv, args.json, xlsx, args.next_config):
+    for path in (args.csv, args.json, html, xlsx, args.next_config):
         if path:
             print(f"Wrote {path}")
 

@@ -14,7 +14,7 @@ from typing import Any, Optional
 from msprobe.compare import distance
 from msprobe.compare.calls import FORWARD, Call, Match
 from msprobe.compare.judge import is_collective, summary_of
-from msprobe.compare.rows import Row, is_tensor
+from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
 from msprobe.compare.source import user_line
 from msprobe.compare.trace import Group, Trace, bad_rows, module_of, value_key
 
@@ -124,6 +124,7 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     """An input that nothing recorded before explains: a call that one run lacks, other wiring, or unseen code."""
     structural = _structural(index, inputs, trace)
     if structural is not None:
+        _shift_blame(index, structural.index, trace)
         return structural
     row = inputs[0]
     ours = _producer(row.target, index, trace, golden=False)
@@ -138,6 +139,14 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         said = f"the target passes what {ours.call.name} gave; the golden run passes something else"
         return _candidate("wiring", index, row, trace, (said,))
     return _candidate("input", index, row, trace)
+
+
+def _shift_blame(index: int, to: int, trace: Trace) -> None:
+    """The call that only one run made introduced it; the one that noticed passed it on."""
+    for row in bad_rows(trace.groups[index][1]):
+        row.role = PROPAGATED
+    for row in trace.groups[to][1]:
+        row.role = INTRODUCED
 
 
 def _golden_name(match: Match) -> str:

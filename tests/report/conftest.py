@@ -1,0 +1,9 @@
+"""The browser and the hand-written dumps beside the tests are modules of their own: make them importable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "compare"))
