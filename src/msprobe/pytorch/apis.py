@@ -29,6 +29,13 @@ _NoTorchFunction = torch._C.DisableTorchFunction
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 # What runs in a backward pass is seen too: recomputation, the backward of the user's own functions.
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+_EXPOSING = frozenset(
+    (
+        torch.Tensor.data.__get__,
+        *(getattr(torch.Tensor, name) for name in ("__array__", "__dlpack__", "data_ptr", "numpy")),
+        *(getattr(torch.Tensor, name) for name in ("storage", "untyped_storage")),
+    )
+)
 _SPELLED = frozenset(getattr(torch.Tensor, method) for method in ARRIVES_AS.values())
 
 
@@ -74,10 +81,21 @@ class Apis(TorchFunctionMode):
             if spelled is not None:
                 api = self._table.operators.get(spelled)
         if api is not None and not self._recorder.closed:
+            if types:
+                with _NoTorchFunction():
+                    return self.record(api, _with_torch_function(func), args, kwargs)
             return self.record(api, func, args, kwargs)
         if func in self._table.untracked:
-            self._texts.forget()
+            self._distrust(func, args)
         return func(*args, **kwargs)
+
+    def _distrust(self, func: Any, args: Any) -> None:
+        """Memory changes, or may be changed from now on, without a version counter moving."""
+        if func in _EXPOSING and args:
+            with _NoTorchFunction():
+                self._texts.expose(args[0])
+        else:
+            self._texts.forget()
 
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs one API and records it. What it returns or raises is the API's own."""
@@ -192,6 +210,38 @@ class Apis(TorchFunctionMode):
         twin = FunctionType(func.__code__, plain, func.__name__, func.__defaults__, func.__closure__)
         twin.__kwdefaults__ = func.__kwdefaults__
         return twin
+
+
+class Watch(Apis):
+    """The mode of level L0, where modules are recorded and calls are not: what it sees is only what
+    makes remembered statistics stale."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._inside = dict.fromkeys(_BACKWARD, self._run_inside)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inside = self._inside.get(func)
+        if inside is not None:
+            return inside(func, args, kwargs or {})
+        if isinstance(func, _OPERATORS):
+            self._lookup[func]
+        if func in self._table.untracked:
+            self._distrust(func, args)
+        return func(*args, **(kwargs or {}))
+
+    def open_opaque(self, api: Api, args: Any) -> Any:
+        return None
+
+
+def _with_torch_function(func: Any) -> Callable[..., Any]:
+    """`func` for arguments with a __torch_function__ of their own: it sees the call, but nothing of what we do."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._EnableTorchFunction():
+            return func(*args, **kwargs)
+
+    return call
 
 
 def _never(*tensors: Any) -> bool:

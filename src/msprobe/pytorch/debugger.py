@@ -54,10 +54,10 @@ class TorchFrontend:
         return None
 
     def probe(self, settings: Settings, writer: RankWriter, selection: Selection) -> TorchProbe:
-        wants_apis = settings.level in ("L1", "mix")
-        if wants_apis and self._table is None:
+        wants_calls = settings.level != "debug"
+        if wants_calls and self._table is None:
             self._table = load_table()
-        table = self._table if wants_apis else None
+        table = self._table if wants_calls else None
         return TorchProbe(settings, writer, selection, table, self._spelling, self.custom)
 
     def facts(self) -> dict[str, Any]:

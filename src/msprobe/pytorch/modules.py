@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 import torch
+from torch.nn.modules import module as module_hooks
 
 from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
@@ -20,6 +21,7 @@ from msprobe.collect.recorder import Recorder
 from .gradients import Gradients, Inputs
 
 _NoTorchFunction = torch._C.DisableTorchFunction
+_SCRIPTED = 0
 _graph_task = torch._C._current_graph_task_id
 
 
@@ -85,14 +87,17 @@ class Modules:
         self._gradients = gradients
         self._models = models
         self._calls = _Calls()
+        self._names: dict[int, str] = {}
+        self._hooks: dict[int, list[Any]] = {}
         self._handles: list[Any] = []
 
     def install(self) -> None:
         for name, module in named_below(self._models):
-            self._handles.append(module.register_forward_pre_hook(self._pre_hook(name), with_kwargs=True))
-            self._handles.append(
-                module.register_forward_hook(self._post_hook(name), with_kwargs=True, always_call=True)
-            )
+            self._names[id(module)] = name
+            if isinstance(module, torch.jit.ScriptModule):
+                self._hook_scripted()
+            else:
+                self._hook(module, name)
             if not self._recorder.selection.backward:
                 continue
             for parameter_name, parameter in module._parameters.items():
@@ -105,9 +110,50 @@ class Modules:
             self._handles.append(self._gradients.watch_parameter(module, name, parameter))
 
     def remove(self) -> None:
-        for handle in self._handles:
+        for handle in (*self._handles, *(handle for handles in self._hooks.values() for handle in handles)):
             handle.remove()
         self._handles.clear()
+        self._hooks.clear()
+
+    def _hook(self, module: Any, name: str) -> None:
+        self._hooks[id(module)] = [
+            module.register_forward_pre_hook(self._pre_hook(name), with_kwargs=True),
+            module.register_forward_hook(self._post_hook(name), with_kwargs=True, always_call=True),
+        ]
+
+    def _hook_scripted(self) -> None:
+        """Scripted modules take no hooks of their own: the global ones, which they answer to, look for them."""
+        if _SCRIPTED in self._hooks:
+            return
+
+        def enter(module: Any, args: Any) -> None:
+            if isinstance(module, torch.jit.ScriptModule) and id(module) in self._names:
+                self._pre_hook(self._names[id(module)])(module, args, {})
+
+        def leave(module: Any, args: Any, output: Any) -> None:
+            if isinstance(module, torch.jit.ScriptModule) and id(module) in self._names:
+                self._post_hook(self._names[id(module)])(module, args, {}, output)
+
+        self._hooks[_SCRIPTED] = [
+            module_hooks.register_module_forward_pre_hook(enter),
+            module_hooks.register_module_forward_hook(leave, always_call=True),
+        ]
+
+    def hide(self, root: Any) -> None:
+        """For one call of `root`, no hook on it or below it: torch leaves a fused path where it sees one."""
+        for module in root.modules():
+            for handle in self._hooks.pop(id(module), ()):
+                handle.remove()
+
+    def show(self, root: Any, output: Any) -> None:
+        """The call is over: the hooks are put back, and the one that its end has not met is called."""
+        for module in root.modules():
+            name = self._names.get(id(module))
+            if name is not None and not isinstance(module, torch.jit.ScriptModule):
+                self._hook(module, name)
+        name = self._names.get(id(root))
+        if name is not None:
+            self._leave(name, root, output)
 
     def _pre_hook(self, title: str) -> Any:
         recorder = self._recorder

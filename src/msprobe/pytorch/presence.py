@@ -21,6 +21,7 @@ from msprobe.collect import notices
 from .api_table import Api
 from .apis import Apis
 from .mode_stack import is_on, put_on, take_off
+from .modules import Modules
 
 _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 
@@ -35,9 +36,9 @@ class _Regions(threading.local):
 class Presence:
     """Global module hooks and the entry to compiled functions, while a step is collected."""
 
-    def __init__(self, mode: Apis, records_modules: bool) -> None:
+    def __init__(self, mode: Apis, modules: Optional[Modules]) -> None:
         self._mode = mode
-        self._records_modules = records_modules
+        self._modules = modules
         self._regions = _Regions()
         self._handles: list[Any] = []
         self._dynamo: Any = None
@@ -83,7 +84,11 @@ class Presence:
                     self._regions.open.append((id(module), "entered", None))
                 elif on and _runs_without_modes(module):
                     take_off(self._mode)
-                    record = None if self._records_modules else self._opaque(module, args)
+                    record = None
+                    if self._modules is None:
+                        record = self._opaque(module, args)
+                    else:
+                        self._modules.hide(module)
                     self._regions.open.append((id(module), "left", record))
         except Exception:
             self._mode.recorder.fault("module hook", traceback.format_exc())
@@ -101,6 +106,8 @@ class Presence:
                     take_off(self._mode)
                 else:
                     put_on(self._mode)
+                    if self._modules is not None:
+                        self._modules.show(module, output)
                     if record is not None:
                         self._mode.close_opaque(record, output)
         except Exception:

@@ -18,7 +18,7 @@ from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 
 from . import accelerators
 from .api_table import ApiTable
-from .apis import Apis
+from .apis import Apis, Watch
 from .custom import CustomApis
 from .gradients import Gradients, tensors_in
 from .modules import Modules
@@ -66,7 +66,8 @@ class TorchProbe:
         self._custom = custom
         self._apis: Optional[Apis] = None
         if table is not None:
-            self._apis = Apis(self.recorder, self._gradients, self._texts, table, spelling)
+            mode = Watch if settings.level == "L0" else Apis
+            self._apis = mode(self.recorder, self._gradients, self._texts, table, spelling)
         self._installed: list[Any] = []
         self._saved: list[Any] = []
 
@@ -113,6 +114,7 @@ class TorchProbe:
         recorder = self.recorder
         try:
             with torch._C.DisableTorchFunction():
+                self._texts.forget()
                 title = f"{name}.{recorder.numbers.take(name)}.debug"
                 path = title if recorder.tensors_path(title, "") else ""
                 recorder.writer.debug(title, recorder.values.value(variable, path))
@@ -133,6 +135,7 @@ class TorchProbe:
                     return
                 try:
                     with torch._C.DisableTorchFunction():
+                        self._texts.forget()
                         path = title if recorder.tensors_path(title, "") else ""
                         recorder.writer.debug(title, recorder.values.value(gradient, path))
                 except Exception:
@@ -144,12 +147,15 @@ class TorchProbe:
 
     def _put_in(self, models: Sequence[Any]) -> None:
         parts: list[Any] = []
+        modules = None
         if self._level in ("L0", "mix"):
-            parts.append(Modules(self.recorder, self._gradients, models))
+            modules = Modules(self.recorder, self._gradients, models)
+            parts.append(modules)
         if self._apis is not None:
+            parts.append(Presence(self._apis, modules))
+        if self._apis is not None and self._level != "L0":
             self._spelling.install()
             self._custom.attach(self._apis)
-            parts.append(Presence(self._apis, self._level == "mix"))
         for part in parts:
             part.install()
         self._parts = parts

@@ -2,7 +2,8 @@
 
 A tensor is measured at most once while it does not change: its text is remembered by identity,
 version, memory and requires_grad, and the tensor itself is held weakly. What changes memory without
-moving the version counter (collectives, fused optimizers, `.data`, numpy aliases) must call `forget`.
+moving the version counter (collectives, fused optimizers) must call `forget`; what hands out a way to
+do so later (`.data`, `data_ptr()`) must call `expose`. Memory shared with numpy is never trusted.
 Plain CPU tensors are read where they are, by no operator of torch; everything else goes through
 `unusual`.
 """
@@ -53,12 +54,23 @@ class TensorTexts:
         self._files = files
         self._device_statistics = device_statistics
         self._known: dict[int, tuple[Any, int, int, bool, str, str, list[str]]] = {}
+        self._exposed: set[int] = set()
         self._heads: dict[tuple[Any, Any], str] = {}
         self._check = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
 
     def forget(self) -> None:
         """Memory may have changed behind the version counters: measure everything again."""
         self._known.clear()
+
+    def expose(self, tensor: Any) -> None:
+        """From now on this memory may change behind the version counters: it is measured each time."""
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except RuntimeError:  # it has no memory of its own
+            address = 0
+        if address not in self._exposed:
+            self._exposed.add(address)
+            self._known.clear()
 
     def tensor_text(self, tensor: Any, path: str) -> str:
         try:
@@ -85,7 +97,9 @@ class TensorTexts:
                 return self._fresh(tensor, path)
             body, digest = found
             saved = []
-            self._known[key] = (ref(tensor), version, pointer, grad, body, digest, saved)
+            storage = tensor.untyped_storage()  # one that numpy knows of cannot be resized
+            if storage.resizable() and not (self._exposed and storage.data_ptr() in self._exposed):
+                self._known[key] = (ref(tensor), version, pointer, grad, body, digest, saved)
         if path and self._files is not None:
             return f"{body}{_FLAGS[grad]}, {self._file(tensor, path, saved)}{digest}}}"
         return f"{body}{_FLAGS[grad]}{digest}}}"
@@ -108,10 +122,10 @@ class TensorTexts:
             return None
         if dtype in _COMPLEX and tensor.is_conj():
             return None
-        shape = tensor.shape
-        if not pointer and 0 not in shape:
-            return None
         try:
+            shape = tensor.shape
+            if not pointer and 0 not in shape:
+                return None
             numbers, digest, _ = render(pointer, code, shape, tensor.stride(), self._want)
         except (RuntimeError, ValueError):
             return None

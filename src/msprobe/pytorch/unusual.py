@@ -52,8 +52,7 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
     if tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return None, ', "unreadable": "it has no data"'
     if tensor.is_nested:
-        values = tensor.values() if tensor.layout is torch.jagged else tensor._nested_get_values()
-        return _host(values), ', "layout": "nested"'
+        return _host(torch.cat([part.flatten() for part in tensor.unbind()])), ', "layout": "nested"'
     if tensor.layout is torch.sparse_coo:
         return _host(tensor._values()), f', "layout": "{tensor.layout}", "nnz": {tensor._nnz()}'
     if tensor.layout in _COMPRESSED:
@@ -73,7 +72,7 @@ def _host(values: Any) -> Any:
 def shape_of(tensor: Any) -> str:
     try:
         return str([int(size) for size in tensor.shape])
-    except (RuntimeError, TypeError):  # a nested tensor has no single shape; a symbolic one no number
+    except (RuntimeError, TypeError, AttributeError):  # a nested tensor has no single shape; a symbolic one no number
         return "null"
 
 

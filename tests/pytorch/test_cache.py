@@ -1,0 +1,122 @@
+"""Remembered statistics are never stale: what changes memory without moving the version counter is met."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+import torch
+from collecting import assert_same, collecting
+from torch import nn
+
+
+def by_numpy(x):
+    alias = x.numpy()
+    return lambda: alias.__setitem__(slice(None), 7)
+
+
+def by_dlpack(x):
+    alias = torch.from_dlpack(x)
+    return lambda: alias.fill_(7)
+
+
+def by_data(x):
+    return lambda: x.data.fill_(7)
+
+
+def by_kept_data(x):
+    alias = x.data
+    return lambda: alias.fill_(7)
+
+
+def by_assigned_data(x):
+    return lambda: setattr(x, "data", torch.full((3,), 7.0))
+
+
+def by_pointer(x):
+    pointer = x.data_ptr()
+    return lambda: ctypes.memmove(pointer, np.full(3, 7, np.float32).ctypes.data, 12)
+
+
+def by_storage(x):
+    storage = x.untyped_storage()
+    return lambda: storage.copy_(torch.full((3,), 7.0).untyped_storage())
+
+
+def by_set(x):
+    return lambda: x.set_(torch.full((3,), 7.0))
+
+
+def by_view(x):
+    alias = x.view(3, 1)[:]
+    return lambda: alias.fill_(7)
+
+
+def by_foreach(x):
+    return lambda: torch._foreach_add_([x], 7.0)
+
+
+def by_out(x):
+    return lambda: torch.full((3,), 7.0, out=x)
+
+
+WAYS = [by_numpy, by_dlpack, by_data, by_kept_data, by_assigned_data, by_pointer, by_storage, by_set, by_view,
+        by_foreach, by_out]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["L1", "mix", "L0"])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_write_behind_the_counter_is_seen(tmp_path, way, level):
+    x = torch.zeros(3)
+    model = nn.Sequential(nn.Tanh())
+    with collecting(tmp_path, model, level=level) as dump:
+        write = way(x)
+        model(x)
+        write()
+        model(x)
+    name = "Torch.tanh.{}.forward" if level == "L1" else "Module.0.Tanh.forward.{}"
+    assert_same(dump[name.format(0)]["input_args"][0], torch.zeros(3))
+    assert_same(dump[name.format(1)]["input_args"][0], torch.full((3,), 7.0))
+
+
+@pytest.mark.parametrize("level", ["L1", "mix", "L0"])
+def test_memory_shared_with_numpy_before_start_is_not_trusted(tmp_path, level):
+    array = np.zeros(3, np.float32)
+    x = torch.from_numpy(array)
+    model = nn.Sequential(nn.Tanh())
+    with collecting(tmp_path, model, level=level) as dump:
+        model(x)
+        array[:] = 7
+        model(x)
+    name = "Torch.tanh.1.forward" if level == "L1" else "Module.0.Tanh.forward.1"
+    assert_same(dump[name]["input_args"][0], torch.full((3,), 7.0))
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+@pytest.mark.parametrize("kind", ["fused", "foreach", "for-loop"])
+def test_weights_after_an_optimizer_step_are_the_new_ones(tmp_path, level, kind):
+    model = nn.Sequential(nn.Linear(3, 3))
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=0.5, fused=kind == "fused", foreach=kind == "foreach" if kind != "fused" else None
+    )
+    weights = []
+    with collecting(tmp_path, model, level=level) as dump:
+        for _ in range(3):
+            weights.append(model[0].weight.detach().clone())
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+    for number, weight in enumerate(weights):
+        if level != "L1":
+            assert_same(dump[f"Module.0.Linear.forward.{number}"]["parameters"]["weight"], weight)
+        if level != "L0":
+            assert_same(dump[f"Functional.linear.{number}.forward"]["input_args"][1], weight)
+
+
+def test_a_tensor_that_died_lends_its_statistics_to_no_other(tmp_path):
+    with collecting(tmp_path) as dump:
+        for number in range(200):
+            torch.relu(torch.full((2,), float(number)))
+    for number in range(200):
+        assert dump[f"Torch.relu.{number}.forward"]["input_args"][0]["Max"] == number
