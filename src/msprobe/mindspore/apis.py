@@ -90,6 +90,8 @@ class Apis:
                 selection.leave(name)
             if inputs is not None:
                 self._gradients.watch(name, list(parents), inputs, output)
+                if not parents:
+                    self._gradients.forget_graph()
         except Exception:
             recorder.fault(name, traceback.format_exc())
         return output

@@ -77,26 +77,35 @@ class _Call:
 class Cells:
     """Installs the hooks on the models of one step and takes them off again."""
 
-    def __init__(self, recorder: Recorder, gradients: Gradients, models: Sequence[Any]) -> None:
+    def __init__(self, recorder: Recorder, gradients: Gradients, cells: Sequence[Named]) -> None:
         self._recorder = recorder
         self._gradients = gradients
-        self._cells = list(named_below(models))
+        self._cells = cells
         self._hooks = [(named.cell, self._pre_hook(named), self._post_hook(named.title)) for named in self._cells]
         self._open: list[_Call] = []
         self._latest: dict[str, str] = {}
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
+        self.put_hooks()
+        if self._recorder.selection.backward and AVAILABLE:
+            self._watch_parameters()
+
+    def remove(self) -> None:
+        self.remove_hooks()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def put_hooks(self) -> None:
         for cell, enter, leave in self._hooks:
             cell._forward_pre_hook[_KEY] = enter
             cell._forward_pre_hook_with_kwargs[_KEY] = True
             cell._forward_hook[_KEY] = leave
             cell._forward_hook_with_kwargs[_KEY] = True
             cell._forward_hook_always_called[_KEY] = True
-        if self._recorder.selection.backward and AVAILABLE:
-            self._watch_parameters()
 
-    def remove(self) -> None:
+    def remove_hooks(self) -> None:
         for cell, _, _ in self._hooks:
             for table in (
                 cell._forward_pre_hook,
@@ -106,9 +115,6 @@ class Cells:
                 cell._forward_hook_always_called,
             ):
                 table.pop(_KEY, None)
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
 
     def _watch_parameters(self) -> None:
         selection = self._recorder.selection
@@ -184,6 +190,8 @@ class Cells:
             recorder.selection.leave(call.name)
         if call.inputs is not None and output is not None and not failed:
             self._gradients.watch(call.name, call.parents, call.inputs, output)
+        if not recorder.parents:
+            self._gradients.forget_graph()
 
     def _with_parameters(self, name: str, cell: Any, extra: str) -> str:
         recorder = self._recorder

@@ -19,7 +19,7 @@ from msprobe.dump.writer import RankWriter
 from . import header
 from .api_table import load_table
 from .apis import Api
-from .cells import Models, is_compiled
+from .cells import Models, is_compiled, named_below
 from .probe import MindSporeProbe
 from .sites import Sites
 
@@ -53,7 +53,7 @@ class MindSporeFrontend:
         """`pynative` where some Cell is compiled: its inside belongs into `graph`, beside it."""
         if settings.level not in ("L0", "mix"):
             return None
-        if not any(is_compiled(cell) for model in models for _, cell in model.cells_and_names()):
+        if not any(is_compiled(each.cell) for each in named_below(models)):
             return None
         notices.warn_once(
             "the model has Cells whose construct is under mindspore.jit: they are recorded whole, in pynative/. What "

@@ -21,15 +21,17 @@ from mindspore._c_expression import BackwardNodePy, TensorPy
 
 from msprobe.collect.names import backward_of
 from msprobe.collect.recorder import Recorder
+from msprobe.stats import dtypes
 
 from .executor import backward_pass, when_backward_ends
-from .tensors import Array, TensorTexts, copied, dtypes, has_values
+from .tensors import Array, TensorTexts, copied, has_values
 
 AVAILABLE = hasattr(BackwardNodePy, "register_prehook") and hasattr(TensorPy, "_grad_node")
 _LEAF = 2**64 - 1  # the sequence number of an input or a parameter
 _register_hook = TensorPy.register_hook
 _remove_hook = TensorPy.remove_hook
 Key = tuple[int, int]
+Edge = tuple[int, int, int, int, Any]  # slot, the other node's identity, its output, its sequence number, itself
 
 
 def tensors_in(value: Any, found: list[Any], depth: int = 8) -> list[Any]:
@@ -116,6 +118,7 @@ class Gradients:
         self._pending: dict[int, dict[int, _Backward]] = {}
         self._parameters: dict[str, dict[str, str]] = {}
         self._changed: dict[str, None] = {}
+        self._seen: dict[int, list[Edge]] = {}
         self.latest = -1
         self.repeated = 0
         self.without_node: set[str] = set()
@@ -155,7 +158,7 @@ class Gradients:
         if not recorder.selection.everything and not recorder.selection.may_want(backward, above):
             return
         record = _Backward(backward, above, len(outputs), inputs.count)
-        exits = _walk(entries.values(), inputs) if inputs.edges else []
+        exits = self._walk(entries.values(), inputs) if inputs.edges else []
         _assign(record, exits)
         nodes: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
         for node, slot, positions in exits:
@@ -172,6 +175,10 @@ class Gradients:
         for node, leading in nodes.values():
             record.waiting += 1
             node.register_hook(self._outgoing_hook(record, leading))
+
+    def forget_graph(self) -> None:
+        """The outermost call has returned: the graph is the framework's alone again."""
+        self._seen.clear()
 
     def watch_parameter(self, cell: str, name: str, parameter: Any) -> Callable[[], None]:
         """Keeps a parameter's gradient for `{cell}.parameters_grad`. Returns what takes the hook off."""
@@ -292,6 +299,32 @@ class Gradients:
             self._pending[number].pop(id(record), None)
             self._write(record)
 
+    # The graph.
+
+    def _walk(self, entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[int]]]:
+        """The edges from a call's part of the graph to its inputs: (node, slot of its edge, positions of the input).
+
+        Cells are nested, so a node is met once a Cell around it: what it leads to is read from MindSpore once, and
+        forgotten with the outermost Cell.
+        """
+        edges, first = inputs.edges, inputs.first
+        exits: list[tuple[Any, int, list[int]]] = []
+        queue = [(node._unique_id(), node) for node in entries]
+        reached = {key for key, _ in queue}
+        while queue:
+            above, node = queue.pop()
+            leads = self._seen.get(above)
+            if leads is None:
+                leads = self._seen[above] = _leads(node)
+            for slot, key, number, sequence, below in leads:
+                positions = edges.get((key, number))
+                if positions is not None:
+                    exits.append((node, slot, positions))
+                elif key not in reached and first <= sequence != _LEAF:
+                    reached.add(key)
+                    queue.append((key, below))
+        return exits
+
     # The ends: of a record, of a backward pass.
 
     def _pass(self) -> int:
@@ -343,25 +376,12 @@ def _added(held: tuple[Array, dtypes.Dtype], grad: Any) -> tuple[Array, dtypes.D
     return np.add(array, copied(grad)[0], out=array), row
 
 
-def _walk(entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[int]]]:
-    """The edges from the call's part of the graph to its inputs: (node, slot of its edge, positions of the input)."""
-    edges, first = inputs.edges, inputs.first
-    exits: list[tuple[Any, int, list[int]]] = []
-    queue = list(entries)
-    seen = {node._unique_id() for node in queue}
-    while queue:
-        node = queue.pop()
-        for slot, (below, number) in enumerate(node.next_functions):
-            if below is None:
-                continue
-            key = below._unique_id()
-            positions = edges.get((key, number))
-            if positions is not None:
-                exits.append((node, slot, positions))
-            elif key not in seen and first <= below._sequence_nr() != _LEAF:
-                seen.add(key)
-                queue.append(below)
-    return exits
+def _leads(node: Any) -> list[Edge]:
+    return [
+        (slot, below._unique_id(), number, below._sequence_nr(), below)
+        for slot, (below, number) in enumerate(node.next_functions)
+        if below is not None
+    ]
 
 
 def _assign(record: _Backward, exits: list[tuple[Any, int, list[int]]]) -> None:

@@ -58,7 +58,6 @@ class MindSporeProbe:
         self._apis = Apis(self.recorder, self._gradients) if sites is not None else None
         self._jit = JitRegions(self._apis, self._suspend, self._resume)
         self._models: Sequence[Any] = ()
-        self._owners: list[Any] = []
         self._hooks: list[int] = []
         self._cells: Optional[Cells] = None
         self._tokens: Optional[TokenRange] = None
@@ -144,27 +143,33 @@ class MindSporeProbe:
     def _put_in(self) -> None:
         if self._level == "debug":
             return
+        named = list(named_below(self._models))
         if self._level in ("L0", "mix"):
-            self._cells = Cells(self.recorder, self._gradients, self._models)
-        self._owners = [*self._models, *(named.cell for named in named_below(self._models))]
-        self._jit.install()
-        self._resume()
-
-    def _take_out(self) -> None:
-        self._suspend()
-        self._jit.remove()
-        self._cells = None
-
-    def _resume(self) -> None:
-        if self._cells is not None:
+            self._cells = Cells(self.recorder, self._gradients, named)
             self._cells.install()
         if self._sites is not None and self._apis is not None:
-            self._sites.put_in(self._apis, self._owners)
+            self._sites.put_in(self._apis, [*self._models, *(each.cell for each in named)])
             self._custom.attach(self._apis)
+        self._jit.install()
 
-    def _suspend(self) -> None:
+    def _take_out(self) -> None:
+        self._jit.remove()
         if self._cells is not None:
             self._cells.remove()
+            self._cells = None
         if self._sites is not None:
             self._custom.detach()
             self._sites.take_out()
+
+    def _suspend(self) -> None:
+        """Out while a compiled region runs, but for what user-registered functions have become."""
+        if self._cells is not None:
+            self._cells.remove_hooks()
+        if self._sites is not None:
+            self._sites.suspend()
+
+    def _resume(self) -> None:
+        if self._cells is not None:
+            self._cells.put_hooks()
+        if self._sites is not None:
+            self._sites.resume()

@@ -25,6 +25,16 @@ _NOT_USERS = ("mindspore", "msprobe", "numpy", "torch", "sys", "builtins")
 # Primitives that compute nothing.
 _METADATA = frozenset({"Shape", "TensorShape", "DType", "Rank", "Size"})
 _ABSENT = object()
+Site = tuple[Any, str, Any, Any]  # a holder, a name in it, what stands there while collecting, what stood there before
+
+
+class _User:
+    """A module that may have bound listed functions to names of its own; read again only when it has grown."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.names = vars(module)
+        self.length = -1
+        self.sites: list[Site] = []
 
 
 class Sites:
@@ -32,11 +42,11 @@ class Sites:
 
     def __init__(self, table: Sequence[Listed]) -> None:
         self._apis: Optional[Apis] = None
-        self._fixed: list[tuple[Any, str, Any, Any]] = []
+        self._fixed: list[Site] = []
         self._by_function: dict[int, Any] = {}
-        self._searched: dict[str, tuple[int, int]] = {}
-        self._bound: dict[str, list[tuple[ModuleType, str, Any, Any]]] = {}
-        self._in: list[tuple[Any, str, Any]] = []
+        self._users: list[_User] = []
+        self._modules = 0
+        self._in: list[Site] = []
         self._primitives: dict[int, Api] = {}
         for listed in table:
             replacement = self._replacement(listed.api, listed.function)
@@ -45,37 +55,34 @@ class Sites:
             if isinstance(listed.holder, ModuleType):
                 self._by_function.setdefault(id(listed.function), replacement)
 
-    @property
-    def installed(self) -> bool:
-        return bool(self._in)
-
     def put_in(self, apis: Apis, cells: Sequence[Any]) -> None:
         """From here on calls go through `apis`; `cells` are those whose attributes and Primitives count."""
         self._apis = apis
-        for holder, name, replacement, before in self._fixed:
-            self._set(holder, name, replacement, before)
-        for holder, name, replacement, before in self._elsewhere():
-            self._set(holder, name, replacement, before)
-        self._put_into(cells)
+        self._in = [*self._fixed, *self._elsewhere(), *self._of_cells(cells)]
+        self.resume()
 
     def take_out(self) -> None:
-        for holder, name, before in reversed(self._in):
+        self.suspend()
+        self._in = []
+        self._primitives = {}
+        self._apis = None
+
+    def resume(self) -> None:
+        for holder, name, replacement, _ in self._in:
+            if isinstance(holder, dict):
+                holder[name] = replacement
+            else:
+                setattr(holder, name, replacement)
+
+    def suspend(self) -> None:
+        """Everything is as without us, until `resume`."""
+        for holder, name, _, before in self._in:
             if before is _ABSENT:
                 delattr(holder, name)
             elif isinstance(holder, dict):
                 holder[name] = before
             else:
                 setattr(holder, name, before)
-        self._in.clear()
-        self._primitives = {}
-        self._apis = None
-
-    def _set(self, holder: Any, name: str, replacement: Any, before: Any) -> None:
-        if isinstance(holder, dict):
-            holder[name] = replacement
-        else:
-            setattr(holder, name, replacement)
-        self._in.append((holder, name, before))
 
     def _replacement(self, api: Api, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
@@ -87,30 +94,30 @@ class Sites:
 
     # Names that other modules have bound to a listed function.
 
-    def _elsewhere(self) -> Iterator[tuple[ModuleType, str, Any, Any]]:
-        for title, module in list(sys.modules.items()):
-            root = title.partition(".")[0]
-            if (root in _NOT_USERS and not title.startswith(_USERS)) or not isinstance(module, ModuleType):
-                continue
-            mark = id(module), len(vars(module))
-            if self._searched.get(title) != mark:  # a module that gained no name since is not read again
-                self._searched[title] = mark
-                self._bound[title] = self._bindings(module)
-            for holder, name, replacement, function in self._bound[title]:
-                if vars(holder).get(name) is function:
-                    yield holder, name, replacement, function
+    def _elsewhere(self) -> Iterator[Site]:
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            self._users = [_User(module) for title, module in list(sys.modules.items()) if _is_user(title, module)]
+        for user in self._users:
+            if len(user.names) != user.length:
+                user.length = len(user.names)
+                user.sites = [site for site in map(self._site(user.names), list(user.names.items())) if site]
+            for site in user.sites:
+                if user.names.get(site[1]) is site[3]:
+                    yield site
 
-    def _bindings(self, module: ModuleType) -> list[tuple[ModuleType, str, Any, Any]]:
-        found = []
-        for name, value in list(vars(module).items()):
-            replacement = self._by_function.get(id(value))
-            if replacement is not None:
-                found.append((module, name, replacement, value))
-        return found
+    def _site(self, holder: dict[str, Any]) -> Callable[[tuple[str, Any]], Optional[Site]]:
+        known = self._by_function
+
+        def of(item: tuple[str, Any]) -> Optional[Site]:
+            replacement = known.get(id(item[1]))
+            return None if replacement is None else (holder, item[0], replacement, item[1])
+
+        return of
 
     # What the Cells of the model hold.
 
-    def _put_into(self, cells: Sequence[Any]) -> None:
+    def _of_cells(self, cells: Sequence[Any]) -> Iterator[Site]:
         classes: dict[type, None] = {}
         for cell in cells:
             for name, primitive in cell._primitives.items():
@@ -119,16 +126,12 @@ class Sites:
                     title = f"Primitive.{name}.{kind.__name__}"
                     self._primitives.setdefault(id(primitive), Api(title, kind.__name__))
                     classes[kind] = None
-            attributes = vars(cell)
-            for name, value in list(attributes.items()):
-                replacement = self._by_function.get(id(value))
-                if replacement is not None:
-                    self._set(attributes, name, replacement, value)
+            yield from filter(None, map(self._site(vars(cell)), list(vars(cell).items())))
         for kind in classes:
-            self._set(kind, "__call__", self._primitive_call(kind), vars(kind).get("__call__", _ABSENT))
+            yield kind, "__call__", self._primitive_call(kind), vars(kind).get("__call__", _ABSENT)
 
     def _primitive_call(self, kind: type) -> Any:
-        original: Any = kind.__call__  # type: ignore[operator]
+        original: Any = kind.__call__
         known = self._primitives
 
         @functools.wraps(original)
@@ -140,3 +143,8 @@ class Sites:
             return apis.call(api, functools.partial(original, primitive), args, kwargs)
 
         return recorded
+
+
+def _is_user(title: str, module: Any) -> bool:
+    root = title.partition(".")[0]
+    return isinstance(module, ModuleType) and (root not in _NOT_USERS or title.startswith(_USERS))

@@ -156,7 +156,7 @@ def _strided(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: t
     """A view of foreign memory; whoever uses it copies at once."""
     size = row.itemsize
     extent = size + sum((length - 1) * step * size for length, step in zip(shape, strides))
-    memory = (c_char * extent).from_address(pointer)
+    memory: Any = (c_char * extent).from_address(pointer)
     return np.ndarray(shape, f"V{size}", memory, strides=tuple(step * size for step in strides))
 
 

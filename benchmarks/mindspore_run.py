@@ -1,0 +1,73 @@
+"""What the tool costs a MindSpore training step, beside the bare step: CPU times, in lockstep.
+
+python benchmarks/mindspore_run.py                          every case, some minutes
+python benchmarks/mindspore_run.py --only L1/statistics     one case; may be repeated
+
+The peer is not beside it: its statistics need kernels that exist on Ascend only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import lockstep
+import tables
+from lockstep import Case, Variant, measure
+
+LAYERS = 2
+CASES = [Case(level, mode, LAYERS) for mode in ("statistics", "md5", "tensor") for level in ("L0", "L1", "mix")]
+CASES.append(Case(layers=LAYERS, idle=True))
+# CPU-time ratios that this project set itself as upper limits.
+AIMS = {
+    "L0/statistics": 1.3,
+    "L1/statistics": 2.2,
+    "mix/statistics": 2.5,
+    "L0/tensor": 1.5,
+    "L1/tensor": 3.0,
+    "mix/tensor": 3.3,
+    "idle": 1.0,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=[case.name for case in CASES])
+    parser.add_argument("--rounds", type=int, default=15, help="counted rounds a case (15)")
+    args = parser.parse_args()
+    lockstep.STEP = Path(__file__).with_name("mindspore_step.py")
+    variants = [Variant(name, role, sys.executable) for name, role in (("bare", "bare"), ("ours", "ours"))]
+    again = Variant("bare again", "bare", sys.executable)
+    wrong = []
+    print(tables.machine(), flush=True)
+    print("| case | bare ms | ours | range | records | tensors | bare again | aim |\n|---|---|---|---|---|---|---|---|")
+    for case in CASES:
+        if args.only and case.name not in args.only:
+            continue
+        accounts = measure(case, [*variants, again], args.rounds, threads=2, warmup=3)
+        bare, ours = accounts["bare"], accounts["ours"]
+        if bare.error or ours.error:
+            wrong.append(f"{case.name}: {bare.error or ours.error}")
+            continue
+        if ours.losses != bare.losses:
+            wrong.append(f"{case.name}: the tool changed the training: its losses differ from the bare run's")
+        ratios = ours.ratios(bare)
+        cells = [
+            case.name,
+            f"{1000 * (bare.median_cpu() or 0):.1f}",
+            f"**{ours.ratio(bare):.2f}**",
+            f"{min(ratios):.2f}-{max(ratios):.2f}",
+            str(len(ours.report["names"])),
+            str(ours.report["tensors"]),
+            f"{accounts['bare again'].ratio(bare):.2f}",
+            str(AIMS.get(case.name, "-")),
+        ]
+        print(f"| {' | '.join(cells)} |", flush=True)
+    for each in wrong:
+        print(each, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
