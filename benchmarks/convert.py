@@ -50,7 +50,7 @@ def cpu_of_cp(source: Path, target: Path) -> float:
 
 
 def cpu_of_convert(source: Path, out: Path) -> float:
-    (job,) = plan(source, out)
+    (job,), _ = plan(source, out)
     started = time.process_time()
     outcome = convert_file(job, Request(target="NCHW"))
     spent = time.process_time() - started
@@ -69,9 +69,7 @@ def best(rounds: int, measure: Callable[[], float], clean: Callable[[], None]) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

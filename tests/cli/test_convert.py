@@ -34,12 +34,10 @@ def test_a_clean_run_returns_0_and_says_what_was_written(tmp_path, capsys):
     (tmp_path / NAME).write_bytes(sample())
     assert run("-d", tmp_path / NAME, "-out", tmp_path / "out", "-f", "NHWC") == 0
     captured = capsys.readouterr()
-    assert captured.out == "1 files: 1 tensors written, 0 files failed\n"
+    assert captured.out == "1 file: 1 tensor written, 0 files failed\n"
     assert captured.err == ""
     loaded = np.load(tmp_path / "out" / f"{NAME}.output.0.1x3x4x2.npy")
-    np.testing.assert_array_equal(
-        loaded, np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4).transpose(0, 2, 3, 1)
-    )
+    np.testing.assert_array_equal(loaded, np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4).transpose(0, 2, 3, 1))
 
 
 def test_some_failures_return_1_and_are_listed_with_their_reasons(tmp_path, capsys):
@@ -52,13 +50,22 @@ def test_some_failures_return_1_and_are_listed_with_their_reasons(tmp_path, caps
     reason = "output.0: 96 bytes are declared, only 95 are left: cut short?"
     assert (out / "convert_failed_file_list.txt").read_text() == f"{broken}\t{reason}\n"
     captured = capsys.readouterr()
-    assert captured.out == "2 files: 1 tensors written, 1 files failed\n"
+    assert captured.out == "2 files: 1 tensor written, 1 file failed\n"
     assert captured.err == (
         f"  {broken.name}: {reason}\nthe failed files are listed in {out / 'convert_failed_file_list.txt'}\n"
     )
     broken.unlink()
     assert run("-d", source, "-out", out) == 0
     assert not (out / "convert_failed_file_list.txt").exists()
+
+
+def test_other_files_are_counted(tmp_path, capsys):
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / NAME).write_bytes(sample())
+    (tmp_path / "dump" / "statistic.csv").write_text("")
+    (tmp_path / "dump" / f"{NAME}.input.0.ND.BF16").write_bytes(b"12")
+    assert run("-d", tmp_path / "dump", "-out", tmp_path / "out") == 0
+    assert capsys.readouterr().out == "1 file: 1 tensor written, 0 files failed, 2 other files left alone\n"
 
 
 def test_json_has_every_file(tmp_path, capsys):
@@ -121,8 +128,5 @@ def test_a_shape_is_read_in_any_usual_spelling(tmp_path, shape):
 def test_nothing_is_world_readable(tmp_path):
     (tmp_path / NAME).write_bytes(sample()[:-1])
     run("-d", tmp_path / NAME, "-out", tmp_path / "out")
-    modes = {
-        path.name: path.stat().st_mode & 0o777
-        for path in [tmp_path / "out", *Path(tmp_path / "out").iterdir()]
-    }
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [tmp_path / "out", *Path(tmp_path / "out").iterdir()]}
     assert modes == {"out": 0o750, "convert_failed_file_list.txt": 0o640}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -217,6 +218,21 @@ def test_json_of_find_has_what_the_text_has(capsys):
     assert np.isinf(np.load(dump / output["file"])).all()
 
 
+def test_ranks_are_kept_apart(tmp_path, capsys):
+    shutil.copytree(real_dumps.faulty() / "rank_0", tmp_path / "rank_0")
+    shutil.copytree(real_dumps.faulty() / "rank_0", tmp_path / "rank_1")
+    _, text = run(capsys, "find", tmp_path, "self.later(burst", "--iteration", 0, "--json")
+    found = json.loads(text)["result"]
+    assert [(row["rank"], {tensor["file"].split("/")[0] for tensor in row["tensors"]}) for row in found] == [
+        (0, {"rank_0"}),
+        (1, {"rank_1"}),
+    ]
+    _, text = run(capsys, "check", tmp_path, "--rank", 1, "--only", "overflow", "--json")
+    assert {row["rank"] for row in json.loads(text)["result"]} == {1}
+    _, text = run(capsys, "order", tmp_path, "--json")
+    assert [row["rank"] for row in json.loads(text)["result"]] == [0] * 10 + [1] * 10
+
+
 def test_the_alexnet_sample_answers_the_documents_question_in_one_command(capsys):
     dump = real_dumps.alexnet()
     code, text = run(capsys, "find", dump, "x = self.conv3(x)", "--json")
@@ -270,9 +286,50 @@ def test_a_dump_without_graphs_says_so(tmp_path, capsys):
     )
 
 
+def small_dump(tmp_path: Path) -> Path:
+    place = tmp_path / "rank_0" / "Net" / "0" / "0"
+    place.mkdir(parents=True)
+    np.save(place / "Add.Default_Add-op0.0.0.100.output.0.DefaultFormat.Float32.npy", np.float32([1, 2]))
+    return place
+
+
+def test_a_file_that_cannot_be_read_is_told_and_the_rest_shown(tmp_path, capsys):
+    place = small_dump(tmp_path)
+    broken = place / "Sub.Default_Sub-op0.0.0.100.output.0.DefaultFormat.Float32.npy"
+    broken.write_bytes(b"not an array")
+    for arguments, code in ((["check", str(tmp_path)], 1), (["op", str(tmp_path), "Default"], 0)):
+        assert main(["graph", *arguments]) == code
+        captured = capsys.readouterr()
+        assert captured.err == f"msprobe graph: {broken} is not an .npy file: it does not begin as one.\n"
+    assert "Add  Default_Add-op0" in captured.out
+    assert "Sub  Default_Sub-op0" in captured.out
+    main(["graph", "check", str(tmp_path)])
+    assert capsys.readouterr().out.startswith("0 findings; 1 of 2 tensors judged\n")
+
+
+def test_op_shows_the_values_an_operator_was_made_with(tmp_path, capsys):
+    (small_dump(tmp_path) / "Add.Default_Add-op0.json").write_text('{"transpose_a": "False"}')
+    code, text = run(capsys, "op", tmp_path, "Add")
+    assert code == 0
+    assert "\n  transpose_a: False\n" in text
+
+
+def test_op_takes_the_expressions_of_data_dump_json(capsys):
+    code, text = run(capsys, "op", real_dumps.faulty(), r"name-regex(Default/(TopK|Square)-op\d)", "--json")
+    assert code == 0
+    assert [row["type"] for row in json.loads(text)["result"]] == ["Square", "TopK"]
+
+
 @pytest.mark.parametrize(
     ("values", "bars"),
-    [([1, 2, 3], "▁▅█"), ([5, 5], "▁▁"), ([1, None, float("inf"), 8], "▁ !█"), ([float("nan")], "!"), ([], "")],
+    [
+        ([1, 2, 3], "▁▅█"),
+        ([5, 5], "▁▁"),
+        ([1, None, float("inf"), 8], "▁ !█"),
+        ([float("nan")], "!"),
+        ([-1e308, 1e308], "▁█"),
+        ([], ""),
+    ],
 )
 def test_sparklines(values, bars):
     assert sparkline(values) == bars

@@ -11,7 +11,7 @@ from pathlib import Path
 
 NETS = Path(__file__).with_name("nets")
 ALEXNET = Path(__file__).parents[2] / "examples" / "alexnet" / "train_alexnet.py"
-_kept = tempfile.TemporaryDirectory(prefix="msprobe-dumps-", ignore_cleanup_errors=True)
+_kept = tempfile.TemporaryDirectory(prefix="msprobe-dumps-")
 
 
 @functools.cache

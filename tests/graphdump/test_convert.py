@@ -37,7 +37,7 @@ def conv_file() -> tuple[bytes, np.ndarray, np.ndarray]:
 
 
 def converted(source: Path, out: Path, **request: object) -> list:
-    return list(convert_all(plan(source, out, bool(request.get("sync_names"))), Request(**request)))
+    return list(convert_all(plan(source, out, bool(request.get("sync_names")))[0], Request(**request)))
 
 
 def names_in(directory: Path) -> list[str]:

@@ -271,7 +271,7 @@ def test_converted_async_files_are_read_by_the_same_reader(tmp_path):
     source.mkdir(parents=True)
     data = samples.dump_file(outputs=[(samples.op_output(1, 0, (2,), 8), np.float32([1, 2]).tobytes())])
     (source / "Add.Default_Add-op1.2.161243956333802").write_bytes(data)
-    list(convert_all(plan(tmp_path / "async", tmp_path / "out", True), Request(sync_names=True)))
+    list(convert_all(plan(tmp_path / "async", tmp_path / "out", True)[0], Request(sync_names=True)))
     dump = GraphDump(tmp_path / "out")
     (tensor,) = dump.tensors
     assert (tensor.rank, tensor.net, tensor.graph, tensor.iteration, tensor.label) == (0, "Net", 1, 4, "output.0")

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(f"--layout sync writes npy files; it cannot be used with -t {args.type}")
     if not args.dump_path.exists():
         return _refuse(f"{args.dump_path} does not exist")
-    jobs = plan(args.dump_path, args.output_path, args.layout == "sync")
+    jobs, others = plan(args.dump_path, args.output_path, args.layout == "sync")
     if not jobs:
         return _refuse(f"{args.dump_path} holds no asynchronous dump file (they have no suffix)")
     request = Request(
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(outcomes)
     else:
-        _print_text(outcomes, args.output_path / FAILED_LIST)
+        _print_text(outcomes, others, args.output_path / FAILED_LIST)
     if not failed:
         return 0
     return 1 if any(outcome.written for outcome in outcomes) else 2
@@ -130,14 +130,21 @@ def _print_json(outcomes: Sequence[Outcome]) -> None:
     print(json.dumps(rows, indent=2))
 
 
-def _print_text(outcomes: Sequence[Outcome], failed_list: Path) -> None:
+def _print_text(outcomes: Sequence[Outcome], others: int, failed_list: Path) -> None:
     from msprobe.report.terminal import printable
 
     written = sum(len(outcome.written) for outcome in outcomes)
     failed = sum(bool(outcome.errors) for outcome in outcomes)
-    print(f"{len(outcomes)} files: {written} tensors written, {failed} files failed")
+    left = f", {_count(others, 'other file')} left alone" if others else ""
+    print(
+        f"{_count(len(outcomes), 'file')}: {_count(written, 'tensor')} written, {_count(failed, 'file')} failed{left}"
+    )
     for outcome in outcomes:
         for text in (*outcome.errors, *outcome.notes):
             print(f"  {printable(outcome.source.name)}: {text}", file=sys.stderr)
     if failed:
         print(f"the failed files are listed in {failed_list}", file=sys.stderr)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for sub in (order, check):
         _add_limits(sub)
     for sub in (find, op, order, check):
+        sub.epilog, sub.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
         sub.add_argument("--rank", type=int, help="only this rank")
         sub.add_argument("--iteration", type=int, help="only this iteration")
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -76,7 +77,7 @@ def _find(args: argparse.Namespace, dump: GraphDump) -> int:
     for operator in operators:
         output.print_head(dump, operator)
         output.print_slots(operator)
-        output.print_tensors(dump, dump.select_tensors([operator], iteration=args.iteration))
+        output.print_tensors(dump, output.measure(dump, dump.select_tensors([operator], iteration=args.iteration)))
     if not operators:
         print(_known_lines(dump, args.line))
     return 0 if operators else 1
@@ -91,7 +92,7 @@ def _known_lines(dump: GraphDump, query: str) -> str:
     numbers = sorted({line.first for line in lines if line.is_at(wanted, line.first)})
     if numbers:
         return f"lines of {printable(wanted)} in the graphs: {', '.join(map(str, numbers))}"
-    files = sorted({line.file for line in lines if "/site-packages/" not in line.file})
+    files = sorted({line.file for line in lines if not line.is_installed})
     return f"source files in the graphs: {', '.join(map(printable, files)) or 'none'}"
 
 
@@ -113,9 +114,9 @@ def _op(args: argparse.Namespace, dump: GraphDump) -> int:
         output.print_head(dump, operator)
         output.print_slots(operator)
         output.print_neighbours(dump, operator)
-        tensors = dump.select_tensors([operator], iteration=args.iteration)
-        output.print_tensors(dump, tensors)
-        output.print_plots(dump, tensors)
+        measured = output.measure(dump, dump.select_tensors([operator], iteration=args.iteration))
+        output.print_tensors(dump, measured)
+        output.print_plots(measured)
     return 0 if operators else 1
 
 
@@ -125,10 +126,13 @@ def _named(dump: GraphDump, name: str, rank: Optional[int]) -> tuple[Operator, .
 
     from msprobe.dump.errors import DumpError
 
-    whole = dump.select_nodes(name=name, rank=rank)
+    written = re.fullmatch(r"name-regex\((.*)\)", name)  # as in data_dump.json
+    if written is not None:
+        name = written[1]
+    whole = () if written is not None else dump.select_nodes(name=name, rank=rank)
     exact = tuple(operator for operator in whole if name in (operator.name, operator.in_files))
     found = exact or whole or dump.select_nodes(type=name, rank=rank)
-    if found:
+    if found and written is None:
         return found
     try:
         return dump.select_nodes(regex=name, rank=rank)
@@ -141,7 +145,9 @@ def _order(args: argparse.Namespace, dump: GraphDump) -> int:
     from msprobe.report.terminal import print_table
 
     marks: dict[Any, dict[str, list[str]]] = {}
-    for finding in _checked(args, dump).findings:
+    checked = _checked(args, dump)
+    output.warn(checked.unreadable)
+    for finding in checked.findings:
         text = " ".join(filter(None, (finding.kind, finding.role)))
         where = marks.setdefault(finding.operator.key, {}).setdefault(text, [])
         iteration = str(finding.tensor.iteration)
@@ -201,6 +207,7 @@ def _check(args: argparse.Namespace, dump: GraphDump) -> int:
     from msprobe.report.terminal import print_table
 
     checked = _checked(args, dump)
+    output.warn(checked.unreadable)
     rows = [
         {
             "kind": finding.kind,
@@ -225,4 +232,4 @@ def _check(args: argparse.Namespace, dump: GraphDump) -> int:
     if not args.json:
         chosen = len(dump.select_tensors(rank=args.rank, iteration=args.iteration))
         print(f"{output.count(len(rows), 'finding')}; {checked.judged} of {output.count(chosen, 'tensor')} judged")
-    return 1 if rows else 0
+    return 1 if rows or checked.unreadable else 0

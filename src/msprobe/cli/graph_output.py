@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Optional
 
+from msprobe.dump.errors import DumpError
 from msprobe.report.terminal import print_table, printable
 
 if TYPE_CHECKING:
-    from msprobe.graphdump import GraphDump, Operator, Tensor
+    from msprobe.graphdump import GraphDump, Operator, Statistics, Tensor
     from msprobe.graphdump.ir import Node
 
 BARS = "▁▂▃▄▅▆▇█"
+Measured = Sequence["tuple[Tensor, Statistics]"]
 
 
 def count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def warn(messages: Iterable[str]) -> None:
+    """What could not be read, on standard error."""
+    for message in messages:
+        print(f"msprobe graph: {printable(message)}", file=sys.stderr)
+
+
+def measure(dump: GraphDump, tensors: Iterable[Tensor]) -> Measured:
+    """Each tensor with what is known of it; of one that cannot be read, that is nothing, and it is told."""
+    from msprobe.graphdump import Statistics
+
+    result = []
+    for tensor in tensors:
+        try:
+            found = dump.statistics(tensor)
+        except DumpError as error:
+            warn([str(error)])
+            found = Statistics(tensor.dtype, None)
+        result.append((tensor, found))
+    return result
 
 
 def relative(dump: GraphDump, tensor: Tensor) -> str:
@@ -65,14 +89,15 @@ def print_neighbours(dump: GraphDump, operator: Operator) -> None:
         print(f"  input.{slot} from {printable(source if isinstance(source, str) else source.name)}")
     for consumer in dump.consumers(operator):
         print(f"  used by {printable(consumer.name)}")
+    for name, value in dump.arguments(operator).items():
+        print(f"  {printable(name)}: {printable(value)}")
 
 
-def print_tensors(dump: GraphDump, tensors: Sequence[Tensor]) -> None:
-    if not tensors:
+def print_tensors(dump: GraphDump, measured: Measured) -> None:
+    if not measured:
         return
     rows = []
-    for tensor in tensors:
-        found = dump.statistics(tensor)
+    for tensor, found in measured:
         rows.append(
             [
                 "" if tensor.iteration is None else tensor.iteration,
@@ -95,27 +120,29 @@ def print_tensors(dump: GraphDump, tensors: Sequence[Tensor]) -> None:
 def sparkline(values: Sequence[Optional[float]]) -> str:
     """One bar a value, scaled between the smallest and the largest; `!` is no finite number, space unknown."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    step = (high - low) / (len(BARS) - 1)
-    return "".join(
-        " " if value is None else "!" if not math.isfinite(value) else BARS[round((value - low) / step) if step else 0]
-        for value in values
-    )
+    low, high = min(finite, default=0.0) / 2, max(finite, default=0.0) / 2  # halves: their difference is finite
+    bars = []
+    for value in values:
+        if value is None:
+            bars.append(" ")
+        elif not math.isfinite(value):
+            bars.append("!")
+        else:
+            bars.append(BARS[round((value / 2 - low) / (high - low) * (len(BARS) - 1)) if high > low else 0])
+    return "".join(bars)
 
 
-def print_plots(dump: GraphDump, tensors: Sequence[Tensor]) -> None:
-    slots: dict[str, list[Tensor]] = {}
-    for tensor in tensors:
+def print_plots(measured: Measured) -> None:
+    slots: dict[str, list[tuple[Tensor, Statistics]]] = {}
+    for tensor, found in measured:
         if tensor.iteration is not None:
-            slots.setdefault(tensor.label, []).append(tensor)
+            slots.setdefault(tensor.label, []).append((tensor, found))
     for label, series in sorted(slots.items()):
         if len(series) < 2:
             continue
-        figures = [dump.statistics(tensor) for tensor in series]
-        first, last = series[0].iteration, series[-1].iteration
-        print(f"\n{label} over iterations {first} to {last}")
+        print(f"\n{label} over iterations {series[0][0].iteration} to {series[-1][0].iteration}")
         for name in ("max", "min", "norm"):
-            values = [getattr(found, name) for found in figures]
+            values = [getattr(found, name) for _, found in series]
             known = [value for value in values if value is not None]
             if known:
                 print(f"  {name:<4}  {sparkline(values)}  {known[0]:.6g} to {known[-1]:.6g}")
@@ -139,15 +166,16 @@ def as_json(dump: GraphDump, operator: Operator, iteration: Optional[int]) -> di
             {"slot": f"input.{slot}", "name": source if isinstance(source, str) else source.name}
             for slot, source in dump.producers(operator)
         ],
+        "arguments": dump.arguments(operator),
         "consumers": [consumer.name for consumer in dump.consumers(operator)],
         "tensors": [
             {
                 "iteration": tensor.iteration,
                 "slot": tensor.label,
                 "file": relative(dump, tensor),
-                **asdict(dump.statistics(tensor)),
+                **asdict(found),
             }
-            for tensor in dump.select_tensors([operator], iteration=iteration)
+            for tensor, found in measure(dump, dump.select_tensors([operator], iteration=iteration))
         ],
     }
 

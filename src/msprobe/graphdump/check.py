@@ -13,6 +13,7 @@ from typing import Optional, Union
 
 import numpy as np
 
+from msprobe.dump.errors import DumpError
 from msprobe.graphdump.datatypes import type_named
 from msprobe.graphdump.directory import Tensor
 from msprobe.graphdump.names import as_in_file
@@ -50,10 +51,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """The findings in the order of execution, rank by rank, and of how many tensors they were sought."""
+    """The findings in the order of execution, rank by rank; of how many tensors they were sought; and what could
+    not be read, in sentences."""
 
     findings: tuple[Finding, ...]
     judged: int
+    unreadable: tuple[str, ...]
 
 
 Execution = tuple[Key, Optional[int]]
@@ -68,13 +71,14 @@ def check(
     """Judge the outputs and parameters of floating-point types, or those among `tensors`."""
     checking = _Check(dump, limits or Limits(), frozenset(kinds))
     findings = tuple(checking.run(dump.tensors if tensors is None else tensors))
-    return Checked(findings, checking.judged)
+    return Checked(findings, checking.judged, tuple(checking.unreadable))
 
 
 class _Check:
     def __init__(self, dump: GraphDump, limits: Limits, kinds: frozenset[str]) -> None:
         self.dump, self.limits, self.kinds = dump, limits, kinds
         self.judged = 0
+        self.unreadable: dict[str, None] = {}
         self.operators = {operator.key: operator for operator in dump.operators if operator.in_files}
         self.places = {operator.key: place for place, operator in enumerate(dump.execution)}
         self.previous: dict[tuple[Key, str, int], tuple[Tensor, Statistics]] = {}
@@ -90,7 +94,10 @@ class _Check:
     def run(self, tensors: Iterable[Tensor]) -> Iterator[Finding]:
         for tensor in sorted(tensors, key=self._moment):
             if tensor.io == "output" or not self._has_outputs(tensor):
-                yield from self._judge(tensor)
+                try:
+                    yield from self._judge(tensor)
+                except DumpError as error:
+                    self.unreadable[str(error)] = None
 
     def _moment(self, tensor: Tensor) -> tuple[float, ...]:
         place = self.places.get(_key(tensor), math.inf)
@@ -179,7 +186,11 @@ class _Check:
     def _is_finite(self, tensor: Tensor) -> Optional[bool]:
         place = (_key(tensor), tensor.iteration, tensor.io, tensor.slot)
         if place not in self.finite:
-            self.finite[place] = self.dump.statistics(tensor).finite
+            try:
+                self.finite[place] = self.dump.statistics(tensor).finite
+            except DumpError as error:
+                self.finite[place] = None
+                self.unreadable[str(error)] = None
         return self.finite[place]
 
     def _source_is_finite(self, source: Union[Operator, str], tensor: Tensor) -> Optional[bool]:

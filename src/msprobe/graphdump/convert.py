@@ -68,14 +68,16 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
 
-def plan(source: Path, out: Path, sync_names: bool = False) -> list[Job]:
-    """The files to convert. A directory is walked; files with another format's suffix are not taken."""
+def plan(source: Path, out: Path, sync_names: bool = False) -> tuple[list[Job], int]:
+    """The files to convert, and how many others were left alone: those with a suffix, and raw tensor streams."""
     if source.is_file():
         original = names.read_mapping(source.parent).get(source.name, source.name)
-        return [Job(source, original, out / _place(source.parent, Path(), sync_names))]
+        return [Job(source, original, out / _place(source.parent, Path(), sync_names))], 0
     jobs: list[Job] = []
+    others = 0
     for folder, folders, files in os.walk(source):
         folders.sort()
+        others += len(files)
         here = Path(folder)
         taken = sorted(name for name in files if Path(name).suffix.lower() not in _OTHER_FILES)
         if not taken or out.resolve() == here.resolve() != source.resolve():
@@ -83,12 +85,10 @@ def plan(source: Path, out: Path, sync_names: bool = False) -> list[Job]:
         mapping = names.read_mapping(here)
         relative = here.relative_to(source)
         directory = out / _place(here, relative, sync_names)
-        jobs += [
-            Job(here / name, mapping.get(name, name), directory)
-            for name in taken
-            if names.parse_tensor(mapping.get(name, name)) is None
-        ]
-    return jobs
+        mine = [name for name in taken if names.parse_tensor(mapping.get(name, name)) is None]
+        jobs += [Job(here / name, mapping.get(name, name), directory) for name in mine]
+        others -= len(mine)
+    return jobs, others
 
 
 def _place(here: Path, relative: Path, sync_names: bool) -> Path:

@@ -80,6 +80,7 @@ class Index:
     graph_files: dict[tuple[int, int], dict[str, Path]] = field(default_factory=dict)
     order_files: dict[tuple[int, int], Path] = field(default_factory=dict)
     history_files: dict[tuple[int, int], Path] = field(default_factory=dict)
+    argument_files: dict[tuple[int, int, str], Path] = field(default_factory=dict)
     devices: dict[int, str] = field(default_factory=dict)
     rank_directories: dict[int, set[str]] = field(default_factory=dict)
     unplaced: list[Path] = field(default_factory=list)
@@ -180,6 +181,9 @@ def _take_files(index: Index, directory: str, files: list[str]) -> None:
             parsed = names.parse_tensor(original) if original else None
         if parsed is None:
             index.strangers += name.endswith(".npy")
+            arguments = names.parse_arguments(name)
+            if arguments is not None and place is not None:
+                index.argument_files[here.rank, here.graph, arguments[1]] = Path(directory, name)
             continue
         operator = parsed.operator
         found.append(

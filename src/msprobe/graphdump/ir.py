@@ -31,6 +31,11 @@ class SourceLine:
     last: int
     text: str
 
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is code of an installed package, the framework's above all."""
+        return "/site-packages/" in self.file or "/dist-packages/" in self.file
+
     def is_at(self, file: str, line: int) -> bool:
         """Whether this statement is the one at `line`. A block (def, if, for) is at its first line only."""
         if self.file != file and not self.file.endswith("/" + file):
@@ -129,7 +134,7 @@ _HEADER = re.compile(r"\s*%(?P<key>\d+)\([^=]*\)\s*=\s*(?P<type>[^\s(]+)\(")
 _NAME = re.compile(r"\s*(?:#|:)\s*(?:Fullname with scope:|full_name_with_scope:)?\s*\((?P<name>[^<>()]+/[^<>()]+)\)\s*")
 _LINE = re.compile(
     r"\s*#\s*(?:- )?In file (?P<file>.+?)"
-    r"(?:\((?P<old>\d+)\)|:(?P<first>\d+)(?:~(?P<last>\d+))?(?:, \d+~\d+)?)"
+    r"(?:\((?P<old>\d{1,9})\)|:(?P<first>\d{1,9})(?:~(?P<last>\d{1,9}))?(?:, \d+~\d+)?)"
     r"/(?P<text>.*?)/?\s*"
 )
 _DEVICE = re.compile(r"<(?P<dtype>\w+?)x(?P<format>\w+)\[const vector\][\[{](?P<shape>[\d, -]*)[\]}]>")
@@ -250,7 +255,7 @@ def _sides(text: str, parse: Callable[[str], Iterator[Spec]]) -> tuple[tuple[Spe
 
 
 def _numbers(text: str) -> Shape:
-    return tuple(int(number) for number in text.split(",") if number.strip())
+    return tuple(int(number) for number in re.findall(r"-?\d{1,18}", text))
 
 
 def _device_specs(side: str) -> Iterator[Spec]:

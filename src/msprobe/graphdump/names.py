@@ -19,9 +19,9 @@ from msprobe.graphdump.datatypes import type_named
 LONGEST = 255
 MAPPING = "mapping.csv"
 
-_OPERATOR = r"(?P<type>[^.]+)\.(?P<name>.+?)\.(?P<task>\d+)(?:\.(?P<stream>\d+))?\.(?P<time>\d+)"
+_OPERATOR = r"(?P<type>[^.]+)\.(?P<name>.+?)\.(?P<task>\d{1,20})(?:\.(?P<stream>\d{1,20}))?\.(?P<time>\d{1,20})"
 _ASYNC = re.compile(_OPERATOR)
-_TENSOR = re.compile(_OPERATOR + r"\.(?P<io>input|output)\.(?P<slot>\d+)\.(?P<format>[^.]+)(?:\.(?P<dtype>[^.]+))?")
+_TENSOR = re.compile(_OPERATOR + r"\.(?P<io>input|output)\.(?P<slot>\d{1,9})\.(?P<format>[^.]+)(?:\.(?P<dtype>[^.]+))?")
 _SHAPE = re.compile(r"(\d+(x\d+)*|scalar)")
 
 
@@ -73,6 +73,12 @@ def parse_tensor(name: str) -> Optional[TensorName]:
         return None
     layout = "" if _SHAPE.fullmatch(match["format"]) else match["format"]
     return TensorName(_operator(match), match["io"], int(match["slot"]), layout, dtype, is_npy)
+
+
+def parse_arguments(name: str) -> Optional[tuple[str, str]]:
+    """The type and the name in `{op_type}.{op_name}.json`, the initialisation values of an operator, or None."""
+    kind, _, rest = name.partition(".")
+    return (kind, rest[: -len(".json")]) if kind and rest.endswith(".json") and len(rest) > len(".json") else None
 
 
 def as_in_file(full_name: str) -> str:

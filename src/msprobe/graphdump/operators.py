@@ -52,7 +52,7 @@ class Operator:
     def line(self) -> Optional[SourceLine]:
         """The innermost source line outside the framework itself, else the innermost one."""
         lines = self.node.lines if self.node else ()
-        own = [line for line in lines if "/site-packages/" not in line.file and not line.text.startswith("def ")]
+        own = [line for line in lines if not line.is_installed and not line.text.startswith("def ")]
         return own[-1] if own else lines[-1] if lines else None
 
 

@@ -7,6 +7,7 @@ a dump of thousands of files costs what is looked at.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -111,7 +112,7 @@ class GraphDump:
     def history(self, rank: int, graph: int) -> Optional[tuple[int, ...]]:
         """The iterations in which a root graph ran, or None without its global execution order."""
         lines = self._lines(self._index.history_files.get((rank, graph)))
-        return None if lines is None else tuple(int(line) for line in lines if line.isdecimal())
+        return None if lines is None else tuple(int(line) for line in lines if line.isdecimal() and len(line) < 19)
 
     def _lines(self, path: Optional[Path]) -> Optional[list[str]]:
         if path is None:
@@ -253,6 +254,17 @@ class GraphDump:
             for node in graph.consumers.get(operator.node.key, ())
         )
         return tuple(operator for operator in found if operator is not None)
+
+    def arguments(self, operator: Operator) -> dict[str, str]:
+        """The operator's initialisation values, where the dump has them (save_kernel_args)."""
+        path = self._index.argument_files.get(operator.key)
+        if path is None:
+            return {}
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise DumpError(f"{path} cannot be read: {error}.") from None
+        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
     def value(self, tensor: Tensor) -> npt.NDArray[Any]:
         """The elements, read-only and mapped from the file. A raw stream has no shape and comes back flat."""

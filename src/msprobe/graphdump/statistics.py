@@ -46,12 +46,13 @@ class Statistics:
     def finite(self) -> Optional[bool]:
         """Whether every element is a finite number; None where nothing was saved that could tell."""
         counts = (self.nan, self.posinf, self.neginf)
-        if any(counts):
+        ends = (self.max, self.min)
+        if any(counts) or any(value is not None and not math.isfinite(value) for value in ends):
             return False
-        values = [value for value in (self.max, self.min, self.mean, self.norm) if value is not None]
-        if any(not math.isfinite(value) for value in (self.max, self.min) if value is not None):
+        if any(value is not None and math.isnan(value) for value in (self.mean, self.norm)):
             return False
-        return True if values or None not in counts else None
+        told = None not in ends or None not in counts or (self.norm is not None and math.isfinite(self.norm))
+        return True if told else None
 
     @property
     def largest(self) -> Optional[float]:
