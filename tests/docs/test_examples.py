@@ -1,0 +1,102 @@
+"""The examples in README and guide do what is written beside them: they are taken from there and run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from msprobe.config import load
+
+from .documents import ROOT, Block, blocks
+
+CHECKED = ("README.md", "docs/guide.md")
+TRANSLATED = {"docs/zh/guide.md": "docs/guide.md"}
+HOME = "/home/you"
+RUN = {"python": [sys.executable, "-"], "sh": ["bash", "-e"]}
+
+
+def runnable(path: str) -> list[Block]:
+    return [block for block in blocks(ROOT / path) if block.action or block.language in ("python", "sh", "json")]
+
+
+@pytest.mark.parametrize("path", [*CHECKED, *TRANSLATED])
+def test_every_example_says_what_is_done_with_it(path: str) -> None:
+    assert [block.line for block in runnable(path) if not block.action] == []
+    assert any(block.action == "run" for block in runnable(path))
+
+
+@pytest.mark.parametrize("path", CHECKED)
+def test_examples_run_as_written(path: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "examples").symlink_to(ROOT / "examples")
+    environment = {**os.environ, "PATH": f"{_commands(tmp_path)}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
+    printed = ""
+    for block in runnable(path):
+        where = f"{path}:{block.line}"
+        if block.action == "file":
+            assert Path(block.detail).name == block.detail, where
+            (home / block.detail).write_text(block.text, encoding="utf-8")
+            if block.language == "json":
+                load("pytorch", home / block.detail)
+        elif block.action == "run":
+            done = subprocess.run(
+                RUN[block.language], input=block.text, cwd=home, env=environment, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
+            )  # fmt: skip
+            assert done.returncode == int(block.detail or 0), f"{where}\n{done.stdout}"
+            printed = done.stdout.replace(str(home), HOME).replace(str(ROOT), HOME)
+        elif block.action == "output":
+            known = {_comparable(line) for line in printed.splitlines()}
+            missing = [line for line in block.text.splitlines() if line != "…" and _comparable(line) not in known]
+            assert missing == [], f"{where}: not printed, but\n{printed}"
+
+
+@pytest.mark.parametrize(("path", "original"), TRANSLATED.items())
+def test_a_translation_has_the_same_examples(path: str, original: str) -> None:
+    assert [_code(block) for block in runnable(path)] == [_code(block) for block in runnable(original)]
+
+
+def test_the_demo_names_the_fault_that_it_planted(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py")], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = done.stdout.partition("msprobe compare")[2]
+    origin = next(line for line in answer.splitlines() if line.startswith("Origin"))
+    assert "Functional.layer_norm.3.forward in Module.blocks.1.norm2.LayerNorm" in origin
+    assert (tmp_path / "demo_output" / "report.html").stat().st_size > 1000
+
+
+def _commands(tmp_path: Path) -> Path:
+    """`msprobe`, `python` and `torchrun` of this environment, whatever the PATH is."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    modules = {"msprobe": "-m msprobe", "torchrun": "-m torch.distributed.run --master_port 29633", "python": ""}
+    for name, module in modules.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def _comparable(line: str) -> str:
+    """Without what differs from one processor or day to the next: digits behind a point, times, runs of blanks."""
+    line = re.sub(r"old-\d+-\d+", "old-#", line)
+    return " ".join(re.sub(r"\d+\.\d+(e[-+]\d+)?", "#", line).split())
+
+
+def _code(block: Block) -> tuple[str, str, str, str]:
+    """What runs: comments are translated."""
+    code = re.sub(r"# .*$", "#", block.text, flags=re.M) if block.language != "" else ""
+    return (
+        block.language,
+        block.action,
+        block.detail.partition(":")[0] if block.action == "not run" else block.detail,
+        code,
+    )
