@@ -1,7 +1,6 @@
-"""Builds the statistics kernel and the kernel that compares tensors. Everything else is in pyproject.toml.
+"""Builds the C parts: statistics, stacks, comparing tensors. Everything else is in pyproject.toml.
 
-The extension is optional: without a compiler the installation still succeeds and `msprobe.stats`
-falls back to its Python twin, which says so.
+Each is optional: without a compiler the installation still succeeds and its Python twin is used.
 """
 
 from setuptools import Extension, setup
@@ -21,6 +20,12 @@ setup(
             extra_compile_args=FLAGS,
             extra_link_args=["-pthread"],
             libraries=["m"],
+            optional=True,
+        ),
+        Extension(
+            "msprobe.collect._frames",
+            sources=["src/msprobe/collect/_frames.c"],
+            extra_compile_args=["-O3"],
             optional=True,
         ),
         Extension(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
@@ -19,24 +19,35 @@ _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 Position = tuple[str, int, str]
 
 
+def _key(skip: int) -> Hashable:
+    """What tells one stack from another; the frame of the caller is the first to be skipped."""
+    frame: Optional[FrameType] = sys._getframe(skip + 1)
+    key: list[int] = []
+    while frame is not None:
+        key.append(id(frame.f_code))
+        key.append(frame.f_lasti)
+        frame = frame.f_back
+    return tuple(key)
+
+
+try:
+    from ._frames import key as stack_key
+except ImportError:
+    stack_key = _key  # type: ignore[assignment]
+
+
 class Stacks:
     """Distinct stacks of one step, numbered from 0 in the order in which they are first seen."""
 
     def __init__(self, announce: Callable[[int, Callable[[], Sequence[str]]], None]) -> None:
         self._announce = announce
-        self._numbers: dict[tuple[int, ...], int] = {}
+        self._numbers: dict[Hashable, int] = {}
         self._alive: list[object] = []
         self._hidden: dict[str, bool] = {}
 
     def number(self, depth: int = 1) -> int:
         """The number of the caller's stack. `depth` frames of ours are left out at the top."""
-        frame: Optional[FrameType] = sys._getframe(depth + 1)
-        key: list[int] = []
-        while frame is not None:
-            key.append(id(frame.f_code))
-            key.append(frame.f_lasti)
-            frame = frame.f_back
-        identity = tuple(key)
+        identity = stack_key(depth + 1)
         number = self._numbers.get(identity)
         if number is None:
             number = self._numbers[identity] = len(self._numbers)
