@@ -61,6 +61,31 @@ def test_a_file_becomes_one_npy_a_tensor_named_after_it(tmp_path):
         assert path.stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize(
+    ("number", "lay_out", "shape", "target"),
+    [
+        (3, samples.lay_out_nc1hwc0, (2, 20, 3, 5), "NCHW"),
+        (4, samples.lay_out_fractal_z, (18, 20, 3, 2), "NCHW"),
+        (29, samples.lay_out_fractal_nz, (3, 20, 35), "ND"),
+        (32, samples.lay_out_ndc1hwc0, (2, 20, 3, 4, 5), "NCDHW"),
+        (33, samples.lay_out_fractal_z_3d, (18, 20, 2, 3, 2), "NCDHW"),
+    ],
+)
+@pytest.mark.parametrize("data_type", [1, 2, 3, 8, 17, 27, 35])
+def test_every_layout_comes_back_bit_exact_from_a_file(tmp_path, number, lay_out, shape, target, data_type):
+    kind = TYPES[data_type]
+    raw = np.random.default_rng(number).integers(0, 256, (*shape, kind.dtype.itemsize), np.uint8)
+    array = raw.view(kind.dtype).reshape(shape)
+    stored = lay_out(array)
+    described = samples.op_output(data_type, number, stored.shape, stored.nbytes, shape)
+    (tmp_path / NAME).write_bytes(samples.dump_file(outputs=[(described, stored.tobytes())]))
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", target=target, kind="bin")
+    assert outcome.errors == outcome.notes == []
+    (written,) = outcome.written
+    assert written.name == f"{NAME}.output.0.{'x'.join(map(str, shape))}.{kind.name}.bin"
+    assert written.read_bytes() == array.tobytes()
+
+
 def test_without_a_format_the_stored_layout_is_kept(tmp_path):
     data, _, _ = conv_file()
     (tmp_path / NAME).write_bytes(data)
