@@ -42,7 +42,7 @@ class Row(nn.Module):
         if self.wrong:
             out = out * 1.5
         if self.world > 1:
-            out = out.detach().clone()
+            out = out.clone()
             dist.all_reduce(out)
         return out
 
@@ -64,7 +64,7 @@ class Model(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.down(torch.relu(self.up(x))))
         if self.average:
-            x = x.detach().clone()
+            x = x.clone()
             dist.all_reduce(x)
             x = x * 0.5
         return torch.tanh(x)
@@ -85,7 +85,8 @@ def main() -> None:
     config.write_text(json.dumps({"task": "tensor", "level": "mix", "dump_path": path, "step": [0], "tensor": {}}))
     debugger = PrecisionDebugger(str(config))
     debugger.start(model)
-    model(data)
+    with torch.no_grad():
+        model(data)
     debugger.stop()
     debugger.step()
     if int(world) > 1:

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{text}; without a file, the built-in table",
         )
     matching.add_argument("--data-mapping", type=Path, metavar="YAML", help="full names, target to golden")
+    matching.add_argument("--merge", metavar="tp|YAML", help="merge the shards of another tensor-parallel layout")
     matching.add_argument("--step", type=_numbers, metavar="N,N-M", help="only these steps")
     matching.add_argument("--rank", type=_numbers, metavar="N,N-M", help="only these ranks")
     judging = parser.add_argument_group("judging")
@@ -67,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
 
     gc.disable()  # everything that is read stays until the report: collecting would only look at it again
     target, golden = _paths(args)
-    check_framework(args.framework, open_dump(target).ranks[0])
+    if args.framework is not None:
+        check_framework(args.framework, open_dump(target).ranks[0])
     comparison = compare(
         target,
         golden,
@@ -77,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         ranks=args.rank,
         tolerance=args.tolerance,
         noise=args.noise,
+        merge=args.merge,
         jobs=args.jobs,
         engine=args.engine,
         progress=progress,

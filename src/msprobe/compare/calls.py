@@ -6,6 +6,7 @@ The naming rules are those of `dump.json`; a name that follows none of them is s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
@@ -15,6 +16,7 @@ GRADS = "parameters_grad"
 DEBUG = "debug"
 _DIRECTIONS = (FORWARD, BACKWARD)
 _MODULE_PREFIXES = ("Module.", "Cell.")
+_OPERATOR = re.compile(r"(.+)-op(\d{1,18})(?:#\d+)?\Z")
 
 
 class Call(NamedTuple):
@@ -60,7 +62,7 @@ def parse_name(name: str) -> tuple[str, str, int, str]:
     """(kind, key, number, direction) of a record's name."""
     head, _, last = name.rpartition(".")
     if not head:
-        return "other", name, 0, FORWARD
+        return _operator(name)
     if last in _DIRECTIONS:
         key, _, number = head.rpartition(".")
         if key and number.isdigit():
@@ -80,7 +82,13 @@ def parse_name(name: str) -> tuple[str, str, int, str]:
             return kind, key, int(last), direction
         if key and direction == GRADS:
             return "grads", key, int(last), GRADS
-    return "other", name, 0, FORWARD
+    return _operator(name)
+
+
+def _operator(name: str) -> tuple[str, str, int, str]:
+    """An operator of a graph: its id (`Conv2D-op12`) differs from compilation to compilation."""
+    found = _OPERATOR.match(name)
+    return ("api", found[1], int(found[2]), FORWARD) if found else ("other", name, 0, FORWARD)
 
 
 def module_path(key: str) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from msprobe.compare.cover import cover
 from msprobe.compare.engine import Engine, open_engine
 from msprobe.compare.execute import Task
-from msprobe.compare.inputs import Inputs, open_inputs, pair_again
+from msprobe.compare.inputs import Inputs, Pair, open_inputs, pair_again
 from msprobe.compare.judge import Judge
+from msprobe.compare.merge import grouped, load_rules
 from msprobe.compare.origin import Unit, group_under_choice, settle, suspect
 from msprobe.compare.presets import PRESETS
 from msprobe.compare.result import Comparison, UnitResult, concluded
@@ -37,6 +39,7 @@ def compare(
     ranks: Optional[Sequence[int]] = None,
     tolerance: str = "auto",
     noise: Optional[PathLike] = None,
+    merge: Optional[str] = None,
     jobs: int = 1,
     engine: str = "local",
     progress: Progress = _silent,
@@ -44,28 +47,30 @@ def compare(
     """Compares two dumps and names where they started to differ.
 
     `match` is auto, exact or fuzzy; `tolerance` auto, or one of the presets 8.3 and 26; `noise` a second dump of the
-    golden run, whose differences from the first are taken as the noise to expect. Raises DumpError where there is
-    nothing to compare.
+    golden run, whose differences from the first are taken as the noise to expect; `merge` "tp" or a file of rules,
+    where the tensor-parallel layouts differ. Raises DumpError where there is nothing to compare.
     """
     preset = PRESETS.get(tolerance)
     if tolerance != "auto" and preset is None:
         raise DumpError(f"The tolerance {tolerance!r} is unknown; choose auto, {', '.join(PRESETS)}.")
-    inputs = open_inputs(Path(target), Path(golden), steps, ranks)
+    inputs = open_inputs(Path(target), Path(golden), steps, ranks, merging=merge is not None)
     translation = mapping or Translation()
     with open_engine(engine, jobs) as workers:
-        tasks = [Task(pair, match, translation) for pair in inputs.pairs]
+        tasks = _tasks(inputs, match, translation, merge)
         measured = list(progress(workers.run(tasks), len(tasks), "comparing"))
         levels = _noise(Path(noise), inputs, workers) if noise else {}
     judges: dict[Optional[int], Judge] = {}
     results: list[UnitResult] = []
     units: list[Unit] = []
-    for pair, groups in zip(inputs.pairs, measured):
+    for task, groups in zip(tasks, measured):
+        pair = task.pair
         rank = pair.target.rank
         judge = judges.setdefault(rank, Judge(preset))
         judge.noise = levels.get(pair.golden.path) if noise else None
         judge.start_step()
         for found, rows in groups:
             judge.judge(found, rows)
+        cover(groups)
         trace = follow(groups)
         stacks = (pair.target.stacks, pair.golden.stacks)
         units.append(Unit(pair.target.step, rank, trace, stacks, suspect(trace)))
@@ -77,6 +82,13 @@ def compare(
     return Comparison(
         Path(target), Path(golden), concluded(counts, reasons), origin, counts, inputs.notes, results, reasons
     )
+
+
+def _tasks(inputs: Inputs, match: str, translation: Translation, merge: Optional[str]) -> list[Task]:
+    if merge is None:
+        return [Task(pair, match, translation) for pair in inputs.pairs]
+    merges = grouped(inputs.sides, load_rules(merge))
+    return [Task(Pair(one.target[0], one.golden[0]), match, translation, one) for one in merges]
 
 
 def _counted(units: list[UnitResult]) -> tuple[Counter[str], Counter[str]]:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from msprobe.compare.align import plan
 from msprobe.compare.calls import calls_of
-from msprobe.compare.inputs import Pair
+from msprobe.compare.inputs import Pair, Source
 from msprobe.compare.measure import apply, files_of, from_records, measure_files
+from msprobe.compare.merge import Merge, gather, shard_files
 from msprobe.compare.rows import rows_of
+from msprobe.compare.shards import measure_shards
 from msprobe.compare.trace import Group
 from msprobe.compare.translate import Translation
-from msprobe.dump.reader import RankDump
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 class Task(NamedTuple):
-    """Everything that a worker needs to know."""
+    """Everything that a worker needs to know; with `merge` the pair is the first rank of each group."""
 
-    pair: Pair[RankDump]
+    pair: Pair[Source]
     mode: str
     translation: Translation
+    merge: Optional[Merge] = None
 
 
 def in_turn(work: Callable[[Any], Any], things: Sequence[Any]) -> Iterator[Any]:
@@ -42,6 +44,9 @@ def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:
         translation,
     )
     groups = [(match, rows_of(match, translation)) for match in matches]
+    if task.merge is not None:
+        _run_merged(groups, task.merge, mapper)
+        return groups
     waiting = []
     for _, rows in groups:
         for row in rows:
@@ -53,3 +58,20 @@ def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:
         for (row, _), (metrics, reason) in zip(waiting, mapper(measure_files, [files for _, files in waiting])):
             apply(row, metrics, reason)
     return groups
+
+
+def _run_merged(groups: list[Group], merge: Merge, mapper: Mapper) -> None:
+    shards = gather(groups, merge)
+    waiting = []
+    for _, rows in groups:
+        for row in rows:
+            if row.reason:
+                continue
+            from_records(row)
+            files = shard_files(shards[id(row)], row.merged) if id(row) in shards else None
+            if files is not None:
+                waiting.append((row, files))
+            elif row.merged == "sum":
+                row.distance, row.reason = None, "kind: partial sums can only be added up from saved tensors"
+    for (row, _), (metrics, reason) in zip(waiting, mapper(measure_shards, [files for _, files in waiting])):
+        apply(row, metrics, reason)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Optional, TypeVar
+from typing import Any, Generic, Optional, TypeVar, Union
 
+from msprobe.compare.graph_source import GraphRank, open_graph_dump
 from msprobe.dump.errors import DumpError
-from msprobe.dump.reader import Dump, RankDump, open_dump
+from msprobe.dump.reader import RankDump, open_dump
 
 T = TypeVar("T")
+Source = Union[RankDump, GraphRank]
 
 
 @dataclass(frozen=True)
@@ -28,20 +30,25 @@ class Pair(Generic[T]):
 class Inputs:
     """What is compared with what, and what the reader of the result must know first."""
 
-    pairs: list[Pair[RankDump]]
+    pairs: list[Pair[Source]]
     notes: list[str]
+    sides: Pair[list[Source]]
 
 
 def open_inputs(
-    target: Path, golden: Path, steps: Optional[Sequence[int]] = None, ranks: Optional[Sequence[int]] = None
+    target: Path,
+    golden: Path,
+    steps: Optional[Sequence[int]] = None,
+    ranks: Optional[Sequence[int]] = None,
+    merging: bool = False,
 ) -> Inputs:
     """Raises DumpError where either is no dump, or nothing pairs."""
-    dumps = Pair(open_dump(target), open_dump(golden))
     notes: list[str] = []
-    for side, dump in (("target", dumps.target), ("golden run", dumps.golden)):
-        notes += [f"{side}: {path} is empty: nothing was compared there" for path in dump.empty]
-    sides = Pair(_wanted(dumps.target, steps, ranks), _wanted(dumps.golden, steps, ranks))
-    pairs = _paired(sides, notes)
+    sides = Pair(
+        _wanted(target, open_sources(target, notes), steps, ranks),
+        _wanted(golden, open_sources(golden, notes), steps, ranks),
+    )
+    pairs = _paired(sides, [] if merging else notes)
     if not pairs:
         raise DumpError(
             f"No step and rank is in both dumps: {target} has {_listed(sides.target)}, "
@@ -52,44 +59,60 @@ def open_inputs(
             if rank.unfinished:
                 notes.append(f"{rank.path} is unfinished (the run crashed, or still writes): compared as far as it got")
             notes += [f"{rank.path}: {trouble}" for trouble in rank.troubles]
-    notes += header_notes(pairs[0].target.run, pairs[0].golden.run)
-    return Inputs(pairs, notes)
+    ignored = ("world_size",) if merging else ()
+    notes += header_notes(pairs[0].target.run, pairs[0].golden.run, ignored)
+    return Inputs(pairs, notes, sides)
 
 
-def pair_again(golden: Sequence[RankDump], path: Path) -> list[Pair[RankDump]]:
+def open_sources(path: Path, notes: list[str]) -> list[Source]:
+    """What can be compared at a path: a dump of ours or the field's, or a graph-mode directory."""
+    try:
+        dump = open_dump(path)
+    except DumpError:
+        ranks = open_graph_dump(path)
+        if not ranks:
+            raise
+        return list(ranks)
+    notes += [f"{empty} is empty: nothing was compared there" for empty in dump.empty]
+    return list(dump.ranks)
+
+
+def pair_again(golden: Sequence[Source], path: Path) -> list[Pair[Source]]:
     """A second dump of the golden run, paired with the ranks of the first that are compared."""
-    others = open_dump(path)
+    others = open_sources(path, [])
     wanted = list({rank.path: rank for rank in golden}.values())
-    pairs = _paired(Pair(others.ranks, wanted), [])
+    pairs = _paired(Pair(others, wanted), [])
     without = {rank.path for rank in wanted} - {pair.golden.path for pair in pairs}
     if without:
         raise DumpError(f"{path} cannot serve as --noise: it has nothing for {sorted(without)[0]}.")
     return pairs
 
 
-def _wanted(dump: Dump, steps: Optional[Sequence[int]], ranks: Optional[Sequence[int]]) -> list[RankDump]:
+def _wanted(
+    path: Path, sources: list[Source], steps: Optional[Sequence[int]], ranks: Optional[Sequence[int]]
+) -> list[Source]:
     found = [
-        rank for rank in dump.ranks if (not steps or rank.step in steps) and (not ranks or (rank.rank or 0) in ranks)
+        source
+        for source in sources
+        if (not steps or source.step in steps) and (not ranks or (source.rank or 0) in ranks)
     ]
     if not found:
-        raise DumpError(
-            f"{dump.path} has no such step and rank; it has {_listed(dump.ranks)}. Change --step or --rank."
-        )
+        raise DumpError(f"{path} has no such step and rank; it has {_listed(sources)}. Change --step or --rank.")
     return found
 
 
-def _listed(ranks: Sequence[RankDump]) -> str:
+def _listed(ranks: Sequence[Source]) -> str:
     labels = [rank.label for rank in ranks]
     return ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
 
 
-def _paired(sides: Pair[list[RankDump]], notes: list[str]) -> list[Pair[RankDump]]:
+def _paired(sides: Pair[list[Source]], notes: list[str]) -> list[Pair[Source]]:
     ours, theirs = _by_step(sides.target), _by_step(sides.golden)
     if len(ours) == len(theirs) == 1 and set(ours) != set(theirs):
         (one, other) = (next(iter(ours)), next(iter(theirs)))
         notes.append(f"step {one[1]} of the target is compared with step {other[1]} of the golden run")
         theirs = {one: theirs[other]}
-    pairs: list[Pair[RankDump]] = []
+    pairs: list[Pair[Source]] = []
     for step, ranks in ours.items():
         if step in theirs:
             pairs += _paired_ranks(ranks, theirs[step], notes)
@@ -103,14 +126,14 @@ def _paired(sides: Pair[list[RankDump]], notes: list[str]) -> list[Pair[RankDump
 Step = tuple[str, Optional[int]]
 
 
-def _by_step(ranks: Iterable[RankDump]) -> dict[Step, list[RankDump]]:
-    steps: dict[Step, list[RankDump]] = {}
+def _by_step(ranks: Iterable[Source]) -> dict[Step, list[Source]]:
+    steps: dict[Step, list[Source]] = {}
     for rank in ranks:
         steps.setdefault((rank.kind or "", rank.step), []).append(rank)
     return steps
 
 
-def _paired_ranks(target: list[RankDump], golden: list[RankDump], notes: list[str]) -> list[Pair[RankDump]]:
+def _paired_ranks(target: list[Source], golden: list[Source], notes: list[str]) -> list[Pair[Source]]:
     if any(r.rank is None for r in [*target, *golden]) or (len(target) == len(golden) == 1):
         if len(target) != len(golden):
             notes.append(f"{len(target)} ranks against {len(golden)}, not numbered: paired in order")
@@ -149,11 +172,11 @@ _HEADERS = {
 }
 
 
-def header_notes(target: dict[str, Any], golden: dict[str, Any]) -> list[str]:
+def header_notes(target: dict[str, Any], golden: dict[str, Any], ignored: Sequence[str] = ()) -> list[str]:
     """What the two run.json say differently, the worst (other data, other seed) first."""
     notes = []
     for key, name in _HEADERS.items():
-        if key in target and key in golden and target[key] != golden[key]:
+        if key in target and key in golden and key not in ignored and target[key] != golden[key]:
             notes.append(f"{name} differ: {_short(target[key])} and {_short(golden[key])}")
     serious = ("the first batches", "the seeds", "the default dtypes", "autocast")
     return sorted(notes, key=lambda note: not note.startswith(serious))

@@ -94,6 +94,11 @@ def _read(path: Path) -> Any:
         raise DumpError(f"{path} is not YAML: {str(error).splitlines()[0]}.") from None
 
 
+def read_mapping(path: Path) -> dict[str, str]:
+    """A YAML file of texts by texts."""
+    return _texts(_read(path), path)
+
+
 def _mapping(value: Any, path: Path) -> dict[Any, Any]:
     if not isinstance(value, dict):
         raise DumpError(f"{path} must hold a mapping of names, not {type(value).__name__}.")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.compare import distance
+from msprobe.compare.inputs import Source
 from msprobe.compare.rows import ERROR, WARNING, Row, is_tensor
 from msprobe.compare.tensors import NotComparable, TensorMetrics, compare_files
 from msprobe.dump.errors import DumpError
-from msprobe.dump.reader import RankDump
 
 Files = tuple[Path, Path]
 SAME_STATISTICS = 1e-12
@@ -44,6 +44,10 @@ def from_records(row: Row) -> None:
     if not all(tensors):
         row.reason = "kind: a tensor on one side, a plain value on the other"
         return
+    unreadable = target.get("unreadable") or golden.get("unreadable")
+    if unreadable:
+        row.reason = f"unreadable: {unreadable}"
+        return
     if target["shape"] != golden["shape"]:
         row.reason = f"shape: {target['shape']} and {golden['shape']}"
         return
@@ -71,7 +75,7 @@ def _same_dtype(target: dict[str, Any], golden: dict[str, Any]) -> bool:
     return distance.dtype_name(target) == distance.dtype_name(golden)
 
 
-def files_of(row: Row, target: RankDump, golden: RankDump) -> Optional[Files]:
+def files_of(row: Row, target: Source, golden: Source) -> Optional[Files]:
     """The two tensor files of a row, where both sides have one."""
     if row.absent or row.target is None or row.golden is None:
         return None

@@ -32,7 +32,8 @@ class Row:
 
     `distance` is the relative difference that the verdict rests on (0 when equal as far as recorded, None when it
     could not be measured); `absent` is the side that has no such item at all ("target", "golden" or empty); `role` is
-    introduced, propagated or empty; `cause` names a discrete choice that the difference follows from.
+    introduced, propagated or empty; `merged` says how shards were put together; `cause` names a discrete choice that
+    the difference follows from.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Row:
         "golden_slot",
         "match",
         "measured",
+        "merged",
         "reason",
         "role",
         "slot",
@@ -64,6 +66,7 @@ class Row:
         self.verdict = NOT_COMPARED
         self.reason = ""
         self.role = ""
+        self.merged = ""
         self.cause = ""
 
     @property
@@ -94,12 +97,16 @@ def is_tensor(item: Item) -> bool:
 
 
 def slots(call: Call) -> Iterator[tuple[str, Item]]:
-    """(slot, item) of a record: leaves only, in recorded order; a null leaf is None."""
+    """(slot, item) of a call's record: leaves only, in recorded order; a null leaf is None."""
     if call.direction == DEBUG or not isinstance(call.record, dict):
         for slot, item in leaves("", call.record):
             yield slot[1:] or "value", item if item is None or isinstance(item, dict) else _plain(item)
         return
-    for slot, item in items(call.record):
+    yield from slots_of(call.record)
+
+
+def slots_of(record: dict[str, Any]) -> Iterator[tuple[str, Item]]:
+    for slot, item in items(record):
         yield slot, item if item is None or isinstance(item, dict) else _plain(item)
 
 

@@ -66,25 +66,44 @@ def compare_files(target: Path, golden: Path) -> TensorMetrics:
 
 
 def compare_arrays(target: Array, golden: Array) -> TensorMetrics:
-    if target.shape != golden.shape:
-        raise NotComparable(f"shape: {list(target.shape)} and {list(golden.shape)}")
+    return compare_pieces([(target, golden)])
+
+
+def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
+    """The metrics of a tensor that is given in pieces: shards, or the whole as one."""
+    for target, golden in pieces:
+        if target.shape != golden.shape:
+            raise NotComparable(f"shape: {list(target.shape)} and {list(golden.shape)}")
+    total: Optional[list[float]] = None
+    done = 0
+    size = max([_sampled_scale(golden) for _, golden in pieces], default=0.0)
+    for target, golden in pieces:
+        part = _measured(target, golden, size)
+        if part is None:
+            continue
+        if part[13] >= 0:
+            part[13] += done
+        done += target.size
+        total = part if total is None else _joined(total, part)
+    if total is None:
+        return TensorMetrics(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0, 0, 0, -1, 0.0, 0.0)
+    return _finished(total, size)
+
+
+def _measured(target: Array, golden: Array, size: float) -> Optional[list[float]]:
     a, b = _flat(target, golden)
     wide = _needs_float64(a.dtype) or _needs_float64(b.dtype)
     kind = np.dtype(np.float64 if wide else np.float32)
-    size = _sampled_scale(b)
-    eps = _eps(b.dtype)
     total: Optional[list[float]] = None
     measure = _native or twin
     step = len(a) if a.dtype == kind and b.dtype == kind else BLOCK
     for start in range(0, len(a), max(step, 1)):
         x, y = _block(a, start, step, kind), _block(b, start, step, kind)
-        part = list(measure(x, y, kind.char, eps, size))
+        part = list(measure(x, y, kind.char, _eps(b.dtype), size))
         if part[13] >= 0:
             part[13] += start
         total = part if total is None else _joined(total, part)
-    if total is None:
-        return TensorMetrics(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0, 0, 0, -1, 0.0, 0.0)
-    return _finished(total, size)
+    return total
 
 
 def _flat(target: Array, golden: Array) -> tuple[Array, Array]:
@@ -112,8 +131,11 @@ def _block(array: Array, start: int, step: int, kind: np.dtype[Any]) -> Array:
 
 def _sampled_scale(array: Array) -> float:
     """The root mean square of a sample, without masks: elements a million times the small ones, and huge."""
-    if not len(array):
+    if not array.size:
         return 0.0
+    array = array.reshape(-1) if array.flags.c_contiguous else np.ravel(array, order="K")
+    if array.dtype.kind == "c":
+        array = np.abs(array)
     pieces = min(16, len(array))
     length = _SAMPLE // pieces
     starts = np.linspace(0, max(len(array) - length, 0), pieces, dtype=np.int64)

@@ -124,8 +124,8 @@ def module_of(call: Call, groups: Sequence[Group], given: Optional[Row] = None) 
     if call.kind in ("module", "grads") and given is None:
         return call.key
     parent = call.parent
-    if call.direction == BACKWARD and _forward_name(call) in known:
-        parent = known[_forward_name(call)][0].parent
+    if call.direction == BACKWARD and forward_name(call) in known:
+        parent = known[forward_name(call)][0].parent
     if given is None:
         return _module_key(parent)
     key = value_key(given.golden)
@@ -148,7 +148,7 @@ def _of_side(call: Call, groups: Sequence[Group]) -> dict[str, tuple[Call, list[
     return {one.name: (one, rows) for one, rows in sides if one is not None}
 
 
-def _forward_name(call: Call) -> str:
+def forward_name(call: Call) -> str:
     if call.direction != BACKWARD:
         return call.name
     return f"{call.key}.forward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.forward"
