@@ -21,6 +21,7 @@ from mindspore._c_expression import BackwardNodePy, TensorPy
 
 from msprobe.collect.names import backward_of
 from msprobe.collect.recorder import Recorder
+from msprobe.collect.values import quoted
 from msprobe.stats import dtypes
 
 from .executor import backward_pass, when_backward_ends
@@ -181,25 +182,38 @@ class Gradients:
         self._seen.clear()
 
     def watch_parameter(self, cell: str, name: str, parameter: Any) -> Callable[[], None]:
-        """Keeps a parameter's gradient for `{cell}.parameters_grad`. Returns what takes the hook off."""
+        """Keeps a parameter's gradient for `{cell}.parameters_grad`. Returns what takes the hook off.
+
+        MindSpore forgets the numbers of all tensor hooks when an operator raises, and such a hook cannot be taken off
+        any more: so the hook holds nothing of ours but a cell that is emptied.
+        """
         record = f"{cell}.parameters_grad"
         self._parameters.setdefault(record, {})
+        alive: list[Gradients] = [self]
 
         def hook(gradient: Any) -> None:
-            recorder = self._recorder
-            if recorder.closed or not recorder.with_outputs:
-                return
-            try:
-                path = recorder.tensors_path(record, "")[:-1]
-                text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
-                self._parameters[record][name] = f'"{name}": [{text}]'
-                self._changed[record] = None
-                self._pass()
-            except Exception:
-                recorder.fault(record, traceback.format_exc())
+            if alive:
+                alive[0]._take_parameter(record, name, gradient)
+
+        def undo() -> None:
+            alive.clear()
+            _remove_hook(number)
 
         number = _register_hook(parameter, hook)
-        return lambda: _remove_hook(number)
+        return undo
+
+    def _take_parameter(self, record: str, name: str, gradient: Any) -> None:
+        recorder = self._recorder
+        if recorder.closed or not recorder.with_outputs:
+            return
+        try:
+            path = recorder.tensors_path(record, "")[:-1]
+            text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
+            self._parameters[record][name] = f"{quoted(name)}: [{text}]"
+            self._changed[record] = None
+            self._pass()
+        except Exception:
+            recorder.fault(record, traceback.format_exc())
 
     def close(self) -> None:
         """The step ends: what has begun is written as it is."""

@@ -1,0 +1,32 @@
+"""The models and the collecting context next to the tests are modules of their own: make them importable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import mindspore as ms
+
+from msprobe.collect import notices
+from msprobe.mindspore import PrecisionDebugger
+
+
+@pytest.fixture(autouse=True)
+def one_debugger_a_test():
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    notices.forget()
+    yield
+    if PrecisionDebugger._current is not None:
+        PrecisionDebugger._current._lifecycle.close()
+        PrecisionDebugger._current = None
+
+
+@pytest.fixture
+def told(caplog):
+    """`told(part)`: what msprobe has told so far that holds `part`."""
+    caplog.set_level("INFO", logger="msprobe")
+    return lambda part: [r.getMessage() for r in caplog.records if part in r.getMessage()]
