@@ -129,6 +129,27 @@ def test_a_graph_that_feeds_on_itself_does_not_hang():
     assert graph.consumers == {}
 
 
+def test_keys_of_several_subgraphs_do_not_meet():
+    graph = parse_text(
+        "subgraph @first() {\n  %0(a) = Mul(%para1_x)\n  %1(b) = Add(%0)\n"
+        "  Return(%1)\n      : (<Tensor[Bool], ()>)\n}\n"
+        "subgraph @second() {\n  %0(a) = Sub(%para1_x)\n  %1(b) = Exp(%0)\n}\n"
+    )
+    assert [(node.type, node.signature.host_outputs) for node in graph.nodes] == [
+        (kind, ()) for kind in ("Mul", "Add", "Sub", "Exp")
+    ]
+    sources = {node.type: graph.producer(node.inputs[0]) for node in graph.nodes}
+    assert [source.type if source else None for source in sources.values()] == [None, "Mul", None, "Sub"]
+
+
+def test_notes_after_an_unknown_statement_belong_to_nobody():
+    (node,) = parse_text(
+        "  %0(a) = Mul(%para1_x)\n      # Fullname with scope: (Default/Mul-op0)\n"
+        "  %1(b) = call @sub(%0)\n      # In file /n.py:7/x = 1/\n"
+    ).nodes
+    assert (node.full_name, node.lines) == ("Default/Mul-op0", ())
+
+
 @given(st.text(max_size=300), st.integers(0, 2000))
 def test_any_text_is_read_without_an_error(noise, at):
     for node in parse_text(SEED_002[:at] + noise + SEED_002[at:]).nodes:

@@ -253,6 +253,15 @@ def test_a_directory_without_a_dump_is_refused(tmp_path):
         GraphDump(tmp_path / "none")
 
 
+def test_linked_directories_are_told_not_followed(tmp_path):
+    np.save(tmp_path / NAME.format(n=0, time=100), np.zeros(2, np.float32))
+    (tmp_path / "rank_0").symlink_to(real_dumps.faulty() / "rank_0", target_is_directory=True)
+    dump = GraphDump(tmp_path)
+    assert len(dump.tensors) == 1
+    assert dump.notes[0] == "1 directories are links and were not followed: give one of them itself"
+    assert len(GraphDump(tmp_path / "rank_0").tensors) == 90
+
+
 def test_two_dumps_under_one_directory_are_not_mixed(tmp_path):
     for name in ("first", "second"):
         place = tmp_path / name / "rank_0" / "Net" / "0" / "0"

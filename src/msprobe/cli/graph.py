@@ -199,7 +199,7 @@ def _checked(args: argparse.Namespace, dump: GraphDump) -> Checked:
         narrow = known.name
     limits = Limits(args.too_large, args.too_small, args.zero_share, args.unchanged, narrow)
     chosen = dump.select_tensors(rank=args.rank, iteration=args.iteration)
-    return check(dump, limits, kinds, progress(chosen, len(chosen), "checking"))
+    return check(dump, limits, kinds, chosen, lambda items: progress(items, len(items), "checking"))
 
 
 def _check(args: argparse.Namespace, dump: GraphDump) -> int:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Optional
 
 from msprobe.dump.errors import DumpError
-from msprobe.report.terminal import print_table, printable
+from msprobe.report.terminal import print_table, printable, progress
 
 if TYPE_CHECKING:
     from msprobe.graphdump import GraphDump, Operator, Statistics, Tensor
@@ -30,12 +30,12 @@ def warn(messages: Iterable[str]) -> None:
         print(f"msprobe graph: {printable(message)}", file=sys.stderr)
 
 
-def measure(dump: GraphDump, tensors: Iterable[Tensor]) -> Measured:
+def measure(dump: GraphDump, tensors: Sequence[Tensor]) -> Measured:
     """Each tensor with what is known of it; of one that cannot be read, that is nothing, and it is told."""
     from msprobe.graphdump import Statistics
 
     result = []
-    for tensor in tensors:
+    for tensor in progress(tensors, len(tensors), "reading"):
         try:
             found = dump.statistics(tensor)
         except DumpError as error:

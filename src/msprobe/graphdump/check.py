@@ -7,9 +7,9 @@ its output or was handed it, and where a dump has nothing but inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 import numpy as np
 
@@ -67,10 +67,13 @@ def check(
     limits: Optional[Limits] = None,
     kinds: Iterable[str] = KINDS,
     tensors: Optional[Iterable[Tensor]] = None,
+    watch: Callable[[Sequence[Tensor]], Iterable[Tensor]] = iter,
 ) -> Checked:
-    """Judge the outputs and parameters of floating-point types, or those among `tensors`."""
+    """Judge the outputs and parameters of floating-point types, or those among `tensors`. `watch` sees each tensor
+    before it is judged: a progress bar."""
     checking = _Check(dump, limits or Limits(), frozenset(kinds))
-    findings = tuple(checking.run(dump.tensors if tensors is None else tensors))
+    chosen = sorted(dump.tensors if tensors is None else tensors, key=checking.moment)
+    findings = tuple(finding for tensor in watch(chosen) for finding in checking.judge(tensor))
     return Checked(findings, checking.judged, tuple(checking.unreadable))
 
 
@@ -91,15 +94,16 @@ class _Check:
                 place = (tensor.rank, tensor.iteration, tensor.operator)
                 self.parameters.setdefault(place, []).append(tensor)
 
-    def run(self, tensors: Iterable[Tensor]) -> Iterator[Finding]:
-        for tensor in sorted(tensors, key=self._moment):
-            if tensor.io == "output" or not self._has_outputs(tensor):
-                try:
-                    yield from self._judge(tensor)
-                except DumpError as error:
-                    self.unreadable[str(error)] = None
+    def judge(self, tensor: Tensor) -> list[Finding]:
+        if tensor.io == "input" and self._has_outputs(tensor):
+            return []
+        try:
+            return list(self._judge(tensor))
+        except DumpError as error:
+            self.unreadable[str(error)] = None
+            return []
 
-    def _moment(self, tensor: Tensor) -> tuple[float, ...]:
+    def moment(self, tensor: Tensor) -> tuple[float, ...]:
         place = self.places.get(_key(tensor), math.inf)
         return (tensor.rank, -1 if tensor.iteration is None else tensor.iteration, place, tensor.timestamp)
 

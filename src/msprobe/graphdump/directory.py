@@ -86,6 +86,7 @@ class Index:
     unplaced: list[Path] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     strangers: int = 0
+    links: int = 0
 
 
 def scan(root: Path) -> Index:
@@ -109,6 +110,7 @@ def _walk(index: Index, directory: str, depth: int) -> None:
         index.unreadable.append(f"{directory}: {error.strerror}")
         return
     files = [entry.name for entry in listed if not entry.is_dir(follow_symlinks=False)]
+    index.links += sum(entry.is_symlink() and entry.is_dir() for entry in listed)
     _take_files(index, directory, files)
     _take_graphs(index, Path(directory))
     for entry in sorted(listed, key=lambda entry: entry.name):

@@ -130,6 +130,8 @@ class Graph:
         return {key: tuple(nodes.values()) for key, nodes in found.items()}
 
 
+_ENDS_A_NODE = re.compile(r"%\d+\(|Return\(|\}|subgraph @")
+_NESTED = re.compile(r"[(\[{\"]")
 _HEADER = re.compile(r"\s*%(?P<key>\d+)\([^=]*\)\s*=\s*(?P<type>[^\s(]+)\(")
 _NAME = re.compile(r"\s*(?:#|:)\s*(?:Fullname with scope:|full_name_with_scope:)?\s*\((?P<name>[^<>()]+/[^<>()]+)\)\s*")
 _LINE = re.compile(
@@ -172,24 +174,31 @@ def _signature(texts: tuple[str, ...]) -> Signature:
 
 
 def parse_text(text: str) -> Graph:
-    """The graph in the text of an .ir file."""
+    """The graph in the text of an .ir file. Keys start anew in each subgraph; from the second on they have its
+    number in front."""
     nodes: list[Node] = []
     node: Optional[_Open] = None
+    subgraphs = 0
     for line in text.splitlines():
         stripped = line.lstrip()
-        if stripped.startswith("%"):
-            header = _HEADER.match(line)
-            if header is not None:
-                if node is not None:
-                    nodes.append(node.finish())
-                kind = header["type"]
-                kind = kind[len("PrimFunc_") :] if kind.startswith("PrimFunc_") else kind
-                node = _Open(header["key"], kind, tuple(_key(part) for part in _arguments(line, header.end())))
+        if _ENDS_A_NODE.match(stripped):
+            if node is not None:
+                nodes.append(node.finish())
+            subgraphs += stripped.startswith("subgraph @")
+            header = _HEADER.match(stripped)
+            node = None if header is None else _open(header, stripped, f"{subgraphs}:" if subgraphs > 1 else "")
         elif node is not None:
             _add(node, stripped)
     if node is not None:
         nodes.append(node.finish())
     return Graph(tuple(nodes))
+
+
+def _open(header: re.Match[str], line: str, prefix: str) -> _Open:
+    kind = header["type"]
+    kind = kind[len("PrimFunc_") :] if kind.startswith("PrimFunc_") else kind
+    inputs = tuple(_key(part, prefix) for part in _arguments(line, header.end()))
+    return _Open(prefix + header["key"], kind, inputs)
 
 
 def _add(node: _Open, line: str) -> None:
@@ -217,15 +226,21 @@ def source_line(text: str) -> Optional[SourceLine]:
     return SourceLine(match["file"], first, int(match["last"] or first), match["text"].strip())
 
 
-def _key(argument: str) -> str:
+def _key(argument: str, prefix: str) -> str:
     """`%12` to `12`, `%para9_conv3.weight` to `%conv3.weight`; constants stay as they are."""
-    if re.fullmatch(r"%\d+", argument):
-        return argument[1:]
-    return re.sub(r"^%para\d+_", "%", argument)
+    if argument.startswith("%para"):
+        return re.sub(r"^%para\d+_", "%", argument)
+    if argument.startswith("%") and argument[1:].isdecimal():
+        return prefix + argument[1:]
+    return argument
 
 
 def _arguments(line: str, start: int) -> Iterator[str]:
     """The comma-separated arguments from `start` to the bracket that closes them."""
+    simple = line[start : line.find(")", start)]
+    if not _NESTED.search(simple) and line.find(")", start) > start:
+        yield from (part.strip() for part in simple.split(","))
+        return
     depth, begin, quoted = 0, start, False
     for position in range(start, len(line)):
         letter = line[position]

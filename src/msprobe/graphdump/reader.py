@@ -47,7 +47,7 @@ class GraphDump:
                     f"{path} holds more than one dump of rank {rank}: give one of {', '.join(sorted(found))}."
                 )
         self.root = self._index.root
-        self._graph_notes: list[str] = []
+        self._graph_notes: dict[str, None] = {}
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -66,6 +66,8 @@ class GraphDump:
     @property
     def notes(self) -> tuple[str, ...]:
         notes = [f"{place} could not be read" for place in self._index.unreadable]
+        if self._index.links:
+            notes.append(f"{self._index.links} directories are links and were not followed: give one of them itself")
         if self._index.strangers:
             notes.append(f"{self._index.strangers} .npy files have names that are not a dump's and are left out")
         notes += [
@@ -79,8 +81,8 @@ class GraphDump:
                 f"no graphs/ms_output_trace_code_graph_*.ir or .pb for rank {listed}: operators are known by "
                 "their file names only, without source lines, shapes or neighbours"
             )
-        _ = self._graphs
-        return tuple(notes + self._graph_notes)
+        _ = self.operators  # reading the graphs may have something to tell
+        return (*notes, *self._graph_notes)
 
     @cached_property
     def _graphs(self) -> dict[tuple[int, int], Graph]:
@@ -97,7 +99,7 @@ class GraphDump:
                     else:
                         result[key] = parse_pb(path.read_bytes())
                 except (OSError, ValueError) as error:
-                    self._graph_notes.append(f"{path} could not be read: {error}")
+                    self._graph_notes.setdefault(f"{path} could not be read: {error}")
         return result
 
     def graph(self, rank: int, graph: int) -> Optional[Graph]:
@@ -120,7 +122,8 @@ class GraphDump:
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
+            self._graph_notes.setdefault(f"{path} could not be read: {error.strerror or error}")
+            return None
         return [line.strip() for line in text.splitlines() if line.strip()]
 
     @cached_property
