@@ -75,6 +75,20 @@ def test_without_a_graph_the_dumped_inputs_decide_who_made_an_overflow(tmp_path)
     assert role(tmp_path / "inputs") == "unknown"
 
 
+def test_an_input_that_nothing_was_dumped_of_leaves_the_question_open(tmp_path):
+    save(tmp_path, 0, output_0=[1, np.inf])
+    graphs = tmp_path / "rank_0" / "graphs"
+    graphs.mkdir()
+    (graphs / "ms_output_trace_code_graph_0.ir").write_text(
+        "  %0(a) = MakeTuple(%para1_x)\n      # Fullname with scope: (Default/MakeTuple-op0)\n"
+        "  %1(b) = Relu(%0, I64(1))\n      # Fullname with scope: (Default/Relu-op0)\n"
+    )
+    dump = GraphDump(tmp_path)
+    (relu,) = dump.select_nodes(type="Relu")
+    assert dump.producers(relu) == ((0, "%Default/MakeTuple-op0"), (1, "I64(1)"))
+    assert role(tmp_path) == "unknown"
+
+
 def test_statistics_alone_are_enough(tmp_path):
     header = (
         "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,"

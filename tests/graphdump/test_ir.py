@@ -101,6 +101,15 @@ def test_tuples_and_constants_are_taken_apart():
     assert node.signature.host_outputs == (Spec("Float32", (2,)), Spec("Int32", ()))
 
 
+def test_a_tuple_of_equal_tensors_is_taken_apart():
+    text = (
+        "  %8(r) = Split(%3)\n"
+        "      : (<Tensor[Float32], (10)>) -> (<Tuple[Tensor[Float32]*2], TupleShape((5), (5, 1))>)\n"
+    )
+    (node,) = parse_text(text).nodes
+    assert node.signature.host_outputs == (Spec("Float32", (5,)), Spec("Float32", (5, 1)))
+
+
 def test_a_line_of_code_is_found_by_its_file_and_number():
     statement = SourceLine("/home/me/train.py", 10, 12, "x = f(a,")
     assert statement.is_at("train.py", 10)

@@ -79,7 +79,7 @@ def plan(source: Path, out: Path, sync_names: bool = False) -> tuple[list[Job], 
         folders.sort()
         others += len(files)
         here = Path(folder)
-        taken = sorted(name for name in files if Path(name).suffix.lower() not in _OTHER_FILES)
+        taken = sorted(name for name in files if name[0] != "." and Path(name).suffix.lower() not in _OTHER_FILES)
         if not taken or out.resolve() == here.resolve() != source.resolve():
             continue
         mapping = names.read_mapping(here)

@@ -55,7 +55,7 @@ def _node(item: Any, outputs: dict[str, tuple[Spec, ...]], parameters: set[str])
         inputs=tuple(f"%{name}" if name in parameters else name for name in names),
         declared=Signature(tuple(spec or Spec("", None) for spec in inputs), outputs[item.name]),
         lines=tuple(line for line in reversed(lines) if line is not None),
-        backward=item.full_name.startswith("Gradients/"),
+        backward=item.full_name.startswith("Gradients/") or "# Corresponding forward" in item.source_address,
     )
 
 

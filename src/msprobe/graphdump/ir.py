@@ -279,9 +279,10 @@ def _device_specs(side: str) -> Iterator[Spec]:
 
 
 def _host_specs(side: str) -> Iterator[Spec]:
-    """`<Tensor[Float32], (4, 3)>`; a tuple of tensors becomes one spec an element."""
+    """`<Tensor[Float32], (4, 3)>`; a tuple of tensors (`Tuple[Tensor[Float32]*2]`) becomes one spec an element."""
     for item in re.findall(r"<(.*?)>(?=, <|\)|$)", side):
-        dtypes = re.findall(r"Tensor\[(\w+)\]", item)
+        found = re.findall(r"Tensor\[(\w+)\](?:\*(\d{1,4}))?", item)
+        dtypes = [dtype for dtype, times in found for _ in range(int(times or 1))]
         if not dtypes:
             yield Spec(item.split(",")[0], None)
             continue

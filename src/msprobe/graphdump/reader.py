@@ -236,7 +236,8 @@ class GraphDump:
         return {(op.rank, op.graph, op.node.key): op for op in self.operators if op.node is not None}
 
     def producers(self, operator: Operator) -> tuple[tuple[int, Union[Operator, str]], ...]:
-        """For each input: the operator that makes it, or the text of the parameter or constant."""
+        """For each input: the operator that makes it, or a text: `%name` of a parameter or of a node that runs no
+        kernel (MakeTuple), or a constant."""
         graph = self.graph(operator.rank, operator.graph)
         if graph is None or operator.node is None:
             return ()
@@ -244,7 +245,12 @@ class GraphDump:
         for slot, key in enumerate(operator.node.inputs):
             source = graph.producer(key)
             found = self._by_node.get((operator.rank, operator.graph, source.key)) if source else None
-            result.append((slot, found if found is not None else graph.origin(key)))
+            if found is None:
+                origin = graph.origin(key)
+                node = graph.by_key.get(origin)
+                result.append((slot, origin if node is None else f"%{node.full_name}"))
+            else:
+                result.append((slot, found))
         return tuple(result)
 
     def consumers(self, operator: Operator) -> tuple[Operator, ...]:
