@@ -11,10 +11,11 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import traceback
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import Any, Callable, Optional, Protocol
 
 from msprobe.config import Settings
 from msprobe.dump import layout
@@ -118,7 +119,7 @@ class Lifecycle:
             self._open_step()
         assert self._probe is not None
         self._collecting = True
-        self._probe.install(self._models or (), self._token_range)
+        self._guarded(self._probe.install, self._models or (), self._token_range)
 
     def stop(self) -> None:
         if self._is_foreign() or not self._collecting:
@@ -126,7 +127,7 @@ class Lifecycle:
         assert self._probe is not None
         assert self._writer is not None
         self._collecting = False
-        self._probe.remove()
+        self._guarded(self._probe.remove)
         self._writer.flush()
 
     def step(self) -> None:
@@ -208,9 +209,9 @@ class Lifecycle:
         probe, writer = self._probe, self._writer
         if probe is None or writer is None:
             return
-        self._probe = self._writer = None
-        for told in probe.close():
+        for told in self._guarded(probe.close) or ():
             notices.warn_once(told)
+        self._probe = self._writer = None
         recorder = probe.recorder
         recorder.closed = True
         finished = writer.finish()
@@ -223,6 +224,15 @@ class Lifecycle:
             )
         self._tell_first_step(finished, writer.directory)
         self._steps_done.append(self.step_number)
+
+    def _guarded(self, action: Callable[..., Any], *args: Any) -> Any:
+        """A fault of ours while probes go in or out is logged like one at a call: it does not reach the script."""
+        try:
+            return action(*args)
+        except Exception:
+            assert self._probe is not None
+            self._probe.recorder.fault(action.__name__, traceback.format_exc())
+            return None
 
     def _archive(self, rank: Optional[int]) -> None:
         try:

@@ -7,10 +7,12 @@ set-up decides where our lines go.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 
 _logger = logging.getLogger("msprobe")
 _said: set[str] = set()
+_NUMBERS = re.compile(r"\d+")
 
 
 class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]
@@ -41,9 +43,10 @@ def warn(message: str) -> None:
 
 
 def warn_once(message: str) -> None:
-    """`warn`, but the same sentence only once in this process."""
-    if message not in _said:
-        _said.add(message)
+    """`warn`, but the same sentence, whatever its numbers, only once in this process."""
+    key = _NUMBERS.sub("0", message)
+    if key not in _said:
+        _said.add(key)
         warn(message)
 
 

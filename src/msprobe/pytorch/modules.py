@@ -142,14 +142,18 @@ class Modules:
     def hide(self, root: Any) -> None:
         """For one call of `root`, no hook on it or below it: torch leaves a fused path where it sees one."""
         for module in root.modules():
-            for handle in self._hooks.pop(id(module), ()):
-                handle.remove()
+            handles = self._hooks.get(id(module))
+            if handles:  # only out of sight: a hook that is about to be called is still known to want kwargs
+                module._forward_pre_hooks.pop(handles[0].id, None)
+                module._forward_hooks.pop(handles[1].id, None)
 
     def show(self, root: Any, output: Any) -> None:
         """The call is over: the hooks are put back, and the one that its end has not met is called."""
         for module in root.modules():
             name = self._names.get(id(module))
             if name is not None and not isinstance(module, torch.jit.ScriptModule):
+                for handle in self._hooks.pop(id(module), ()):
+                    handle.remove()
                 self._hook(module, name)
         name = self._names.get(id(root))
         if name is not None:
@@ -199,12 +203,12 @@ class Modules:
         recorder = self._recorder
         calls = self._calls.open
         start = f"{title}.{FORWARD}."
-        if not any(call.name.startswith(start) for call in calls):
-            return  # entered before the hooks were there
-        while True:  # what an exception left open inside ends here too
-            call = calls.pop()
-            if call.name.startswith(start):
-                break
+        if not calls or not calls[-1].name.startswith(start):
+            if not any(call.name.startswith(start) for call in calls):
+                return  # entered before the hooks were there
+            while not calls[-1].name.startswith(start):  # what an exception left open inside ends here too
+                calls.pop()
+        call = calls.pop()
         recorder.pop(call.name)
         error = sys.exc_info()[1]
         if call.call is not None:

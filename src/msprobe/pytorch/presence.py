@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from types import FrameType
 from typing import Any, Optional
 
 import torch
@@ -119,28 +120,36 @@ class Presence:
 
     def _around_compiled(self, callback: Any) -> Any:
         """Stands for dynamo's switch: a compiled function turns it on when it is entered and back when it ends."""
-        result = self._set_eval_frame(callback)
+        frame = sys._getframe(1)
+        opened = self._regions.open
+        ends = bool(opened) and opened[-1][0] == id(frame)
         try:
-            frame = sys._getframe(1)
-            key = id(frame)
-            opened = self._regions.open
-            if opened and opened[-1][0] == key:
+            if not ends and callable(callback) and is_on(self._mode) and "fn" in frame.f_locals:
+                self._enter_compiled(frame)
+        except Exception:
+            self._mode.recorder.fault("compiled function", traceback.format_exc())
+        result = self._set_eval_frame(callback)  # from here on, or up to here, what runs is compiled: nothing of ours
+        try:
+            if ends:
                 _, _, record = opened.pop()
                 put_on(self._mode)
                 if record is not None:
                     with torch._C.DisableTorchFunction():
                         self._mode.close_opaque(record, frame.f_locals.get("result"))
-            elif callable(callback) and is_on(self._mode) and "fn" in frame.f_locals:
-                take_off(self._mode)
-                with torch._C.DisableTorchFunction():
-                    function = frame.f_locals["fn"]
-                    name = str(getattr(function, "__name__", type(function).__name__))
-                    args = frame.f_locals.get("args", ())
-                    record = self._mode.open_opaque(_api_of(name, compiled=True), args)
-                opened.append((key, "left", record))
         except Exception:
             self._mode.recorder.fault("compiled function", traceback.format_exc())
         return result
+
+    def _enter_compiled(self, frame: FrameType) -> None:
+        take_off(self._mode)
+        record = None
+        try:
+            with torch._C.DisableTorchFunction():
+                function = frame.f_locals["fn"]
+                name = str(getattr(function, "__name__", type(function).__name__))
+                record = self._mode.open_opaque(_api_of(name, compiled=True), frame.f_locals.get("args", ()))
+        finally:
+            self._regions.open.append((id(frame), "left", record))
 
 
 def _api_of(name: str, compiled: bool) -> Api:

@@ -1,0 +1,70 @@
+"""A fault of ours never reaches the script: it is logged, counted and told once, and training is the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from collecting import Dump, configured
+from models import train
+from torch import nn
+
+from msprobe.collect.recorder import Recorder
+from msprobe.collect.values import Values
+from msprobe.pytorch import PrecisionDebugger, gradients, presence, tensors
+
+
+class Broken(Exception):
+    pass
+
+
+def broken(*args, **kwargs):
+    raise Broken("planted")
+
+
+PLACES = {
+    "rendering": (tensors.TensorTexts, "tensor_text"),
+    "values": (Values, "sequence"),
+    "results": (Values, "result"),
+    "entering": (Recorder, "enter"),
+    "leaving": (Recorder, "leave"),
+    "one event": (Recorder, "one"),
+    "inputs": (gradients.Inputs, "__init__"),
+    "the graph": (gradients.Gradients, "watch"),
+    "gradients coming in": (gradients.Gradients, "_take_incoming"),
+    "gradients going out": (gradients.Gradients, "_take_outgoing"),
+    "regions": (presence, "_runs_without_modes"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_a_planted_fault_is_logged_and_told_once_and_changes_nothing(tmp_path, monkeypatch, told, place, level):
+    expected = train("convnet", steps=3)
+    owner, name = PLACES[place]
+    monkeypatch.setattr(owner, name, broken)
+    debugger = PrecisionDebugger(configured(tmp_path, level=level))
+    assert train("convnet", debugger, steps=3) == expected
+    assert "Broken: planted" in Dump(tmp_path / "dump", 0).errors
+    assert len(told("could not be recorded whole")) == 1
+
+
+@pytest.mark.parametrize("place", ["rendering", "entering"])
+def test_a_module_that_catches_its_own_errors_sees_none_of_ours(tmp_path, monkeypatch, place):
+    caught = []
+
+    class Careful(nn.Module):
+        def forward(self, x):
+            try:
+                return torch.relu(x)
+            except Exception as error:
+                caught.append(error)
+                raise
+
+    monkeypatch.setattr(*PLACES[place], broken)
+    model = nn.Sequential(Careful())
+    debugger = PrecisionDebugger(configured(tmp_path, level="mix"))
+    debugger.start(model)
+    model(torch.ones(1))
+    debugger.stop()
+    debugger.step()
+    assert not caught

@@ -1,0 +1,115 @@
+"""No tensor and no graph lives longer than without the tool, and memory does not grow with the steps."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from collecting import collecting, configured
+from torch import nn
+
+import msprobe
+from msprobe.pytorch import PrecisionDebugger
+
+LEVELS = ["L0", "L1", "mix"]
+
+
+def live_tensors():
+    gc.collect()
+    return sum(isinstance(value, torch.Tensor) for value in gc.get_objects())
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_activations_die_when_the_script_lets_them_go(tmp_path, level, task):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4), nn.Tanh())
+    gc.collect()
+    gc.disable()
+    try:
+        with collecting(tmp_path, model, level=level, task=task):
+            hidden = model[0](torch.randn(2, 4))
+            rest = model[3](model[2](model[1](hidden)))
+            loss = rest.sum()
+            watched = [weakref.ref(tensor) for tensor in (hidden, rest, loss)]
+            loss.backward()
+            del hidden, rest, loss
+            assert [reference() for reference in watched] == [None] * 3
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_graph_that_is_never_used_dies_with_its_output(tmp_path, level):
+    alive = weakref.WeakSet()
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            mark = torch.ones(1)
+            ctx.mark = mark
+            alive.add(mark)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    class Layer(nn.Module):
+        def forward(self, x):
+            return torch.tanh(Kept.apply(x))
+
+    model = nn.Sequential(Layer())
+    gc.disable()
+    try:
+        with collecting(tmp_path, model, level=level):
+            out = model(torch.ones(2, requires_grad=True))
+            assert len(alive) == 1
+            del out
+            assert len(alive) == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_memory_does_not_grow_with_the_number_of_steps(tmp_path, level):
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    debugger = PrecisionDebugger(configured(tmp_path, level=level))
+
+    def steps(count):
+        for _ in range(count):
+            debugger.start(model)
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+            debugger.stop()
+            debugger.step()
+
+    tensors, snapshots = [], []
+    ours = tracemalloc.Filter(True, f"{Path(msprobe.__file__).parent}{os.sep}*")
+    steps(5)
+    tracemalloc.start()
+    try:
+        for count in (3, 3, 20):
+            steps(count)
+            tensors.append(live_tensors())
+            taken = tracemalloc.take_snapshot().filter_traces([ours])
+            snapshots.append(sum(statistic.size for statistic in taken.statistics("filename")))
+    finally:
+        tracemalloc.stop()
+    assert tensors[0] == tensors[1] == tensors[2]
+    assert snapshots[2] - snapshots[1] < 20_000, snapshots
+
+
+def test_a_step_of_many_calls_keeps_no_tensor(tmp_path):
+    with collecting(tmp_path):
+        torch.relu(torch.ones(100))
+        before = live_tensors()
+        for _ in range(500):
+            torch.relu(torch.ones(100))
+        assert live_tensors() <= before + 2

@@ -1,0 +1,189 @@
+"""Regions that must run as if nobody looked: fused attention, compiled code; and a whole real model."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from collecting import assert_same, collecting
+from torch import nn
+
+LEVELS = ["L0", "L1", "mix"]
+
+
+def attention_model():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), nn.Linear(16, 16)).eval()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("grad", ["no_grad", "inference_mode", "frozen"])
+def test_an_encoder_layer_in_eval_keeps_its_fused_result(tmp_path, level, grad):
+    model, x = attention_model(), torch.randn(2, 5, 16)
+    if grad == "frozen":
+        model.requires_grad_(False)
+    context = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "frozen": torch.enable_grad}[grad]
+    with context():
+        expected = model(x)
+        with collecting(tmp_path, model, level=level) as dump:
+            out = model(x)
+            again = model(x)
+    assert torch.equal(out, expected)
+    assert torch.equal(again, expected)
+    name = "Module.0.TransformerEncoderLayer.forward.{}"
+    if level == "L1":
+        name = "Torch._fused_TransformerEncoderLayer.{}.forward"
+    for number in (0, 1):
+        assert_same(dump[name.format(number)]["output"][0], model[0](x))
+    after = "Functional.linear.1.forward" if level == "L1" else "Module.1.Linear.forward.1"
+    assert after in dump.names
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_attention_and_encoder_in_eval_keep_their_fused_results(tmp_path, level):
+    torch.manual_seed(2)
+    attention = nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    model = nn.ModuleDict({"attention": attention, "encoder": encoder})
+    x, mask = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+
+    def run():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return attention(x, x, x, need_weights=False)[0], encoder(x, src_key_padding_mask=mask)
+
+    expected = run()
+    with collecting(tmp_path, model, level=level):
+        out = run()
+    assert all(torch.equal(a, b) for a, b in zip(out, expected))
+
+
+def test_in_training_the_inside_of_attention_is_seen(tmp_path):
+    model = attention_model().train()
+    with collecting(tmp_path, model, level="mix") as dump:
+        model(torch.randn(2, 5, 16)).sum().backward()
+    assert dump.construct["Module.0.linear1.Linear.forward.0"] == "Module.0.TransformerEncoderLayer.forward.0"
+    assert "Module.0.self_attn.MultiheadAttention.backward.0" in dump.names
+    out_proj = dump["Module.0.self_attn.out_proj.NonDynamicallyQuantizableLinear.parameters_grad"]
+    assert_same(out_proj["weight"][0], model[0].self_attn.out_proj.weight.grad)
+
+
+# torch.compile. The eager backend compiles nothing by a C++ compiler, but enters and leaves as any other.
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_compiled_function_is_one_record_and_its_result_its_own(tmp_path, level, told):
+    torch._dynamo.reset()
+
+    def function(x, y):
+        return F.gelu(x @ y).relu() + 1
+
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    x, y = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3)
+    model = nn.Sequential(nn.Tanh())
+
+    def run():
+        x.grad = None
+        out = model(compiled(x, y))
+        out.sum().backward()
+        return out.detach(), x.grad
+
+    expected = run()
+    with collecting(tmp_path, model, level=level) as dump:
+        run()
+        found = run()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+    if level != "L0":
+        assert_same(dump["Compiled.function.0.forward"]["output"][0], function(x, y))
+        assert_same(dump["Compiled.function.1.backward"]["output"][0], x.grad)
+        assert not any("gelu" in name for name in dump.names)
+        assert len(told("is compiled")) == 1
+    assert any("anh" in name for name in dump.names)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("way", ["wrapped", "in place", "inner"])
+def test_a_compiled_module_is_one_record_and_its_result_its_own(tmp_path, level, way):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
+    if way == "wrapped":
+        model = torch.compile(model, backend="eager")
+    elif way == "in place":
+        model.compile(backend="eager")
+    else:
+        model[1] = torch.compile(model[1], backend="eager")
+    x = torch.randn(2, 4)
+
+    def run():
+        model.zero_grad()
+        out = model(x)
+        out.sum().backward()
+        return [out.detach(), *(p.grad for p in model.parameters())]
+
+    expected = run()
+    with collecting(tmp_path, model, level=level) as dump:
+        run()
+        found = run()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+    assert dump.names
+    assert all(torch.equal(a, b) for a, b in zip(run(), expected))
+
+
+def test_code_compiled_for_the_first_time_while_collecting_is_right(tmp_path):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: torch.sin(x) * 2, backend="eager")
+    x = torch.randn(4)
+    with collecting(tmp_path):
+        found = compiled(x)
+    assert torch.equal(found, torch.sin(x) * 2)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_hugging_face_model(tmp_path, level, family):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    if family == "gpt2":
+        config = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2)
+        model = transformers.GPT2LMHeadModel(config)
+    else:
+        config = transformers.LlamaConfig(
+            vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+        )
+        model = transformers.LlamaForCausalLM(config)
+    tokens = torch.randint(50, (2, 8))
+
+    def run():
+        torch.manual_seed(5)
+        model.zero_grad()
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    expected = run()
+    with collecting(tmp_path, model, level=level) as dump:
+        found = run()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+    if level != "L1":
+        grads = [name for name in dump.names if name.endswith("parameters_grad")]
+        assert len(grads) == sum(1 for m in model.modules() if any(True for _ in m.parameters(recurse=False)))
+    backwards = sum("backward" in name for name in dump.names)
+    assert backwards > 10
+
+
+def test_generating_collects_only_the_wanted_tokens(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    arguments = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    prompt = torch.tensor([[1, 2, 3]])
+    expected = model.generate(prompt, **arguments)
+    with collecting(tmp_path, model, level="mix", token_range=[1, 2]) as dump:
+        found = model.generate(prompt, **arguments)
+    assert torch.equal(found, expected)
+    calls = [name for name in dump.names if name.startswith("Module.lm_head.Linear.forward")]
+    assert calls == ["Module.lm_head.Linear.forward.0", "Module.lm_head.Linear.forward.1"]
