@@ -87,11 +87,11 @@ class Values:
 
     def _value(self, value: Any, path: str, depth: int) -> str:
         kind = type(value)
+        if kind in self._tensor_types:
+            return self._tensor(value, path)
         simple = self._simple.get(kind)
         if simple is not None:
             return simple(value)
-        if kind in self._tensor_types:
-            return self._tensor(value, path)
         text = self._other(value, path)
         if text is not None:
             return text
