@@ -131,13 +131,15 @@ def _forward(target: Calls, golden: Calls, translation: Translation) -> list[Mat
 def _backward(
     target: Calls, golden: Calls, forward: list[Match], recomputed: bool, translation: Translation
 ) -> list[Match]:
-    """A backward belongs to its forward; where numbers cannot tell (recomputation), the n-th belongs to the n-th."""
+    """A backward belongs to its forward; where numbers cannot tell (recomputation), the n-th belongs to the n-th.
+
+    The backwards of one fused call and of the several it stands for have no items in common: left alone."""
     if recomputed:
         return _by_recount(target, golden, translation, BACKWARD)
     partner = {
         (m.target.key, m.target.number): (m.golden.key, m.golden.number, m.how, m.confidence)
         for m in forward
-        if m.target and m.golden
+        if m.target and m.golden and m.how != "fused"
     }
     partnered = {(key, number) for key, number, _, _ in partner.values()}
     known = {(call.key, call.number): call for call in golden}

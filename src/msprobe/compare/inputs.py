@@ -164,22 +164,34 @@ _HEADERS = {
     "deterministic_algorithms": "determinism",
     "cudnn": "the cuDNN flags",
     "torch_seed": "the seeds",
-    "seed": "the seeds",
-    "seeds": "the seeds",
     "threads": "the numbers of threads",
-    "first_batch": "the first batches",
-    "first_batch_hash": "the first batches",
+    "mindspore_seed": "the seeds",
+    "deterministic": "determinism",
+    "mode": "the execution modes",
 }
 
 
 def header_notes(target: dict[str, Any], golden: dict[str, Any], ignored: Sequence[str] = ()) -> list[str]:
     """What the two run.json say differently, the worst (other data, other seed) first."""
     notes = []
+    ours, theirs = _hashes(target.get("first_batch")), _hashes(golden.get("first_batch"))
+    if ours and theirs and ours != theirs:
+        notes.append("the first batches differ: the two runs were not given the same data")
     for key, name in _HEADERS.items():
-        if key in target and key in golden and key not in ignored and target[key] != golden[key]:
+        if key in target and key in golden and key not in ignored and _text(target[key]) != _text(golden[key]):
             notes.append(f"{name} differ: {_short(target[key])} and {_short(golden[key])}")
     serious = ("the first batches", "the seeds", "the default dtypes", "autocast")
     return sorted(notes, key=lambda note: not note.startswith(serious))
+
+
+def _hashes(batch: Any) -> list[Any]:
+    """The checksums of a first batch: types are named differently by each framework, bytes are not."""
+    items = batch if isinstance(batch, list) else []
+    return [item["md5"] for item in items if isinstance(item, dict) and item.get("md5")]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower()
 
 
 def _short(value: Any) -> str:

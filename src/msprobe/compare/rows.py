@@ -21,6 +21,10 @@ WARNING = "warning"
 ERROR = "error"
 NOT_COMPARED = "not_compared"
 
+RAISED = "raised"
+"""The slot of the exception that a call ended with."""
+_RAISED_BY_READER = "parameters_grad.raised"
+
 INTRODUCED = "introduced"
 PROPAGATED = "propagated"
 
@@ -107,6 +111,8 @@ def slots(call: Call) -> Iterator[tuple[str, Item]]:
 
 def slots_of(record: dict[str, Any]) -> Iterator[tuple[str, Item]]:
     for slot, item in items(record):
+        if slot == _RAISED_BY_READER:
+            slot = RAISED
         yield slot, item if item is None or isinstance(item, dict) else _plain(item)
 
 
@@ -130,6 +136,9 @@ def rows_of(match: Match, translation: Translation) -> list[Row]:
     if match.how == "fused":
         return _fused_rows(match)
     ours, theirs = list(slots(target)), dict(slots(golden))
+    if RAISED in theirs or any(slot == RAISED for slot, _ in ours):
+        theirs.setdefault(RAISED, _plain(None))
+        ours += [] if any(slot == RAISED for slot, _ in ours) else [(RAISED, _plain(None))]
     rows = []
     loose: list[tuple[str, Item]] = []
     rule = translation.apis.get(target.key)
