@@ -114,6 +114,26 @@ def test_statistics_alone_are_enough(tmp_path):
     ]
 
 
+def test_a_norm_alone_can_tell_an_overflow_and_a_mean_alone_nothing(tmp_path):
+    place = tmp_path / "rank_0" / "Net" / "0" / "0"
+    place.mkdir(parents=True)
+    header = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Avg Value,L2Norm Value\n"
+    rows = ['A,A-op0,0,0,1,output,0,8,Float32,"(2,)",1,nan', 'B,B-op0,0,0,2,output,0,8,Float32,"(2,)",1,']
+    (place / "statistic.csv").write_text(header + "\n".join(rows))
+    checked = check(GraphDump(tmp_path))
+    assert [(f.kind, f.operator.name, f.detail) for f in checked.findings] == [
+        ("overflow", "A-op0", "mean 1, norm nan")
+    ]
+    assert checked.judged == 1
+
+
+def test_a_constant_may_be_zero(tmp_path):
+    place = tmp_path / "rank_0" / "Net" / "0" / "constants"
+    place.mkdir(parents=True)
+    np.save(place / "Parameter.data-1.0.0.5.output.0.DefaultFormat.Float32.npy", np.zeros(3, np.float32))
+    assert check(GraphDump(tmp_path)).findings == ()
+
+
 def test_a_value_beyond_the_devices_type_is_out_of_range(tmp_path):
     """The network says float32, the device computes in float16: 70000 cannot have been there."""
     save(tmp_path, 0, output_0=[1, 70000])

@@ -226,6 +226,33 @@ def test_an_empty_slot_is_noted_and_padding_that_stays_is_noted(tmp_path):
     assert f"{NAME}.output.0.1x9x1x1.npy" in names_in(tmp_path / "out")
 
 
+def test_a_given_shape_is_used_or_refused_never_ignored(tmp_path):
+    stored = np.zeros((1, 1, 1, 1, 16), np.float16)
+    data = samples.dump_file(
+        outputs=[
+            (samples.op_output(1, 2, (), 24), np.arange(6, dtype="<f4").tobytes()),
+            (samples.op_output(2, 3, stored.shape, stored.nbytes), stored.tobytes()),
+        ]
+    )
+    (tmp_path / NAME).write_bytes(data)
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", target="NCHW", shape=(2, 3), outputs=frozenset({0}))
+    assert [path.name for path in outcome.written] == [f"{NAME}.output.0.2x3.npy"]
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", shape=(16,))
+    assert outcome.errors == [
+        "output.0: the stored shape (6,) cannot be read as (16,)",
+        "output.1: the original shape of a tensor in NC1HWC0 is of use only with -f",
+    ]
+
+
+def test_an_unknown_format_is_kept_but_not_laid_out_anew(tmp_path):
+    described = samples.op_output(1, 28, (2,), 8)
+    (tmp_path / NAME).write_bytes(samples.dump_file(outputs=[(described, b"\0" * 8)]))
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out")
+    assert (len(outcome.written), outcome.errors) == (1, [])
+    (outcome,) = converted(tmp_path / NAME, tmp_path / "out", target="NCHW")
+    assert outcome.errors == ["output.0: FORMAT_28 cannot be converted to NCHW"]
+
+
 def test_grouped_weights_are_refused_not_guessed(tmp_path):
     stored = np.zeros((9, 1, 16, 16), np.float16)
     described = samples.op_output(2, 4, stored.shape, stored.nbytes, (16, 16, 3, 3), sub_format=4)

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-s",
         "--shape",
         type=_shape,
-        help="the original shape, where the file has none: 30,1024,17,17",
+        help="the original shape, where the file has none (with -i or -o): 30,1024,17,17",
     )
     parser.add_argument(
         "-i", "--input", type=_index, action="append", metavar="N", help="only this input; may be repeated"

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from msprobe.graphdump.datatypes import FORMATS, TYPES, DataType, unpack
+from msprobe.graphdump.layout import BLOCKED
 from msprobe.graphdump.schema import message_class
 
 _MAX_DIMENSIONS = 32
@@ -56,10 +57,13 @@ class Slot:
 
     @property
     def format(self) -> str:
-        """The format's name; AsyncFileError for a number that we do not know."""
-        if self.format_number not in FORMATS:
-            raise AsyncFileError(f"{self.name}: unknown format number {self.format_number}")
-        return FORMATS[self.format_number]
+        """The format's name. One that we do not know has a number: its data can be kept, but not laid out anew."""
+        return FORMATS.get(self.format_number, f"FORMAT_{self.format_number}")
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the elements lie in padded blocks, so that the shape alone does not say which is which."""
+        return self.format in BLOCKED or self.format == "FRACTAL_NZ"
 
     @property
     def type(self) -> DataType:

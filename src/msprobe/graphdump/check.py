@@ -85,7 +85,7 @@ class _Check:
         self.operators = {operator.key: operator for operator in dump.operators if operator.in_files}
         self.places = {operator.key: place for place, operator in enumerate(dump.execution)}
         self.previous: dict[tuple[Key, str, int], tuple[Tensor, Statistics]] = {}
-        self.finite: dict[tuple[Key, Optional[int], str, int], Optional[bool]] = {}
+        self.finite: dict[tuple[object, ...], Optional[bool]] = {}
         self.executions: dict[Execution, list[Tensor]] = {}
         self.parameters: dict[tuple[int, Optional[int], str], list[Tensor]] = {}
         for tensor in dump.tensors:
@@ -113,9 +113,11 @@ class _Check:
     def _judge(self, tensor: Tensor) -> Iterator[Finding]:
         operator = self.operators[_key(tensor)]
         found = self.dump.statistics(tensor)
-        self.finite[_key(tensor), tensor.iteration, tensor.io, tensor.slot] = found.finite
+        self.finite[_identity(tensor)] = found.finite
         kind = type_named(found.dtype)
         if kind is None or kind.name not in BY_NAME or BY_NAME[kind.name].kind != FLOAT:
+            return
+        if found.finite is None and found.largest is None and found.md5 is None:
             return
         self.judged += 1
         wanted = self.kinds
@@ -137,11 +139,12 @@ class _Check:
             yield "too large", f"max |x| {largest:.6g} > {limits.too_large:g}"
         if 0 < largest < limits.too_small:
             yield "too small", f"max |x| {largest:.6g} < {limits.too_small:g}"
-        if found.count and found.zero is not None:
-            if found.zero / found.count >= limits.zero_share:
-                yield "all zero", f"{found.zero} of {found.count} are zero"
-        elif largest == 0:
-            yield "all zero", "max and min are zero"
+        if tensor.iteration is not None:  # a constant may well be zero
+            if found.count and found.zero is not None:
+                if found.zero / found.count >= limits.zero_share:
+                    yield "all zero", f"{found.zero} of {found.count} are zero"
+            elif largest == 0:
+                yield "all zero", "max and min are zero"
         narrow = limits.range_of or _narrower(operator, tensor, found.dtype)
         if narrow is not None and largest > BY_NAME[narrow].largest:
             yield "out of range", f"max |x| {largest:.6g} > {BY_NAME[narrow].largest:g}, the largest {narrow}"
@@ -188,7 +191,7 @@ class _Check:
         return PRODUCER if states and None not in states.values() else UNKNOWN
 
     def _is_finite(self, tensor: Tensor) -> Optional[bool]:
-        place = (_key(tensor), tensor.iteration, tensor.io, tensor.slot)
+        place = _identity(tensor)
         if place not in self.finite:
             try:
                 self.finite[place] = self.dump.statistics(tensor).finite
@@ -209,6 +212,11 @@ class _Check:
         return False if False in states else (True if states and None not in states else None)
 
 
+def _identity(tensor: Tensor) -> tuple[object, ...]:
+    """One execution's tensor: an operator in a loop runs several times an iteration."""
+    return (tensor.directory, tensor.operator, tensor.io, tensor.slot, tensor.timestamp, tensor.file)
+
+
 def _key(tensor: Tensor) -> Key:
     return Key(tensor.rank, tensor.graph, tensor.operator)
 
@@ -216,7 +224,10 @@ def _key(tensor: Tensor) -> Key:
 def _overflow_text(found: Statistics) -> str:
     counts = (("NaN", found.nan), ("+inf", found.posinf), ("-inf", found.neginf))
     parts = [f"{count} {name}" for name, count in counts if count]
-    return f"{', '.join(parts)} of {found.count}" if parts else f"max {found.max:g}, min {found.min:g}"
+    if parts:
+        return f"{', '.join(parts)} of {found.count}" if found.count else ", ".join(parts)
+    known = (("max", found.max), ("min", found.min), ("mean", found.mean), ("norm", found.norm))
+    return ", ".join(f"{name} {value:g}" for name, value in known if value is not None)
 
 
 def _narrower(operator: Operator, tensor: Tensor, dtype: str) -> Optional[str]:

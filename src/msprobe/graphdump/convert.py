@@ -75,7 +75,8 @@ def plan(source: Path, out: Path, sync_names: bool = False) -> tuple[list[Job], 
         return [Job(source, original, out / _place(source.parent, Path(), sync_names))], 0
     jobs: list[Job] = []
     others = 0
-    for folder, folders, files in os.walk(source):
+    unlisted: list[OSError] = []
+    for folder, folders, files in os.walk(source, onerror=unlisted.append):
         folders.sort()
         others += len(files)
         here = Path(folder)
@@ -88,6 +89,7 @@ def plan(source: Path, out: Path, sync_names: bool = False) -> tuple[list[Job], 
         mine = [name for name in taken if names.parse_tensor(mapping.get(name, name)) is None]
         jobs += [Job(here / name, mapping.get(name, name), directory) for name in mine]
         others -= len(mine)
+    jobs += [Job(Path(error.filename), "", out) for error in unlisted]  # they fail in their turn, and are listed
     return jobs, others
 
 
@@ -142,30 +144,35 @@ def _reason(slot: Slot, error: Exception) -> str:
 
 
 def _write(file: AsyncFile, slot: Slot, job: Job, request: Request, outcome: Outcome) -> Path:
-    array = file.array(slot)
-    source, layout_name = slot.format, slot.format
-    if request.target is not None and source != request.target:
-        original = request.shape or slot.original_shape
-        if source in layout.BLOCKED or source == "FRACTAL_NZ":
-            layout_name = request.target
-            if slot.sub_format > 1:
-                raise layout.LayoutError(f"{source} in {slot.sub_format} groups is not supported")
-            if original is None:
-                outcome.notes.append(f"{slot.name}: no original shape, the padding is kept (give the shape with -s)")
-        array = layout.convert(array, source, request.target, original, slot.original_format)
-        if source in layout.PLAIN and array.ndim == len(request.target):
-            layout_name = request.target
-    elif request.shape is not None:
-        array = _reshaped(array, request.shape)
-    kind = slot.type
+    array, layout_name = _laid_out(file.array(slot), slot, request)
     if request.kind == "npy":
-        array = array.astype(kind.saved, copy=False)
+        array = array.astype(slot.type.saved, copy=False)
+    if request.target is not None and slot.is_blocked and not (request.shape or slot.original_shape):
+        outcome.notes.append(f"{slot.name}: no original shape, the padding is kept (give the shape with -s)")
     name = _output_name(job, slot, array.shape, layout_name, request)
     job.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     if len(os.fsencode(name)) > names.LONGEST:
         name = _register_long_name(job.directory, name)
     _save(job.directory / name, array, request.kind)
     return job.directory / name
+
+
+def _laid_out(array: npt.NDArray[Any], slot: Slot, request: Request) -> tuple[npt.NDArray[Any], str]:
+    """The array as it was asked for, and the format that it is in then."""
+    source, target = slot.format, request.target
+    if not slot.is_blocked:
+        array = array if request.shape is None else _reshaped(array, request.shape)
+        if target is None or target == source:
+            return array, source
+        converted = layout.convert(array, source, target)
+        return converted, source if converted is array else target
+    if target is None:
+        if request.shape is not None:
+            raise layout.LayoutError(f"the original shape of a tensor in {source} is of use only with -f")
+        return array, source
+    if slot.sub_format > 1:
+        raise layout.LayoutError(f"{source} in {slot.sub_format} groups is not supported")
+    return layout.convert(array, source, target, request.shape or slot.original_shape, slot.original_format), target
 
 
 def _reshaped(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
