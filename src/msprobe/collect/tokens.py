@@ -23,6 +23,7 @@ class TokenRange:
         self._put_in = put_in
         self._take_out = take_out
         self._count = 0
+        self._inside = False
         self._handles: list[Any] = []
 
     def install(self) -> None:
@@ -35,12 +36,15 @@ class TokenRange:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._inside = False
 
     def _begin(self, model: Any, args: Any) -> None:
-        if self._count == self._first:
+        if self._first <= self._count <= self._last and not self._inside:
+            self._inside = True
             self._put_in()
 
     def _end(self, model: Any, args: Any, output: Any) -> None:
         if self._count == self._last:
+            self._inside = False
             self._take_out()
         self._count += 1

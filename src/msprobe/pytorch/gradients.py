@@ -24,6 +24,7 @@ from msprobe.collect.recorder import Recorder
 
 _AccumulateGrad = torch._C._functions.AccumulateGrad
 _NoTorchFunction = torch._C.DisableTorchFunction
+_gradient_edge = torch.autograd.graph.get_gradient_edge
 _graph_task = torch._C._current_graph_task_id
 _sequence = torch.autograd._get_sequence_nr
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
@@ -115,6 +116,8 @@ class Gradients:
         self._pending: dict[int, dict[int, _Backward]] = {}
         self._parameters: dict[str, dict[str, str]] = {}
         self._changed: dict[str, None] = {}
+        self._watched: list[tuple[Any, Any, Any]] = []
+        self._left: list[Any] = []
         self.repeated = 0
         self.without_node: set[str] = set()
 
@@ -159,14 +162,16 @@ class Gradients:
             record.waiting += 1
             node.register_hook(self._outgoing_hook(record, leading))
 
-    def watch_parameter(self, module: str, name: str, parameter: Any) -> Any:
-        """Keeps the last local gradient of a parameter for `{module}.parameters_grad`. Returns the hook's handle."""
+    def watch_parameter(self, module: str, name: str, parameter: Any) -> None:
+        """Keeps the last local gradient of a parameter for `{module}.parameters_grad`."""
         record = f"{module}.parameters_grad"
         self._parameters.setdefault(record, {})
 
         def hook(gradient: Any) -> None:
             recorder = self._recorder
             if recorder.closed or not recorder.with_outputs:
+                return
+            if not recorder.selection.everything and not recorder.selection.enter(record):
                 return
             try:
                 with _NoTorchFunction():
@@ -178,10 +183,28 @@ class Gradients:
             except Exception:
                 recorder.fault(record, traceback.format_exc())
 
-        return parameter.register_hook(hook)
+        self._watched.append((parameter, hook, parameter.register_hook(hook)))
+
+    def leave_parameters(self) -> None:
+        """stop(): nothing stays on a parameter, but a graph that waits for its backward keeps ours on the node
+        that takes the parameter's gradient; where there is no graph, that node dies at once."""
+        with torch.inference_mode(False), torch.enable_grad(), _NoTorchFunction():
+            for parameter, hook, handle in self._watched:
+                handle.remove()
+                if parameter.requires_grad:
+                    node = _gradient_edge(parameter).node
+                    self._left.append(node.register_prehook(_on_first(hook)))
+        self._watched.clear()
+
+    def return_to_parameters(self) -> None:
+        """start() again, or the end of the step: the nodes are let go."""
+        for handle in self._left:
+            handle.remove()
+        self._left.clear()
 
     def close(self) -> None:
         """The step ends: what has begun is written as it is."""
+        self.return_to_parameters()
         for task in list(self._pending):
             self._finish_task(task)
         self._write_parameters()
@@ -327,6 +350,14 @@ class Gradients:
         for name in self._changed:
             self._recorder.one(name, None, ", ".join(self._parameters[name].values()))
         self._changed.clear()
+
+
+def _on_first(hook: Any) -> Any:
+    def prehook(grads: Any) -> None:
+        if grads[0] is not None:
+            hook(grads[0])
+
+    return prehook
 
 
 def _walk(entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[int]]]:

@@ -89,9 +89,9 @@ class Modules:
         self._calls = _Calls()
         self._names: dict[int, str] = {}
         self._hooks: dict[int, list[Any]] = {}
-        self._handles: list[Any] = []
 
     def install(self) -> None:
+        self._gradients.return_to_parameters()
         for name, module in named_below(self._models):
             self._names[id(module)] = name
             if isinstance(module, torch.jit.ScriptModule):
@@ -107,13 +107,14 @@ class Modules:
     def _watch_parameter(self, module: str, name: str, parameter: Any) -> None:
         selection = self._recorder.selection
         if selection.everything or selection.may_want(f"{module}.parameters_grad"):
-            self._handles.append(self._gradients.watch_parameter(module, name, parameter))
+            self._gradients.watch_parameter(module, name, parameter)
 
     def remove(self) -> None:
-        for handle in (*self._handles, *(handle for handles in self._hooks.values() for handle in handles)):
-            handle.remove()
-        self._handles.clear()
+        for handles in self._hooks.values():
+            for handle in handles:
+                handle.remove()
         self._hooks.clear()
+        self._gradients.leave_parameters()
 
     def _hook(self, module: Any, name: str) -> None:
         self._hooks[id(module)] = [

@@ -11,6 +11,7 @@ import torch
 from msprobe.collect.lifecycle import saves_tensors
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.selection import Selection
+from msprobe.collect.tokens import TokenRange
 from msprobe.collect.values import Values
 from msprobe.config import Settings
 from msprobe.dump.writer import RankWriter
@@ -25,7 +26,6 @@ from .modules import Modules
 from .presence import Presence
 from .spelling import Spelling
 from .tensors import TensorTexts
-from .tokens import TokenRange
 
 
 def wanted_statistics(settings: Settings) -> int:
@@ -68,24 +68,23 @@ class TorchProbe:
         if table is not None:
             mode = Watch if settings.level == "L0" else Apis
             self._apis = mode(self.recorder, self._gradients, self._texts, table, spelling)
-        self._installed: list[Any] = []
+        self._tokens: Optional[TokenRange] = None
         self._saved: list[Any] = []
 
     def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None:
         if token_range is None:
             self._put_in(models)
         else:
-            tokens = TokenRange(models, token_range, lambda: self._put_in(models), self._take_out)
-            tokens.install()
-            self._installed.append(tokens)
+            if self._tokens is None:  # it counts on from one segment of the step to the next
+                self._tokens = TokenRange(models, token_range, lambda: self._put_in(models), self._take_out)
+            self._tokens.install()
 
     def remove(self) -> None:
         self._take_out()
         if self._deferred is not None:
             self._deferred.settle()
-        for tokens in self._installed:
-            tokens.remove()
-        self._installed.clear()
+        if self._tokens is not None:
+            self._tokens.remove()
 
     def close(self) -> list[str]:
         if self._apis is not None:

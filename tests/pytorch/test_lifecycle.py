@@ -1,0 +1,400 @@
+"""start, stop, step and what else the debugger is asked to do, in every order that scripts use."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from collecting import Dump, assert_same, collecting, configured
+from torch import nn
+
+from msprobe.collect.lifecycle import UsageError
+from msprobe.pytorch import PrecisionDebugger
+
+
+def relu(n):
+    return f"Torch.relu.{n}.forward"
+
+
+def test_segments_of_one_step_are_one_dump(tmp_path):
+    debugger = PrecisionDebugger(configured(tmp_path))
+    for _ in range(2):
+        for value in (1.0, 2.0):
+            debugger.start()
+            torch.relu(torch.tensor(value))
+            debugger.stop()
+            torch.relu(torch.tensor(99.0))
+        debugger.step()
+    for step in (0, 1):
+        dump = Dump(tmp_path / "dump", step)
+        assert dump.names == [relu(0), relu(1)]
+        assert [dump[relu(n)]["output"][0]["Max"] for n in (0, 1)] == [1, 2]
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_backward_after_stop_is_still_recorded(tmp_path, level):
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), torch.randn(2, 3)
+    debugger = PrecisionDebugger(configured(tmp_path, level=level))
+    debugger.start(model)
+    loss = model(x).sum()
+    debugger.stop()
+    other = model(x).sum()
+    loss.backward()
+    expected = model[0].weight.grad.clone()
+    debugger.step()
+    other.backward()
+    dump = Dump(tmp_path / "dump")
+    if level != "L0":
+        assert_same(dump["Functional.linear.0.backward"]["output"][1], expected)
+        assert "Functional.linear.1.forward" not in dump.names
+    if level != "L1":
+        assert "Module.0.Linear.backward.0" in dump.names
+        assert "Module.0.Linear.forward.1" not in dump.names
+        assert_same(dump["Module.0.Linear.parameters_grad"]["weight"][0], expected)
+
+
+def test_backward_after_step_belongs_to_no_step(tmp_path):
+    x = torch.ones(2, requires_grad=True)
+    debugger = PrecisionDebugger(configured(tmp_path))
+    debugger.start()
+    y = torch.exp(x).sum()
+    debugger.step()
+    debugger.start()
+    y.backward()
+    debugger.step()
+    assert not any("backward" in name for step in (0, 1) for name in Dump(tmp_path / "dump", step).names)
+
+
+def test_start_twice_is_start_once_and_step_without_stop_ends_the_step(tmp_path):
+    model = nn.Sequential(nn.Tanh())
+    debugger = PrecisionDebugger(configured(tmp_path, level="mix"))
+    for _ in range(2):
+        debugger.start(model)
+        debugger.start(model)
+        model(torch.ones(1))
+        debugger.step()
+    debugger.stop()
+    for step in (0, 1):
+        assert Dump(tmp_path / "dump", step).names == ["Torch.tanh.0.forward", "Module.0.Tanh.forward.0"]
+
+
+def test_the_model_is_remembered(tmp_path):
+    model = nn.Sequential(nn.Tanh())
+    debugger = PrecisionDebugger(configured(tmp_path, level="L0"))
+    debugger.start(model)
+    debugger.step()
+    debugger.start()
+    model(torch.ones(1))
+    debugger.step()
+    assert Dump(tmp_path / "dump", 1).names == ["Module.0.Tanh.forward.0"]
+
+
+def test_the_class_stands_for_the_one_debugger(tmp_path):
+    with pytest.raises(UsageError, match="no debugger yet"):
+        PrecisionDebugger.start()
+    PrecisionDebugger(configured(tmp_path))
+    PrecisionDebugger.start()
+    torch.relu(torch.ones(1))
+    PrecisionDebugger.forward_backward_dump_end()
+    torch.relu(torch.ones(1))
+    PrecisionDebugger.step()
+    assert Dump(tmp_path / "dump").names == [relu(0)]
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_without_a_model_modules_cannot_be_collected_and_it_is_said(tmp_path, level):
+    debugger = PrecisionDebugger(configured(tmp_path, level=level))
+    with pytest.raises(UsageError, match=r"needs the model: call start\(model="):
+        debugger.start()
+    with pytest.raises(UsageError, match=r"takes a torch.nn.Module or a list of them, not dict"):
+        debugger.start({})
+
+
+def test_only_the_wanted_steps_are_collected(tmp_path, told):
+    debugger = PrecisionDebugger(configured(tmp_path, step=[1, "3-4"]))
+    for _ in range(6):
+        debugger.start()
+        torch.relu(torch.ones(1))
+        debugger.stop()
+        debugger.step()
+    assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step1", "step3", "step4"]
+    assert len(told("all wanted steps are collected")) == 1
+
+
+def test_steps_that_never_ran_are_told_at_the_end(tmp_path, told):
+    debugger = PrecisionDebugger(configured(tmp_path, step=[0, 7]))
+    debugger.start()
+    torch.relu(torch.ones(1))
+    debugger.step()
+    debugger._lifecycle.close()
+    assert len(told("steps 7 were wanted and never ran")) == 1
+
+
+def test_set_init_step_sets_the_first_number(tmp_path, told):
+    debugger = PrecisionDebugger(configured(tmp_path, step=[100]))
+    debugger.set_init_step(100)
+    debugger.start()
+    torch.relu(torch.ones(1))
+    debugger.step()
+    assert Dump(tmp_path / "dump", 100).names == [relu(0)]
+    debugger.set_init_step(3)
+    assert told("set_init_step() belongs before the training loop")
+    with pytest.raises(UsageError):
+        debugger.set_init_step(-1)
+
+
+def test_a_rank_that_never_matches_is_told_once(tmp_path, told):
+    debugger = PrecisionDebugger(configured(tmp_path, rank=[3]))
+    for _ in range(3):
+        debugger.start()
+        torch.relu(torch.ones(1))
+        debugger.stop()
+        debugger.step()
+    debugger._lifecycle.close()
+    assert len(told("nothing was collected: this process is rank 0")) == 1
+    assert not (tmp_path / "dump").exists()
+
+
+def test_a_second_debugger_goes_on_or_takes_over(tmp_path, told):
+    first = PrecisionDebugger(configured(tmp_path / "a"))
+    assert PrecisionDebugger(configured(tmp_path / "a")) is first
+    assert told("made again with the same settings")
+    first.start()
+    torch.relu(torch.ones(1))
+    second = PrecisionDebugger(configured(tmp_path / "b"))
+    assert second is not first
+    assert Dump(tmp_path / "a" / "dump").names == [relu(0)]
+    assert torch._C._len_torch_function_stack() == 0
+    second.start()
+    torch.tanh(torch.ones(1))
+    second.step()
+    assert Dump(tmp_path / "b" / "dump").names == ["Torch.tanh.0.forward"]
+
+
+# token_range
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_token_range_takes_forwards_of_the_model_both_ends_included(tmp_path, level):
+    model = nn.Sequential(nn.Tanh())
+    with collecting(tmp_path, model, level=level, token_range=[1, 2]) as dump:
+        for value in range(5):
+            model(torch.tensor(float(value)))
+    name = "Torch.tanh.{}.forward" if level == "L1" else "Module.0.Tanh.forward.{}"
+    assert [dump[name.format(n)]["input_args"][0]["Max"] for n in (0, 1)] == [1, 2]
+    assert name.format(2) not in dump.names
+
+
+def test_token_range_counts_anew_each_step_and_on_across_segments(tmp_path):
+    model = nn.Sequential(nn.Tanh())
+    debugger = PrecisionDebugger(configured(tmp_path, level="L0"))
+    for _ in range(2):
+        for value in (0.0, 1.0, 2.0):
+            debugger.start(model, [1, 1])
+            model(torch.tensor(value))
+            debugger.stop()
+        debugger.step()
+    for step in (0, 1):
+        dump = Dump(tmp_path / "dump", step)
+        assert dump.names == ["Module.0.Tanh.forward.0"]
+        assert dump["Module.0.Tanh.forward.0"]["input_args"][0]["Max"] == 1
+
+
+@pytest.mark.parametrize("wrong", [[1], [2, 1], [-1, 2], [0, True], "ab", [0.0, 1.0]])
+def test_a_wrong_token_range_is_refused(tmp_path, wrong):
+    debugger = PrecisionDebugger(configured(tmp_path))
+    with pytest.raises(UsageError, match="token_range takes"):
+        debugger.start(nn.Sequential(), wrong)
+
+
+def test_token_range_needs_the_model(tmp_path):
+    with pytest.raises(UsageError, match="needs it"):
+        PrecisionDebugger(configured(tmp_path)).start(None, [0, 1])
+
+
+# save
+
+
+def test_save_keeps_values_and_gradients_of_nested_containers(tmp_path):
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    with collecting(tmp_path, level="debug") as dump:
+        debugger = PrecisionDebugger._current
+        y, z = x * 2, x * 3
+        debugger.save({"a": y, "list": [z, 5, "text", None]}, "pair")
+        debugger.save(y, "pair")
+        debugger.save(y.detach(), "alone", save_backward=False)
+        (y.sum() + 10 * z.sum()).backward()
+    found = dump.debug
+    assert_same(found["pair.0.debug"]["a"], y)
+    assert_same(found["pair.0.debug"]["list"][0], z)
+    assert found["pair.0.debug"]["list"][1:3] == [{"type": "int", "value": 5}, {"type": "str", "value": "text"}]
+    assert_same(found["pair.1.debug"], y)
+    assert_same(found["alone.0.debug"], y)
+    grads = [value for name, value in found.items() if name.startswith("pair_grad")]
+    assert len(grads) == 3
+    assert {grad["Max"] for grad in grads} == {1, 10}
+
+
+def test_save_writes_tensor_files_at_task_tensor(tmp_path):
+    x = torch.randn(3)
+    with collecting(tmp_path, level="debug", task="tensor") as dump:
+        PrecisionDebugger._current.save([x, {"k": x + 1}], "name")
+    found = dump.debug["name.0.debug"]
+    loaded = torch.load(dump.directory / "dump_tensor_data" / found[1]["k"]["data_name"], weights_only=True)
+    assert torch.equal(loaded, x + 1)
+
+
+def test_save_elsewhere_warns_and_raises_nothing(tmp_path, told):
+    debugger = PrecisionDebugger(configured(tmp_path / "a", level="L1"))
+    debugger.start()
+    debugger.save(torch.ones(1), "x")
+    debugger.save(torch.ones(1), "x")
+    assert len(told('save() works at level "debug" only')) == 1
+    debugger = PrecisionDebugger(configured(tmp_path / "b", level="debug"))
+    debugger.save(torch.ones(1), "x")
+    assert told("between start() and stop()")
+    debugger.start()
+    debugger.save(torch.ones(1), 5)
+    assert told("needs a name")
+
+
+# scope, list, data_mode, tensor_list
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return F.relu(self.second(F.gelu(self.first(x))))
+
+
+def selected(tmp_path, level="L1", task="statistics", **section):
+    model = Net()
+    torch.manual_seed(0)
+    with collecting(tmp_path, model, level=level, task=task, section=section) as dump:
+        model(torch.randn(2, 3)).sum().backward()
+    return dump
+
+
+def test_a_list_of_parts_of_names(tmp_path):
+    names = selected(tmp_path, list=["relu"]).names
+    assert names == ["Functional.relu.0.forward", "Functional.relu.0.backward"]
+
+
+def test_a_list_of_full_names_takes_exactly_these(tmp_path):
+    names = selected(tmp_path, list=["Functional.linear.1.forward", "Functional.gelu.0.backward"]).names
+    assert names == ["Functional.linear.1.forward", "Functional.gelu.0.backward"]
+
+
+def test_a_module_in_the_list_takes_what_runs_inside_at_mix(tmp_path):
+    dump = selected(tmp_path, level="mix", list=["Module.first.Linear.forward.0"])
+    assert dump.names == ["Functional.linear.0.forward", "Module.first.Linear.forward.0"]
+    dump = selected(tmp_path / "b", level="mix", list=["Module.second.Linear.backward.0"])
+    assert set(dump.names) == {"Functional.linear.1.backward", "Module.second.Linear.backward.0"}
+
+
+def test_a_scope_is_a_range_in_order_of_execution(tmp_path):
+    dump = selected(tmp_path, scope=["Functional.gelu.0.forward", "Functional.relu.0.backward"])
+    assert dump.names == [
+        "Functional.gelu.0.forward",
+        "Functional.linear.1.forward",
+        "Functional.relu.0.forward",
+        "Tensor.sum.0.forward",
+        "Tensor.sum.0.backward",
+        "Functional.relu.0.backward",
+    ]
+
+
+def test_a_scope_of_modules_at_mix(tmp_path):
+    scope = ["Module.first.Linear.forward.0", "Module.second.Linear.forward.0"]
+    dump = selected(tmp_path, level="mix", scope=scope)
+    assert dump.names == [
+        "Functional.linear.0.forward",
+        "Module.first.Linear.forward.0",
+        "Functional.gelu.0.forward",
+        "Functional.linear.1.forward",
+        "Module.second.Linear.forward.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "directions", "members"),
+    [
+        (["all"], {"forward", "backward"}, {"input_args", "input_kwargs", "output", "input"}),
+        (["forward"], {"forward"}, {"input_args", "input_kwargs", "output"}),
+        (["backward"], {"backward"}, {"input", "output"}),
+        (["input"], {"forward", "backward"}, {"input_args", "input_kwargs", "input"}),
+        (["forward", "output"], {"forward"}, {"output"}),
+        (["backward", "input"], {"backward"}, {"input"}),
+    ],
+)
+def test_data_mode_has_two_axes(tmp_path, mode, directions, members):
+    dump = selected(tmp_path, data_mode=mode)
+    assert {name.rpartition(".")[2] for name in dump.names} == directions
+    assert {member for record in dump.data.values() for member in record} == members
+
+
+def test_tensor_list_saves_these_only(tmp_path):
+    dump = selected(tmp_path, tensor_list=["relu"])
+    files = sorted(path.name for path in (dump.directory / "dump_tensor_data").iterdir())
+    assert files == [
+        "Functional.relu.0.backward.input.0.pt",
+        "Functional.relu.0.backward.output.0.pt",
+        "Functional.relu.0.forward.input.0.pt",
+        "Functional.relu.0.forward.output.0.pt",
+    ]
+    assert "Functional.linear.0.forward" in dump.names
+
+
+def test_a_filter_that_matched_nothing_is_told(tmp_path, told):
+    selected(tmp_path, list=["relu", "Functional.rleu.0.forward"])
+    PrecisionDebugger._current._lifecycle.close()
+    assert len(told("no call answered to 'Functional.rleu.0.forward'")) == 1
+
+
+def test_files_of_the_tensor_task_hold_the_values(tmp_path):
+    model, x = Net(), torch.randn(2, 3)
+    with collecting(tmp_path, model, level="mix", task="tensor") as dump:
+        out = model(x)
+        out.sum().backward()
+
+    def load(record):
+        return torch.load(dump.directory / "dump_tensor_data" / record["data_name"], weights_only=True)
+
+    assert torch.equal(load(dump["Module.first.Linear.forward.0"]["input_args"][0]), x)
+    assert torch.equal(load(dump["Module.first.Linear.forward.0"]["parameters"]["weight"]), model.first.weight)
+    assert torch.equal(load(dump["Module.first.Linear.parameters_grad"]["weight"][0]), model.first.weight.grad)
+    assert torch.equal(load(dump["Functional.relu.0.forward"]["output"][0]), out)
+    assert torch.equal(load(dump["Functional.linear.0.backward"]["output"][1]), model.first.weight.grad)
+    names = {path.name for path in (dump.directory / "dump_tensor_data").iterdir()}
+    assert "Module.first.Linear.forward.0.parameters.weight.pt" in names
+    assert "Module.first.Linear.parameters_grad.weight.pt" in names
+
+
+def test_structure_has_names_stacks_and_parents_and_no_data(tmp_path):
+    dump = selected(tmp_path, level="mix", task="structure")
+    assert all(not record for record in dump.data.values())
+    assert dump.construct["Functional.linear.0.forward"] == "Module.first.Linear.forward.0"
+    assert any("Functional.relu.0.forward" in names for names, _ in dump.stacks.values())
+
+
+def test_extra_info_false_writes_neither_stacks_nor_parents(tmp_path):
+    with collecting(tmp_path, Net(), level="mix", extra_info=False) as dump:
+        torch.relu(torch.ones(1))
+    assert dump.names == [relu(0)]
+    assert not (dump.directory / "stack.json").exists()
+    assert not (dump.directory / "construct.json").exists()
+
+
+def test_the_heads_of_the_files(tmp_path):
+    dump = selected(tmp_path, level="mix", task="tensor")
+    head = json.loads((dump.directory / "dump.json").read_text())
+    assert list(head) == ["task", "level", "framework", "dump_data_dir", "data"]
+    assert (head["task"], head["level"], head["framework"]) == ("tensor", "mix", "pytorch")
+    assert head["dump_data_dir"] == str(dump.directory / "dump_tensor_data")
+    run = json.loads((dump.directory / "run.json").read_text())
+    assert run["torch"] == torch.__version__
