@@ -82,7 +82,7 @@ def collecting(path: Path, model: Any = None, *, token_range: Any = None, faults
 def assert_same(record: Any, value: Any, rel: float = 1e-5) -> None:
     """A tensor's record has the tensor's shape and its statistics as numpy computes them in float64."""
     if value is None or record is None:
-        assert record is None and value is None, (record, value)
+        assert record is value, (record, value)
         return
     array = value.asnumpy() if hasattr(value, "asnumpy") else np.asarray(value)
     assert record["shape"] == list(array.shape), (record, array.shape)

@@ -10,7 +10,7 @@ from mindspore import Tensor, nn, ops
 
 
 def tensor(*shape: int, seed: int = 0, dtype: Any = ms.float32) -> Tensor:
-    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32)).astype(dtype)
+    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32), dtype)
 
 
 class Block(nn.Cell):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import mindspore as ms
@@ -90,7 +91,12 @@ def state() -> dict[str, Any]:
         "jit": jit._JitExecutor,
         "bytecode": jit.PIJitCaptureContext,
     }
-    return {f"{place}.{name}": value for place, holder in places.items() for name, value in vars(holder).items()}
+    return {
+        f"{place}.{name}": value
+        for place, holder in places.items()
+        for name, value in vars(holder).items()
+        if not isinstance(value, ModuleType)  # MindSpore imports some of its own late
+    }
 
 
 def cell_state(net: nn.Cell) -> list[Any]:

@@ -13,13 +13,14 @@ from msprobe.collect.api_list import read_lists
 from .apis import Api
 
 PACKAGED = Path(__file__).parent / "dump" / "hook_cell" / "support_wrap_ops.yaml"
-# Category -> (where its names live, what its records begin with). The first place that has a name wins.
+# Category -> (where its names live, what its records begin with). A function that mint shares with ops, called by a
+# name of the user's own, counts as one of ops, where it is defined.
 _CATEGORIES = {
+    "ops": (("mindspore.ops", "mindspore.ops.functional"), "Functional"),
     "mint.nn.functional": (("mindspore.mint.nn.functional",), "MintFunctional"),
     "mint.distributed": (("mindspore.mint.distributed",), "MintDistributed"),
     "mint.ops": (("mindspore.mint",), "Mint"),
     "communication.comm_func": (("mindspore.communication.comm_func",), "Distributed"),
-    "ops": (("mindspore.ops", "mindspore.ops.functional"), "Functional"),
 }
 CATEGORIES = ("tensor", *_CATEGORIES)
 

@@ -20,6 +20,7 @@ from .executor import backward_pass, requires_grad
 from .gradients import AVAILABLE, Gradients, Inputs
 
 _KEY = "msprobe"
+_RECOMPUTE = "_recompute_cell"  # MindSpore's own wrapping of a Cell that is recomputed
 
 
 class Models(list[Any]):
@@ -57,8 +58,9 @@ def named_below(models: Sequence[Any]) -> Iterator[Named]:
                 yield Named(title, cell, around)
             if not compiled:
                 inner = title if path else None
-                below = [(f"{path}.{name}" if path else name, child, inner) for name, child in cell._cells.items()]
-                waiting.extend(each for each in reversed(below) if each[1] is not None)
+                for name, child in reversed(cell._cells.items()):
+                    if child is not None and name != _RECOMPUTE:
+                        waiting.append((f"{path}.{name}" if path else name, child, inner))
 
 
 class _Call:

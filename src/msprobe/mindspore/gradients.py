@@ -52,6 +52,14 @@ def tensors_in(value: Any, found: list[Any], depth: int = 8) -> list[Any]:
     return found
 
 
+def node_of(tensor: Any) -> Any:
+    """The node of the backward graph that made a tensor, or None; also None where its operator has failed."""
+    try:
+        return tensor._grad_node
+    except Exception:
+        return None
+
+
 class Inputs:
     """The edges that lead to a call's inputs, taken before it: an in-place call re-points them."""
 
@@ -70,7 +78,7 @@ class Inputs:
             tensors_in(kwargs, tensors)
         self.count = len(tensors)
         for position, tensor in enumerate(tensors):
-            node = tensor._grad_node
+            node = node_of(tensor)
             if node is not None:
                 self.edges.setdefault((node._unique_id(), tensor._output_index), []).append(position)
                 number = node._sequence_nr()
@@ -136,7 +144,7 @@ class Gradients:
         places: dict[int, list[tuple[int, int]]] = {}
         unchanged = False
         for position, tensor in enumerate(outputs):
-            node = tensor._grad_node
+            node = node_of(tensor)
             if node is None:
                 continue
             number = node._sequence_nr()

@@ -21,7 +21,7 @@ from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 from .apis import Apis
 from .cells import Cells, named_below
 from .executor import requires_grad
-from .gradients import AVAILABLE, Gradients, tensors_in
+from .gradients import AVAILABLE, Gradients, node_of, tensors_in
 from .jit import JitRegions
 from .sites import Sites
 from .tensors import TensorTexts
@@ -114,7 +114,7 @@ class MindSporeProbe:
             self._write_debug(title, variable)
             if with_gradient and requires_grad():
                 for tensor in tensors_in(variable, []):
-                    if tensor._grad_node is not None:
+                    if node_of(tensor) is not None:
                         grad_title = f"{name}_grad.{recorder.numbers.take(f'{name}_grad')}.debug"
                         self._hooks.append(TensorPy.register_hook(tensor, self._debug_hook(grad_title)))
         except Exception:

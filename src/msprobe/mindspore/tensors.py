@@ -51,16 +51,17 @@ class TensorTexts:
         self._heads: dict[tuple[int, tuple[int, ...]], str] = {}
 
     def tensor_text(self, tensor: Any, path: str) -> str:
-        dtype = tensor._dtype
-        row = _ROWS.get(id(dtype))
-        shape = tensor._shape
-        if row is None:
+        try:
+            row = _ROWS.get(id(tensor._dtype))
+            shape = tensor._shape
+            on_host = tensor.device == "CPU"
+            pointer = _address(tensor)
+        except Exception as error:  # the operator that should fill it failed: the script will meet the same error
+            return f'{{"type": "mindspore.Tensor", "unreadable": {quoted(_short(error))}}}'
+        if row is None or (not pointer and 0 not in shape):
             return self._without_values(tensor, shape)
-        if tensor.device != "CPU":
+        if not on_host:
             return self.array_text(bits(tensor.asnumpy(), row), row, path)
-        pointer = _address(tensor)
-        if not pointer and 0 not in shape:
-            return self._without_values(tensor, shape)
         strides = tuple(_strides(tensor))
         numbers, digest, _ = render(pointer, row.code, shape, strides, self._want)
         text = f"{self._head(row, shape)}{numbers}" if numbers else self._head(row, shape)[:-2]
@@ -158,6 +159,10 @@ def _strided(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: t
     extent = size + sum((length - 1) * step * size for length, step in zip(shape, strides))
     memory: Any = (c_char * extent).from_address(pointer)
     return np.ndarray(shape, f"V{size}", memory, strides=tuple(step * size for step in strides))
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:200]
 
 
 def _numpy_text(array: Array) -> str:

@@ -1,0 +1,219 @@
+"""start, stop, step, save and what they refuse; Model callbacks; settings that cannot work."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from mindspore.dataset import GeneratorDataset
+from mindspore.train import Model
+from mscollecting import Dump, assert_same, collecting, configured
+from msmodels import Net, batch, made, tensor
+
+from msprobe.collect.lifecycle import UsageError
+from msprobe.config import ConfigError
+from msprobe.mindspore import MsprobeInitStep, MsprobeStep, PrecisionDebugger
+from msprobe.mindspore.common.utils import MsprobeStep as MsprobeStepOfTheGuide
+
+
+def test_the_class_is_the_debugger_too(tmp_path):
+    with pytest.raises(UsageError, match="There is no debugger yet"):
+        PrecisionDebugger.start()
+    PrecisionDebugger(configured(tmp_path))
+    PrecisionDebugger.start()
+    ops.relu(tensor(2))
+    PrecisionDebugger.stop()
+    PrecisionDebugger.step()
+    assert Dump(tmp_path / "dump").names == ["Functional.relu.0.forward"]
+
+
+def test_arguments_win_over_the_file(tmp_path):
+    debugger = PrecisionDebugger(configured(tmp_path, "L0", "tensor"), "statistics", str(tmp_path / "b"), "L1", [0])
+    settings = debugger._lifecycle.settings
+    assert (settings.task, settings.level, settings.step) == ("statistics", "L1", {0})
+    assert settings.dump_path == tmp_path / "b"
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_levels_with_cells_need_the_model(tmp_path, level):
+    debugger = PrecisionDebugger(configured(tmp_path, level))
+    with pytest.raises(UsageError, match="needs the model"):
+        debugger.start()
+    with pytest.raises(UsageError, match=r"takes a mindspore\.nn\.Cell or a list of them, not str"):
+        debugger.start("model")
+    debugger.start(made(Net))
+    debugger.start()
+
+
+@pytest.mark.parametrize("wrong", [[3, 1], [0], "01", [0.0, 1], [-1, 2], [True, 2]])
+def test_token_ranges_that_cannot_be(tmp_path, wrong):
+    debugger = PrecisionDebugger(configured(tmp_path))
+    with pytest.raises(UsageError, match="token_range takes"):
+        debugger.start(made(Net), wrong)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"level": "L3"}, "level"),
+        ({"task": "tensors"}, "tensor"),
+        ({"rank": [-1]}, "rank"),
+        ({"step": "all"}, "step"),
+        ({"statistics": {"data_mode": ["all", "forward"]}}, "data_mode"),
+        ({"statistics": {"scope": ["a"]}}, "scope"),
+        ({"statistics": {"summary_mode": "sha"}}, "summary_mode"),
+        ({"statistics": {"lists": []}}, "lists"),
+        ({"statistics": {"scope": ["a", "b"], "list": ["c"]}}, "list"),
+        ({"dumppath": "x"}, "dumppath"),
+    ],
+)
+def test_bad_settings_are_refused_with_their_key(tmp_path, keys, message):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"task": "statistics", "level": "L1", "dump_path": str(tmp_path / "dump"), **keys}))
+    with pytest.raises(ConfigError, match=message):
+        PrecisionDebugger(str(path))
+    assert not (tmp_path / "dump").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"task": "overflow_check"}, "it has: statistics, tensor, structure"),
+        ({"task": "free_benchmark"}, "it has: statistics, tensor, structure"),
+        ({"level": "L2"}, "it has: L0, L1, mix, debug"),
+    ],
+)
+def test_what_is_not_here_yet_says_what_is(tmp_path, keys, words):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"task": "statistics", "level": "L1", "dump_path": str(tmp_path / "dump"), **keys}))
+    with pytest.raises(UsageError, match=words):
+        PrecisionDebugger(str(path))
+
+
+def test_keys_of_the_other_framework_are_told_not_refused(tmp_path, told):
+    PrecisionDebugger(configured(tmp_path, seed=1234, is_deterministic=False, enable_dataloader=False))
+    assert told("seed has no effect on MindSpore")
+
+
+def test_graph_mode_is_refused_clearly(tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        with pytest.raises(UsageError, match="PYNATIVE_MODE"):
+            PrecisionDebugger(configured(tmp_path, "L0"))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def test_save_keeps_values_and_gradients(tmp_path):
+    debugger = PrecisionDebugger(configured(tmp_path, "debug", "tensor"))
+    x = tensor(2, 3)
+
+    def function(x: Any) -> Any:
+        y = ops.exp(x)
+        debugger.save({"y": y, "list": [y * 2, 3], "text": "t"}, "middle")
+        debugger.save(y, "alone", save_backward=False)
+        debugger.save(y, "alone")
+        return (y * y).sum()
+
+    for _ in range(2):
+        debugger.start()
+        gradient = ms.grad(function)(x)
+        debugger.save(1.5, "number")
+        debugger.stop()
+        debugger.step()
+    for step in (0, 1):
+        dump = Dump(tmp_path / "dump", step)
+        assert not dump.errors
+        debug = dump.debug
+        assert_same(debug["middle.0.debug"]["y"], np.exp(x.asnumpy()))
+        assert debug["middle.0.debug"]["list"][1] == {"type": "int", "value": 3}
+        assert debug["number.0.debug"] == {"type": "float", "value": 1.5}
+        assert {"alone.0.debug", "alone.1.debug", "alone_grad.0.debug"} <= set(debug)
+        total = 2 * np.exp(x.asnumpy())
+        np.testing.assert_allclose(dump.tensor(debug["alone_grad.0.debug"]), total, rtol=1e-5)
+        assert_same(debug["middle_grad.0.debug"], total)
+    np.testing.assert_allclose(gradient.asnumpy(), total * np.exp(x.asnumpy()), rtol=1e-5)
+
+
+def test_save_elsewhere_warns_and_goes_on(tmp_path, told):
+    debugger = PrecisionDebugger(configured(tmp_path, "L1"))
+    debugger.save(tensor(2), "x")
+    assert told('save() works at level "debug" only')
+
+
+def test_steps_and_initial_step(tmp_path):
+    debugger = PrecisionDebugger(configured(tmp_path, step=["5-6"]))
+    debugger.set_init_step(4)
+    for _ in range(4):
+        debugger.start()
+        ops.relu(tensor(2))
+        debugger.step()
+    assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step5", "step6"]
+
+
+def test_a_filter_that_matches_nothing_is_told(tmp_path, told):
+    with collecting(tmp_path, section={"list": ["no_such_api"]}):
+        ops.relu(tensor(2))
+    PrecisionDebugger._current._lifecycle.close()
+    assert told("no call answered to 'no_such_api'")
+
+
+def test_forward_backward_dump_end_ends_all_but_compiled_regions(tmp_path, told):
+    @ms.jit
+    def region(x: Any) -> Any:
+        return ops.relu(x) + 1
+
+    x = tensor(2, 3)
+    debugger = PrecisionDebugger(configured(tmp_path, "L1"))
+    debugger.start()
+    ops.exp(x)
+    debugger.forward_backward_dump_end()
+    ops.sin(x)
+    region(x)
+    debugger.stop()
+    debugger.step()
+    region(x)
+    assert told("forward_backward_dump_end() is deprecated")
+    assert Dump(tmp_path / "dump").names == ["Functional.exp.0.forward", "Jit.region.0.forward"]
+
+
+def dataset() -> GeneratorDataset:
+    return GeneratorDataset([tuple(each.asnumpy() for each in batch(n)) for n in range(2)], ["x", "y"], shuffle=False)
+
+
+def test_model_callbacks(tmp_path, told):
+    assert MsprobeStepOfTheGuide is MsprobeStep
+    net = made(Net)
+    trainer = Model(net, nn.CrossEntropyLoss(), nn.SGD(net.trainable_params()))
+    debugger = PrecisionDebugger(configured(tmp_path, "L1", step=[1]))
+    trainer.train(1, dataset(), callbacks=[MsprobeStep(debugger), MsprobeInitStep()], dataset_sink_mode=False)
+    assert [path.name for path in (tmp_path / "dump").glob("step*")] == ["step1"]
+    assert "Functional.cross_entropy.0.backward" in Dump(tmp_path / "dump", 1).names
+
+
+def test_run_json_describes_the_run(tmp_path):
+    net = made(Net)
+    ms.set_seed(77)
+    with collecting(tmp_path, net, level="L0") as dump:
+        net(batch(0)[0])
+    facts = dump.json("run.json")
+    assert facts["framework"] == "mindspore"
+    assert facts["mindspore"] == ms.__version__
+    assert facts["mindspore_seed"] == 77
+    assert facts["mode"] == "pynative"
+    assert facts["device"] == ["CPU"]
+    assert facts["world_size"] == 1
+    assert facts["first_batch"][0]["shape"] == [4, 1, 6, 6]
+
+
+def test_dump_json_heads_with_the_framework(tmp_path):
+    with collecting(tmp_path, task="tensor") as dump:
+        ops.relu(tensor(2))
+    head = dump.json("dump.json")
+    assert list(head)[:5] == ["task", "level", "framework", "dump_data_dir", "data"]
+    assert head["framework"] == "mindspore"
+    assert head["dump_data_dir"] == str(dump.directory / "dump_tensor_data")
