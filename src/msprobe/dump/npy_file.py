@@ -102,8 +102,10 @@ def _dtype(descr: str, named: Optional[str], path: Path) -> np.dtype[Any]:
         return known
     try:
         found = np.dtype(descr)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         raise DumpError(f"{path} has the unknown element type {descr!r}.") from None
+    if found.subdtype is not None or found.names is not None:
+        raise DumpError(f"{path} has the element type {descr!r}, which is not a plain one.")
     if found.hasobject or found.itemsize == 0:
         raise DumpError(f"{path} holds Python objects, which are never loaded.")
     return found

@@ -228,7 +228,9 @@ def _with_statistics(index: Index, tensors: list[Tensor], place: Place, director
             operator, io, slot = names.as_in_file(row["Op Name"]), row["IO"].strip(), int(row["Slot"])
             task, stream = int(row.get("Task ID") or 0), int(row.get("Stream ID") or 0)
             time = int(row.get("Timestamp") or 0)
-        except (KeyError, ValueError, AttributeError):
+            if io not in ("input", "output") or slot < 0:
+                raise ValueError(io)
+        except (KeyError, ValueError, TypeError, AttributeError):
             index.unreadable.append(f"{directory}/{STATISTICS}: a row without Op Name, IO and Slot is left out")
             continue
         match = waiting.get((operator, io, slot))

@@ -98,7 +98,8 @@ def shortened(name: str) -> str:
 
 
 def read_mapping(directory: Path) -> dict[str, str]:
-    """mapping.csv of a directory: name on disk to original name. Empty without one; bad rows are left out."""
+    """mapping.csv of a directory: name on disk to original name. Empty without one; what cannot be read of it, and
+    rows that are no names, are left out: their files keep the names they have."""
     result: dict[str, str] = {}
     try:
         with (directory / MAPPING).open(newline="", encoding="utf-8", errors="replace") as file:
@@ -106,6 +107,6 @@ def read_mapping(directory: Path) -> dict[str, str]:
                 cells = [cell.strip() for cell in row]
                 if len(cells) >= 2 and cells[0] and cells[1] and not {"/", "\0"} & set(cells[1]):
                     result[cells[0]] = cells[1]
-    except FileNotFoundError:
+    except (OSError, csv.Error):
         pass
     return result
