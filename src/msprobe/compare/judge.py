@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from msprobe.compare import distance
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_class
 from msprobe.compare.presets import Preset
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row, is_tensor
 from msprobe.compare.translate import operation_of
@@ -22,10 +22,23 @@ AMPLIFICATION = 16.0
 """How much larger than all noise before it a difference may be and still be called noise."""
 WARNING_BAND = 4.0
 """Up to this many tolerances a difference is a warning, beyond an error."""
+COMPUTED_ARGUMENT = 1e-3
+"""How far a plain float argument may be off where the runs differ by rounding: it may have been computed from them."""
 NOISE_MARGIN = 8.0
 """How many times the measured noise of a row (`--noise`) is still noise."""
 
+ALGORITHMS = 16.0
+"""Convolutions have algorithms (direct, Winograd, FFT) whose rounding differs by this much."""
+TAIL = 8.0
+"""The worst element of rounding noise is some times its root mean square."""
+
 _FLOAT32 = 2.0**-23
+_KINKS = {
+    "relu", "relu_", "relu6", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "clamp", "clip", "threshold", "abs",
+    "max", "min", "amax", "amin", "maximum", "minimum", "median", "topk", "sort", "max_pool1d", "max_pool2d",
+    "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "maxpool", "maxpool2d", "sign", "where",
+}  # fmt: skip
+"""Operations whose gradient jumps: rounding before one flips the gradient of the few elements beside the jump."""
 _UNINITIALISED = {"empty", "empty_like", "empty_strided", "new_empty", "empty_permuted", "emptylike"}
 _RECEIVING = {
     "all_gather",
@@ -56,6 +69,8 @@ class Judge:
         self.noise = noise
         self.level = 0.0
         self._at_start = 0.0
+        self._forward_level = 0.0
+        self._kinks = 0.0
         self._gradient_scale: dict[str, float] = {}
 
     def start_step(self) -> None:
@@ -85,29 +100,45 @@ class Judge:
                 self._requires_grad(row)
 
     def _judge_difference(self, row: Row, context: _Context) -> None:
-        assert row.distance is not None
-        away = context.relative_to_inputs(row, row.distance)
+        away = context.relative_to_inputs(row, self._away(row, context))
         row.tolerance = self._tolerance(row, context)
         if away <= row.tolerance:
             row.verdict = PASS
-            if away > self.level:
-                self.level = away
+            self._learn(row, away, context)
         elif away <= WARNING_BAND * row.tolerance:
             row.verdict = WARNING
         else:
             row.verdict = ERROR
+
+    def _away(self, row: Row, context: _Context) -> float:
+        """Between runs that agree bit for bit the worst element counts; under noise its tail must not."""
+        assert row.distance is not None
+        quiet = not self.level and not context.has_algorithms
+        if row.measured is None or quiet or row.measured.special:
+            return row.distance
+        return min(row.distance, TAIL * row.measured.relative_l2)
+
+    def _learn(self, row: Row, away: float, context: _Context) -> None:
+        self.level = max(self.level, away)
+        if context.direction == FORWARD:
+            self._forward_level = max(self._forward_level, away)
+        elif context.has_kink:
+            self._kinks = max(self._kinks, away)
 
     def _tolerance(self, row: Row, context: _Context) -> float:
         eps = _epsilon(row)
         level = self._at_start if row.slot.startswith("parameters.") else self.level
         if eps == 0.0:
             is_float = row.golden is not None and isinstance(row.golden.get("value"), float)
-            return AMPLIFICATION * level if is_float else 0.0
+            return min(AMPLIFICATION * level, COMPUTED_ARGUMENT) if is_float else 0.0
         own = context.rounding(row, eps)
-        cap = max(4.0 * math.sqrt(eps), own)
+        cap = max(4.0 * math.sqrt(eps), own, 4.0 * self._kinks)
         if self.noise is not None:
             return min(max(own, NOISE_MARGIN * self.noise.get(row.golden_name or "", 0.0)), max(cap, 1.0))
-        return min(max(own, AMPLIFICATION * level), cap)
+        usual = min(max(own, AMPLIFICATION * level), cap)
+        if context.has_kink and context.direction == BACKWARD:
+            return max(usual, TAIL * math.sqrt(self._forward_level))
+        return usual
 
     def _requires_grad(self, row: Row) -> None:
         if row.verdict != PASS or row.target is None or row.golden is None:
@@ -138,6 +169,9 @@ class _Context:
         if call.direction == GRADS:
             self.input_floor = gradient_scale.get(call.key, 0.0)
         self.direction = call.direction
+        word = module_class(call.key) if self.module else call.key.rpartition(".")[2]
+        self.has_kink = word.lower() in _KINKS
+        self.has_algorithms = word.lower().startswith("conv")
 
     def relative_to_inputs(self, row: Row, away: float) -> float:
         """A result that cancels to nothing is rounding of what went in: measured against that, not against itself."""
@@ -155,6 +189,8 @@ class _Context:
         assert row.golden is not None
         length = float(self.reduction(max(distance.count(row.golden), 1)))
         factor = 4.0 if self.module or self.direction != FORWARD else 2.0
+        if self.has_algorithms:
+            factor *= ALGORITHMS
         return factor * max(eps, math.sqrt(length) * min(eps, _FLOAT32))
 
     def reduction(self, size: int) -> float:

@@ -31,7 +31,8 @@ Array = np.ndarray[Any, Any]
 class TensorMetrics(NamedTuple):
     """The published metrics of the field, and what the verdict rests on.
 
-    `distance` is the largest |a-b| relative to the larger of |b| and the golden tensor's root mean square. `special`
+    `distance` is the largest |a-b| relative to the larger of |b| and the golden tensor's root mean square,
+    `relative_l2` the norm of the difference relative to the norm of the golden tensor. `special`
     counts NaN and infinities that are not the same on both sides, `first_special` is the flat index of the first.
     """
 
@@ -46,6 +47,7 @@ class TensorMetrics(NamedTuple):
     special: int
     first_special: int
     distance: float
+    relative_l2: float
     scale: float
 
 
@@ -86,7 +88,7 @@ def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
         done += target.size
         total = part if total is None else _joined(total, part)
     if total is None:
-        return TensorMetrics(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0, 0, 0, -1, 0.0, 0.0)
+        return TensorMetrics(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0, 0, 0, -1, 0.0, 0.0, 0.0)
     return _finished(total, size)
 
 
@@ -180,6 +182,7 @@ def _finished(total: list[float], size: float) -> TensorMetrics:
         int(other),
         int(first),
         math.inf if other else scaled,
+        math.sqrt(dd / bb) if bb else math.inf if dd else 0.0,
         size,
     )
 
