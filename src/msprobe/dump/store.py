@@ -1,8 +1,10 @@
 """The files under dump_tensor_data: each content once, further names as hard links.
 
-Runs on the writer thread only. A file is written under a temporary name and then renamed, so what
-has a tensor's name is whole. After the first write that fails for lack of space or permission, later
-ones are dropped and counted: trying each of ten thousand would only slow the training.
+Called by the writer thread and, for tensors that lie in host memory, by the thread that runs the call:
+writing from there costs less than a copy to be written later. A file is whole before the journal says
+its name; what a crash cuts short is named nowhere. After the first write that fails for lack of space
+or permission, later ones are dropped and counted: trying each of ten thousand would only slow the
+training.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import errno
 import io
 import mmap
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
@@ -23,7 +26,6 @@ from msprobe.dump import layout
 from msprobe.dump.tensors import Payload, encode
 
 _NO_MORE_LINKS = {errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP}
-_TEMPORARY = ".writing.tmp"
 
 Key = tuple[str, tuple[int, ...], str, bytes]
 
@@ -50,6 +52,7 @@ class TensorStore:
         self._known: dict[Key, str] = {}
         self._holds: dict[str, Key] = {}
         self._linked: set[str] = set()
+        self._lock = threading.Lock()
 
     def save(self, name: str, file_name: str, payload: Payload) -> None:
         def work(fd: int) -> None:
@@ -91,19 +94,20 @@ class TensorStore:
         self._linked.discard(file_name)
 
     def _guarded(self, name: str, file_name: str, work: Callable[[int], None]) -> None:
-        if self._broken:
-            self.counts.dropped += 1
-            return
-        try:
-            if self._fd is None:
-                layout.make_directory(self.directory)
-                self._fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            work(self._fd)
-            if layout.is_over_long(name, Path(file_name).suffix):
-                self._list_in_mapping(self._fd, file_name, name)
-        except Exception as error:
-            self._broken = isinstance(error, OSError) and error.errno != errno.ENOENT
-            self._fail("tensor files", error)
+        with self._lock:
+            if self._broken:
+                self.counts.dropped += 1
+                return
+            try:
+                if self._fd is None:
+                    layout.make_directory(self.directory)
+                    self._fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                work(self._fd)
+                if layout.is_over_long(name, file_name[file_name.rfind(".") :]):
+                    self._list_in_mapping(self._fd, file_name, name)
+            except Exception as error:
+                self._broken = isinstance(error, OSError) and error.errno != errno.ENOENT
+                self._fail("tensor files", error)
 
     def _hard_link(self, fd: int, existing: str, file_name: str) -> bool:
         """False where links end; then the content has to be written again."""
@@ -115,10 +119,8 @@ class TensorStore:
             try:
                 os.link(existing, file_name, src_dir_fd=fd, dst_dir_fd=fd)
             except FileExistsError:
-                self._remove_temporary(fd)  # a rename between two links of one file leaves both
-                os.link(existing, _TEMPORARY, src_dir_fd=fd, dst_dir_fd=fd)
-                os.replace(_TEMPORARY, file_name, src_dir_fd=fd, dst_dir_fd=fd)
-                self._remove_temporary(fd)
+                os.unlink(file_name, dir_fd=fd)
+                os.link(existing, file_name, src_dir_fd=fd, dst_dir_fd=fd)
         except OSError as error:
             if error.errno in _NO_MORE_LINKS:
                 return False
@@ -128,18 +130,20 @@ class TensorStore:
         return True
 
     def _write(self, fd: int, file_name: str, parts: tuple[object, ...]) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            file = layout.open_file(_TEMPORARY, flags, dir_fd=fd)
-            try:
-                size = layout.write_all(file, *parts)
-            finally:
-                os.close(file)
-            os.replace(_TEMPORARY, file_name, src_dir_fd=fd, dst_dir_fd=fd)
+            file = layout.open_file(file_name, flags, dir_fd=fd)
+        except FileExistsError:  # the name is given again: what is linked to the old content keeps it
+            os.unlink(file_name, dir_fd=fd)
+            file = layout.open_file(file_name, flags, dir_fd=fd)
+        try:
+            return layout.write_all(file, *parts)
         except OSError:
-            self._remove_temporary(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(file_name, dir_fd=fd)
             raise
-        return size
+        finally:
+            os.close(file)
 
     def _copy(self, fd: int, existing: str, file_name: str) -> int:
         source = layout.open_file(existing, os.O_RDONLY, dir_fd=fd)
@@ -148,10 +152,6 @@ class TensorStore:
                 return self._write(fd, file_name, (content,))
         finally:
             os.close(source)
-
-    def _remove_temporary(self, fd: int) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(_TEMPORARY, dir_fd=fd)
 
     def _list_in_mapping(self, fd: int, file_name: str, name: str) -> None:
         row = io.StringIO()

@@ -23,17 +23,19 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Payload:
-    """A tensor's own copy of its bytes, C order, in this machine's (little-endian) byte order.
+    """A tensor's bytes, C order, in this machine's (little-endian) byte order.
 
     `dtype` is a name of msprobe.stats.dtypes or, for .pt only, of any other torch dtype. `data` is
     contiguous and supports the buffer protocol (an ml_dtypes array does not: view it as uint8). It
-    belongs to the writer from now on: the caller neither changes nor reuses it.
+    belongs to the writer from now on, unless it is `borrowed`: then it is the tensor's own memory, and
+    is written before the call that hands it over returns.
     """
 
     dtype: str
     shape: tuple[int, ...]
     data: BytesLike
     format: str
+    borrowed: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -51,8 +51,9 @@ class RankWriter:
         self._broken = False
         self._finished: Optional[Finished] = None
         self._errors = 0
+        self._here: set[str] = set()  # what the calling threads wrote themselves
         self._store = TensorStore(directory / layout.TENSORS, self._fail)
-        worker.submit(0, self._open)
+        worker.run(self._open)  # before anything can be in the directory: what is there is an older run's
 
     def begin(self, call: int, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None:
         """A call was entered. `text`: its members as JSON without braces."""
@@ -88,15 +89,27 @@ class RankWriter:
         self._add(journal.stack_line, number, frames)
 
     def tensor(self, name: str, payload: Payload) -> str:
-        """Saves a tensor; returns the `data_name` for its record. Repeated content becomes a hard link."""
+        """Saves a tensor; returns the `data_name` for its record. Repeated content becomes a hard link.
+
+        A borrowed payload is written before this returns; one that owns its bytes by the worker.
+        """
         file_name = layout.tensor_file_name(name, payload.suffix)
-        self._worker.submit(payload.nbytes, lambda: self._store.save(name, file_name, payload))
+        if payload.borrowed and not self._worker.inert:
+            self._here.add(file_name)
+            self._store.save(name, file_name, payload)
+        else:
+            self._here.discard(file_name)
+            self._worker.submit(payload.nbytes, lambda: self._store.save(name, file_name, payload))
         return file_name
 
     def link(self, name: str, existing_data_name: str) -> str:
         """Gives a file of this directory a second name."""
-        file_name = layout.tensor_file_name(name, Path(existing_data_name).suffix)
-        self._worker.submit(0, lambda: self._store.link(name, file_name, existing_data_name))
+        file_name = layout.tensor_file_name(name, existing_data_name[existing_data_name.rfind(".") :])
+        if existing_data_name in self._here:
+            self._here.add(file_name)
+            self._store.link(name, file_name, existing_data_name)
+        else:
+            self._worker.submit(0, lambda: self._store.link(name, file_name, existing_data_name))
         return file_name
 
     def error(self, name: str, text: str) -> None:

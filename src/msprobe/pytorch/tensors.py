@@ -11,10 +11,11 @@ Plain CPU tensors are read where they are, by no operator of torch; everything e
 from __future__ import annotations
 
 import os
-from ctypes import string_at
+from ctypes import c_char
 from typing import Any, Callable, Optional, Protocol
 from weakref import ref
 
+import numpy as np
 import torch
 
 from msprobe.collect.values import quoted, scalar_text
@@ -181,6 +182,9 @@ class TensorTexts:
         if saved:
             name = self._files.link(path, saved[0])
         else:
+            if not tensor.is_contiguous():
+                with torch.no_grad(), unusual.without_modes():
+                    tensor = tensor.contiguous()
             name = self._files.tensor(path, payload(tensor))
             saved.append(name)
         return f'"data_name": {quoted(name)}'
@@ -194,13 +198,11 @@ class TensorTexts:
 
 
 def payload(tensor: Any) -> Payload:
-    """A private copy of a plain CPU tensor's values in C order, ready to be written."""
+    """The values of a contiguous CPU tensor where they lie: the caller keeps it alive until they are written."""
     dtype = tensor.dtype
-    if not tensor.is_contiguous():
-        with torch.no_grad(), unusual.without_modes():
-            tensor = tensor.contiguous()
-    data = string_at(tensor.data_ptr(), tensor.numel() * _SIZES[dtype]) if tensor.numel() else b""
-    return Payload(_NAMES[dtype], tuple(tensor.shape), data, "pt")
+    size = tensor.numel() * _SIZES[dtype]
+    data: Any = np.frombuffer((c_char * size).from_address(tensor.data_ptr()), np.uint8) if size else b""
+    return Payload(_NAMES[dtype], tuple(tensor.shape), data, "pt", borrowed=True)
 
 
 _OTHERS: dict[type, Callable[[Any], str]] = {
