@@ -225,6 +225,21 @@ def test_autocast_finds_a_weight_through_its_cached_cast(tmp_path):
     assert total == pytest.approx(layer.bias.grad.mean().item(), rel=2e-2)
 
 
+def test_an_output_and_an_input_may_come_from_one_older_node(tmp_path):
+    class Returns(nn.Module):
+        def forward(self, x):
+            return x * 2, self.kept
+
+    model = nn.Sequential(Returns())
+    with collecting(tmp_path, model, level="L0") as dump:
+        first, model[0].kept = torch.randn(4, requires_grad=True).clone().chunk(2)
+        doubled, kept = model(first)
+        (doubled.sum() + 3 * kept.sum()).backward()
+    record = dump["Module.0.Returns.backward.0"]
+    assert_same(record["output"][0], torch.full((2,), 2.0))
+    assert [one["Max"] for one in record["input"]] == [1, 3]
+
+
 def test_views_have_gradients_like_any_other_call(tmp_path):
     x = torch.randn(4, 6, requires_grad=True)
     with collecting(tmp_path) as dump:

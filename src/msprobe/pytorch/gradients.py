@@ -370,7 +370,7 @@ def _walk(entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[i
     while queue:
         node = queue.pop()
         for slot, (below, number) in enumerate(node.next_functions):
-            if below is None or below in seen:
+            if below is None:
                 continue
             if type(below) is _AccumulateGrad:
                 positions = leaves.get(id(below.variable)) if leaves else None
@@ -380,7 +380,7 @@ def _walk(entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[i
             positions = edges.get((id(below), number)) if edges else None
             if positions is not None:
                 exits.append((node, slot, positions))
-            else:
+            elif below not in seen:
                 if below._sequence_nr() >= first and not (keeps_casts and _is_kept_cast(below)):
                     seen.add(below)
                     queue.append(below)
