@@ -50,7 +50,8 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
     np.random.seed(seed)
     mindspore.set_seed(seed)
     if mode:
-        mindspore.set_deterministic(True)
+        if mindspore.get_context("deterministic") != "ON":  # it may be set only once in a process
+            mindspore.set_deterministic(True)
         os.environ["HCCL_DETERMINISTIC"] = "true"
     if rm_dropout:
         _remove_dropout()

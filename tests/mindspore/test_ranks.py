@@ -1,0 +1,106 @@
+"""Two real processes under msrun: a directory a rank, collectives forward, the rank filter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mscollecting import Dump, assert_same, configured
+
+SCRIPT = """
+import sys
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, mint, nn, ops
+from mindspore.communication import get_rank, init
+from msprobe.mindspore import PrecisionDebugger
+init()
+rank = get_rank()
+debugger = PrecisionDebugger(sys.argv[1])
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Dense(3, 3, weight_init="ones", bias_init="zeros")
+        self.reduce = ops.AllReduce()
+    def construct(self, x):
+        return self.reduce(self.fc(x))
+net = Net()
+x = Tensor(np.full((2, 3), rank + 1), ms.float32)
+debugger.start(net)
+gradient = ms.grad(lambda x: ops.exp(net(x) * 0.1).sum())(x)
+mint.distributed.all_reduce(x)
+sent = Tensor(np.full(2, rank + 1.0), ms.float32)
+mint.distributed.broadcast(sent, 0)
+later = Tensor(np.full(2, rank + 1.0), ms.float32)
+handle = mint.distributed.all_reduce(later, async_op=True)
+handle.wait()
+left = Tensor(np.full(2, rank + 1.0), ms.float32)
+never = mint.distributed.all_reduce(left, async_op=True)
+debugger.stop()
+debugger.step()
+never.wait()
+print("done", rank, x.asnumpy()[0, 0], sent.asnumpy()[0], later.asnumpy()[0], left.asnumpy()[0], flush=True)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_two(path: Path, config: str) -> None:
+    """Starts two workers with msrun; whatever is left of them after the time limit is ended."""
+    script = path / "train.py"
+    script.write_text(SCRIPT)
+    msrun = Path(sys.executable).with_name("msrun")
+    command = [str(msrun), "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}"]
+    command += ["--master_addr=127.0.0.1", f"--log_dir={path / 'log'}", "--join=True", str(script), config]
+    environment = {**os.environ, "PATH": f"{msrun.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    with (path / "out").open("w") as out:
+        process = subprocess.Popen(
+            command, cwd=path, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout=150)
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    logs = "\n".join(p.read_text(errors="replace")[-1500:] for p in (path / "log").glob("worker_*.log"))
+    assert code == 0, (path / "out").read_text()[-1500:] + logs
+    assert logs.count("done ") == 2, logs
+
+
+@pytest.mark.skipif(not Path(sys.executable).with_name("msrun").exists(), reason="msrun is not installed")
+def test_two_processes_have_a_directory_each(tmp_path):
+    run_two(tmp_path, configured(tmp_path, "mix", "tensor"))
+    for rank in (0, 1):
+        dump = Dump(tmp_path / "dump", 0, f"rank{rank}")
+        assert not dump.errors, dump.errors
+        assert dump.json("run.json")["world_size"] == 2
+        assert_same(dump["Cell.fc.Dense.forward.0"]["input_args"][0], np.full((2, 3), rank + 1))
+        assert "Cell.fc.Dense.backward.0" in dump.names
+        summed = dump["Primitive.reduce.AllReduce.0.forward"]["output"][0]
+        assert_same(summed, np.full((2, 3), 9.0))
+        reduced = dump["MintDistributed.all_reduce.0.forward"]
+        assert_same(reduced["input_args"][0], np.full((2, 3), rank + 1))
+        assert_same(reduced["output"][0], np.full((2, 3), 3.0))
+        assert_same(dump["MintDistributed.broadcast.0.forward"]["output"][0], np.full(2, 1.0))
+        assert_same(dump["MintDistributed.all_reduce.1.forward"]["output"][0], np.full(2, 3.0))
+        assert dump["MintDistributed.all_reduce.2.forward"]["not_waited"] is True
+
+
+@pytest.mark.skipif(not Path(sys.executable).with_name("msrun").exists(), reason="msrun is not installed")
+def test_the_rank_filter(tmp_path):
+    run_two(tmp_path, configured(tmp_path, "L1", rank=[1]))
+    assert [path.name for path in (tmp_path / "dump" / "step0").iterdir()] == ["rank1"]
+    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "log").glob("worker_*.log"))
+    assert "nothing was collected: this process is rank 0" in logs
