@@ -218,17 +218,24 @@ class Watch(Apis):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._inside = dict.fromkeys(_BACKWARD, self._run_inside)
+        self._actions = {
+            **dict.fromkeys(self._table.untracked, self._run_distrusted),
+            **dict.fromkeys(_BACKWARD, self._run_inside),
+        }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inside = self._inside.get(func)
-        if inside is not None:
-            return inside(func, args, kwargs or {})
+        action = self._actions.get(func)
+        if action is not None:
+            return action(func, args, kwargs or {})
         if isinstance(func, _OPERATORS):
-            self._lookup[func]
-        if func in self._table.untracked:
-            self._distrust(func, args)
-        return func(*args, **(kwargs or {}))
+            self._lookup[func]  # learns whether it is to be trusted
+            if func in self._table.untracked:
+                self._texts.forget()
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+    def _run_distrusted(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self._distrust(func, args)
+        return func(*args, **kwargs)
 
     def open_opaque(self, api: Api, args: Any) -> Any:
         return None
