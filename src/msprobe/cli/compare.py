@@ -22,20 +22,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("golden", nargs="?", type=Path, metavar="GOLDEN", help="the dump that is known to be good")
     parser.add_argument("-tp", "--target-path", type=Path, metavar="DUMP", help="same as TARGET")
     parser.add_argument("-gp", "--golden-path", type=Path, metavar="DUMP", help="same as GOLDEN")
-    parser.add_argument("-i", "--input", type=Path, metavar="FILE", help="compare.json with npu_path and bench_path")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write an xlsx and an html report there")
+    parser.add_argument(
+        "-i", "--input_path", dest="input", type=Path, metavar="FILE", help="compare.json with npu_path and bench_path"
+    )
+    parser.add_argument(
+        "-o", "--output_path", dest="output", type=Path, metavar="DIR", help="write an xlsx and an html report there"
+    )
     matching = parser.add_argument_group("matching")
     matching.add_argument("--match", choices=("auto", "exact", "fuzzy"), default="auto", help="default: auto")
-    matching.add_argument("--fuzzy", action="store_true", help="same as --match fuzzy: names without call numbers")
+    matching.add_argument(
+        "-f", "--fuzzy", "--fuzzy_match", action="store_true", help="same as --match fuzzy: names without call numbers"
+    )
     for kind, text in (("api", "API names"), ("cell", "Cell or module names"), ("layer", "renamed layers")):
         matching.add_argument(
+            f"-{kind[0]}m",
             f"--{kind}-mapping",
+            f"--{kind}_mapping",
             nargs="?",
             const="",
             metavar="YAML",
             help=f"{text}; without a file, the built-in table",
         )
-    matching.add_argument("--data-mapping", type=Path, metavar="YAML", help="full names, target to golden")
+    matching.add_argument(
+        "-dm", "--data-mapping", "--data_mapping", type=Path, metavar="YAML", help="full names, target to golden"
+    )
     matching.add_argument("--merge", metavar="tp|YAML", help="merge the shards of another tensor-parallel layout")
     matching.add_argument("--step", type=_numbers, metavar="N,N-M", help="only these steps")
     matching.add_argument("--rank", type=_numbers, metavar="N,N-M", help="only these ranks")
@@ -47,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reports = parser.add_argument_group("reports")
     for kind in ("csv", "xlsx", "html", "json"):
         reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {kind}")
-    reports.add_argument("--highlight", action="store_true", help="accepted as before; xlsx is always highlighted")
+    for old in (("-hl", "--highlight"), ("-s", "--stack_mode"), ("-c", "--compare_only")):
+        reports.add_argument(*old, action="store_true", help="accepted as before; always so")
     reports.add_argument(
         "--next-config", type=Path, metavar="FILE", help="write a config.json that dumps tensors of the suspects only"
     )
