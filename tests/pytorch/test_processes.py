@@ -87,6 +87,19 @@ def test_a_directory_that_cannot_be_made_is_told_once_and_training_goes_on(tmp_p
     assert "Traceback" not in finished.stderr
 
 
+def test_the_first_torch_compile_of_a_script_may_come_while_collecting(tmp_path):
+    config = configured(tmp_path, level="L1")
+    code = (
+        "import sys, torch; from msprobe.pytorch import PrecisionDebugger;"
+        "debugger = PrecisionDebugger(sys.argv[1]); debugger.start();"
+        "f = torch.compile(lambda x: torch.sin(x) * 2, backend='eager', fullgraph=True); f(torch.ones(1));"
+        "debugger.stop(); debugger.step()"
+    )
+    finished = subprocess.run([sys.executable, "-c", code, config], capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    assert Dump(tmp_path / "dump").names == ["Compiled.<lambda>.0.forward"]
+
+
 def test_a_run_without_stop_gets_its_files_at_exit(tmp_path):
     config = configured(tmp_path, level="L1")
     code = (

@@ -70,6 +70,8 @@ def workers(debugger):
     if not pid:
         for _ in range(1000):
             torch.relu(torch.ones(2))
+        if debugger is not None:
+            assert debugger._lifecycle._probe.recorder.closed
         sys.exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     if debugger is not None:

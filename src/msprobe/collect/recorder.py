@@ -8,7 +8,9 @@ another thread) find it closed and do nothing.
 from __future__ import annotations
 
 import json
+import os
 import threading
+import weakref
 from collections.abc import Sequence
 from itertools import count
 from typing import Any, Callable, Optional, Protocol
@@ -40,6 +42,9 @@ class _Open(threading.local):
 
     def __init__(self) -> None:
         self.modules: list[str] = []
+
+
+_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 class Recorder:
@@ -74,6 +79,7 @@ class Recorder:
         self._stacks = Stacks(writer.stack) if with_stacks else None
         self._calls = count()
         self._open = _Open()
+        _recorders.add(self)
 
     # Modules: what runs inside one has it as its parent.
 
@@ -155,3 +161,13 @@ class Recorder:
         """A failure of ours at this call: kept in dump_error_info.log, counted, told at stop."""
         self.faults += 1
         self.writer.error(name, trace)
+
+
+def _in_forked_child() -> None:
+    """The step is the parent's: hooks that the child has inherited find their recorder closed."""
+    for recorder in list(_recorders):
+        recorder.closed = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)

@@ -8,6 +8,7 @@ graphs. Such a region runs without us and is one opaque record.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import traceback
@@ -51,8 +52,8 @@ class Presence:
             module_hooks.register_module_forward_pre_hook(self._before),
             module_hooks.register_module_forward_hook(self._after, always_call=True),
         ]
-        self._dynamo = sys.modules.get("torch._dynamo.eval_frame")
-        if self._dynamo is not None and hasattr(self._dynamo, "_maybe_set_eval_frame"):
+        self._dynamo = _eval_frame()
+        if hasattr(self._dynamo, "_maybe_set_eval_frame"):
             self._set_eval_frame = self._dynamo._maybe_set_eval_frame
             self._dynamo._maybe_set_eval_frame = self._around_compiled
 
@@ -150,6 +151,15 @@ class Presence:
                 record = self._mode.open_opaque(_api_of(name, compiled=True), frame.f_locals.get("args", ()))
         finally:
             self._regions.open.append((id(frame), "left", record))
+
+
+def _eval_frame() -> Any:
+    """The module of dynamo that enters compiled code. Imported here (making an optimizer imports it too): were it
+    imported later, by the first torch.compile of the script, that would run into our mode."""
+    try:
+        return importlib.import_module("torch._dynamo.eval_frame")
+    except ImportError:
+        return None
 
 
 def _api_of(name: str, compiled: bool) -> Api:
