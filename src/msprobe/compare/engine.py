@@ -28,7 +28,8 @@ class Engine(Protocol):
 @contextlib.contextmanager
 def open_engine(name: str, jobs: int) -> Iterator[Engine]:
     if name == "ray":
-        yield _Ray()
+        with _cluster() as ray:
+            yield _Ray(ray)
     elif name != "local":
         raise DumpError(f"The engine {name!r} is unknown; choose {' or '.join(ENGINES)}.")
     elif jobs <= 1:
@@ -57,17 +58,28 @@ class _Local:
         return self._pool.map(work, things, chunksize=max(1, min(64, len(things) // 16)))
 
 
+@contextlib.contextmanager
+def _cluster() -> Iterator[Any]:
+    """A running Ray (RAY_ADDRESS says where), or a local one for as long as this comparison takes."""
+    try:
+        import ray
+    except ImportError:
+        raise DumpError("--engine ray needs the package ray: pip install 'msprobe[ray]'.") from None
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(log_to_driver=False, configure_logging=False, include_dashboard=False)
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
+
+
 class _Ray:
-    def __init__(self) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise DumpError("--engine ray needs the package ray: pip install 'msprobe[ray]'.") from None
+    def __init__(self, ray: Any) -> None:
         self._ray = ray
 
     def run(self, tasks: Sequence[Task]) -> Iterator[list[Group]]:
-        if not self._ray.is_initialized():
-            self._ray.init(log_to_driver=False)
         remote = self._ray.remote(execute.run)
         for reference in [remote.remote(task) for task in tasks]:
             yield self._ray.get(reference)
