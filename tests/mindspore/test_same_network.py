@@ -14,13 +14,7 @@ from mscollecting import STATISTICS, collecting
 
 from msprobe.pytorch import PrecisionDebugger as TorchDebugger
 
-RENAMED = {
-    "Dense": "Linear",
-    "LayerNorm": "LayerNorm",
-    "Conv2d": "Conv2d",
-    "GELU": "GELU",
-    "SequentialCell": "Sequential",
-}
+RENAMED = {"Dense": "Linear", "SequentialCell": "Sequential"}
 PARAMETERS = {"gamma": "weight", "beta": "bias"}
 
 
