@@ -44,7 +44,7 @@ def test_the_first_line_names_the_origin_and_the_exit_code_is_1(
 ) -> None:
     assert main(["compare", *pair]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"Origin: {RELU} in Module.act.ReLU gives another output.0 for the same inputs"
+    assert lines[0] == f"Origin: {RELU} in Module.act.ReLU gives another output.0 for inputs with the same statistics"
     assert lines[1:5] == [
         f"  call    {RELU}",
         "  module  Module.act.ReLU",

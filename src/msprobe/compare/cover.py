@@ -22,6 +22,8 @@ def cover(groups: Sequence[Group]) -> None:
         if match.how != "unmatched":
             _cover_items(match, rows)
             continue
+        if match.call.recompute:
+            continue
         sides = sides or (_Side(groups, golden=False), _Side(groups, golden=True))
         why = sides[match.target is None].covering(match.call, rows)
         if why:

@@ -71,10 +71,13 @@ class Judge:
         self._at_start = 0.0
         self._forward_level = 0.0
         self._kinks = 0.0
+        self._recomputed = False
         self._gradient_scale: dict[str, float] = {}
 
-    def start_step(self) -> None:
+    def start_step(self, recomputed: bool = False) -> None:
+        """`recomputed` where one run recomputes forwards: it may run them without gradients the first time."""
         self._at_start = self.level
+        self._recomputed = recomputed
 
     def judge(self, match: Match, rows: Iterable[Row]) -> None:
         """Sets verdict, tolerance and reason of a call's rows, which are measured."""
@@ -141,7 +144,7 @@ class Judge:
         return usual
 
     def _requires_grad(self, row: Row) -> None:
-        if row.verdict != PASS or row.target is None or row.golden is None:
+        if row.verdict != PASS or row.target is None or row.golden is None or self._recomputed:
             return
         ours, theirs = row.target.get("requires_grad"), row.golden.get("requires_grad")
         if ours is not None and theirs is not None and ours != theirs:

@@ -8,7 +8,7 @@ arrived through a collective is blamed on a rank where it started.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from msprobe.compare import distance
@@ -66,6 +66,7 @@ class Candidate:
     epoch: int
     received: bool
     evidence: tuple[str, ...] = ()
+    inputs: str = "the same inputs"
 
 
 def suspect(trace: Trace) -> Optional[Candidate]:
@@ -113,7 +114,16 @@ def _blame(index: int, trace: Trace) -> Candidate:
     inexact = any(other.distance for other in rows if other.is_input)
     if inexact and any(_is_discrete(other) for other in bad):
         return _candidate("choice", index, next(r for r in bad if _is_discrete(r)), trace)
-    return _candidate("call", index, row, trace)
+    return replace(_candidate("call", index, row, trace), inputs=_inputs_seen(rows))
+
+
+def _inputs_seen(rows: list[Row]) -> str:
+    """Statistics do not see the order of elements: only bytes make inputs the same."""
+    tensors = [row for row in rows if row.is_input and is_tensor(row.golden) and row.target is not None]
+    if any(row.distance for row in tensors):
+        return "inputs that agree but for rounding"
+    proven = all(row.measured is not None or (row.golden or {}).get("md5") for row in tensors)
+    return "the same inputs" if proven else "inputs with the same statistics"
 
 
 def _is_discrete(row: Row) -> bool:
@@ -271,7 +281,7 @@ def _sentence(found: Candidate, call: Call, module: Optional[str]) -> str:
         "input": f"{call.name}{where} was given another {slot}: it differs before any recorded call made it",
         "wiring": f"{call.name}{where} was given another {slot}, though what was recorded before it agrees",
         "argument": f"{call.name}{where} was called with another argument: {row.reason if row else ''}",
-        "call": f"{call.name}{where} gives another {slot} for the same inputs",
+        "call": f"{call.name}{where} gives another {slot} for {found.inputs}",
         "missing call": f"{call.name}{where} is missing in the target",
         "extra call": f"{call.name}{where} exists only in the target",
         "gradient": f"the gradient is cut off at {call.name}{where}: {row.reason if row else ''}",
