@@ -8,7 +8,7 @@ counter that could tell whether a tensor has changed.
 
 from __future__ import annotations
 
-from ctypes import c_char, string_at
+from ctypes import c_char
 from typing import Any, Optional, Protocol
 
 import mindspore
@@ -112,15 +112,16 @@ class TensorTexts:
 
 
 def payload(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Payload:
-    """A private copy of values in host memory in C order, ready to be written."""
+    """Values in host memory, where they lie if they lie in C order: the caller keeps them until they are written."""
     if 0 in shape:
         return Payload(row.name, shape, b"", "npy")
-    if strides == packed(shape):
-        count = row.itemsize
-        for length in shape:
-            count *= length
-        return Payload(row.name, shape, string_at(pointer, count), "npy")
-    return Payload(row.name, shape, _strided(pointer, row, shape, strides).tobytes(), "npy")
+    if strides != packed(shape):
+        return Payload(row.name, shape, _strided(pointer, row, shape, strides).tobytes(), "npy")
+    size = row.itemsize
+    for length in shape:
+        size *= length
+    memory: Any = (c_char * size).from_address(pointer)
+    return Payload(row.name, shape, np.frombuffer(memory, np.uint8), "npy", borrowed=True)
 
 
 def copied(tensor: Any) -> tuple[Array, dtypes.Dtype]:
