@@ -287,6 +287,20 @@ def test_a_custom_autograd_function_inside_a_module(tmp_path):
     assert "is_recompute" not in dump["Torch.mul.1.forward"]
 
 
+def test_calls_in_a_backward_that_makes_a_graph_are_no_recomputation(tmp_path):
+    def penalty():
+        x = torch.ones(2, requires_grad=True)
+        (grad,) = torch.autograd.grad(Scaled.apply(x * x, 3.0).sum(), x, create_graph=True)
+        grad.sum().backward()
+        return x.grad
+
+    with collecting(tmp_path) as dump:
+        found = penalty()
+    assert torch.equal(found, penalty())
+    assert "Torch.mul.1.forward" in dump.names
+    assert not any(record.get("is_recompute") for record in dump.data.values())
+
+
 def test_calls_that_return_their_input_are_told(tmp_path, told):
     x = torch.sin(torch.randn(3, requires_grad=True))
     with collecting(tmp_path) as dump:

@@ -121,7 +121,7 @@ class Apis(TorchFunctionMode):
             output = func(*args, **kwargs)
         except BaseException as error:
             if call is not None:
-                recorder.fail(call, error, _recomputed())
+                recorder.fail(call, error, _recomputed(self._gradients))
             if not selection.everything:
                 selection.leave(name)
             raise
@@ -131,7 +131,7 @@ class Apis(TorchFunctionMode):
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
             elif call is not None:
-                recorder.leave(call, name, output, _recomputed())
+                recorder.leave(call, name, output, _recomputed(self._gradients))
             if not selection.everything:
                 selection.leave(name)
             if inputs is not None:
@@ -181,11 +181,15 @@ class Apis(TorchFunctionMode):
         if recorder.closed:
             return
         if call is not None:
-            recorder.leave(call, name, output, _recomputed())
+            recorder.leave(call, name, output, _recomputed(self._gradients))
         if not recorder.selection.everything:
             recorder.selection.leave(name)
         if inputs is not None and output is not None:
             self._gradients.watch(name, parents, inputs, output)
+
+    def pause(self) -> None:
+        """Nothing is called any more, but a collective may still be under way."""
+        self._collectives.pause()
 
     def end(self) -> None:
         """The step ends."""
@@ -255,6 +259,5 @@ def _never(*tensors: Any) -> bool:
     return False
 
 
-def _recomputed() -> str:
-    """A forward call during a backward pass, with gradients on, is a recomputation (checkpointing)."""
-    return '"is_recompute": true' if _graph_task() >= 0 and torch.is_grad_enabled() else ""
+def _recomputed(gradients: Gradients) -> str:
+    return '"is_recompute": true' if _graph_task() >= 0 and gradients.is_recomputing() else ""

@@ -40,6 +40,7 @@ class Collectives:
         self._texts = texts
         self._waiting: dict[int, _Waiting] = {}
         self._wait: Any = None
+        self._paused = False
 
     def leave(self, api: str, call: Optional[int], name: str, args: Any, kwargs: Any, returned: Any) -> None:
         """The call has returned; `returned` is a work handle, a list of them, or nothing."""
@@ -53,18 +54,39 @@ class Collectives:
         self._patch_wait()
         waiting = _Waiting(call, name, produced, len(works))
         for work in works:
-            self._waiting[id(work)] = waiting
+            key = id(work)
+            self._waiting[key] = waiting
+            waiting.handles.append(ref(work, lambda _, key=key: self._drop(key)))  # type: ignore[misc]
 
-    def remove(self) -> None:
-        """Puts `Work.wait` back; what was never waited for ends without an output."""
+    def _drop(self, key: int) -> None:
+        """The script has let a handle go without wait(): its place in memory may be another's next."""
+        try:
+            waiting = self._waiting.pop(key, None)
+            if waiting is not None:
+                self._finish(waiting, waited=False)
+        except Exception:
+            self._recorder.fault("a dropped Work", traceback.format_exc())
+
+    def pause(self) -> None:
+        """stop(): `Work.wait` is put back, at once or when the last of what is under way has been waited for."""
+        self._paused = True
+        if not self._waiting:
+            self._put_back()
+
+    def _put_back(self) -> None:
         if self._wait is not None:
             torch.distributed.Work.wait = self._wait
             self._wait = None
-        for waiting in {id(w): w for w in self._waiting.values()}.values():
+
+    def remove(self) -> None:
+        """Puts `Work.wait` back; what was never waited for ends without an output."""
+        self._put_back()
+        for waiting in list(self._waiting.values()):
             self._finish(waiting, waited=False)
         self._waiting.clear()
 
     def _patch_wait(self) -> None:
+        self._paused = False
         if self._wait is not None:
             return
         original = self._wait = torch.distributed.Work.wait
@@ -77,6 +99,8 @@ class Collectives:
                     waiting.left -= 1
                     if not waiting.left:
                         self._finish(waiting, waited=True)
+                if self._paused and not self._waiting:
+                    self._put_back()
             except Exception:
                 self._recorder.fault("Work.wait", traceback.format_exc())
             return result
@@ -84,12 +108,13 @@ class Collectives:
         torch.distributed.Work.wait = wait
 
     def _finish(self, waiting: _Waiting, waited: bool) -> None:
-        if self._recorder.closed:
+        if self._recorder.closed or waiting.finished:
             return
+        waiting.finished = True
         with torch._C.DisableTorchFunction():
             self._texts.forget()
             if not waited:
-                self._recorder.writer.end(waiting.call, '"not_waited": true')
+                self._recorder.unwaited(waiting.call)
                 return
             self._recorder.leave(waiting.call, waiting.name, waiting.produced())
 
@@ -101,6 +126,8 @@ class _Waiting:
         self.call = call
         self.name = name
         self.left = left
+        self.finished = False
+        self.handles: list[Any] = []
         self._tensors = [ref(tensor) for tensor in tensors_in(produced, [])]
         self._is_list = isinstance(produced, (list, tuple))
 

@@ -117,12 +117,16 @@ class Gradients:
         self._parameters: dict[str, dict[str, str]] = {}
         self._changed: dict[str, None] = {}
         self._watched: list[tuple[Any, Any, Any]] = []
+        self._forwards = 0
+        self._came: dict[int, int] = {}
         self._left: list[Any] = []
+        self._graph_making: set[int] = set()
         self.repeated = 0
         self.without_node: set[str] = set()
 
     def watch(self, name: str, parents: list[str], inputs: Inputs, output: Any) -> None:
         """Hooks the backward of a forward call that has just returned `output`."""
+        self._forwards += 1
         recorder = self._recorder
         outputs = [output] if isinstance(output, torch.Tensor) else tensors_in(output, [])
         entries: dict[Any, list[tuple[int, int]]] = {}
@@ -175,6 +179,7 @@ class Gradients:
                 return
             try:
                 with _NoTorchFunction():
+                    self._came[id(parameter)] = self._forwards
                     path = recorder.tensors_path(record, "")[:-1]
                     text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
                     self._parameters[record][name] = f'"{name}": [{text}]'
@@ -191,7 +196,8 @@ class Gradients:
         with torch.inference_mode(False), torch.enable_grad(), _NoTorchFunction():
             for parameter, hook, handle in self._watched:
                 handle.remove()
-                if parameter.requires_grad:
+                has_come = self._came.get(id(parameter)) == self._forwards  # since the last forward
+                if parameter.requires_grad and not has_come:
                     node = _gradient_edge(parameter).node
                     self._left.append(node.register_prehook(_on_first(hook)))
         self._watched.clear()
@@ -208,6 +214,11 @@ class Gradients:
         for task in list(self._pending):
             self._finish_task(task)
         self._write_parameters()
+
+    def is_recomputing(self) -> bool:
+        """Asked during a backward pass: gradients are on in it for a recomputation (checkpointing), or because the
+        pass itself makes a graph (create_graph)."""
+        return torch.is_grad_enabled() and _graph_task() not in self._graph_making
 
     # The hooks.
 
@@ -310,6 +321,8 @@ class Gradients:
         task = _graph_task()
         if task not in self._pending:
             self._pending[task] = {}
+            if torch.is_grad_enabled():
+                self._graph_making.add(task)
             if task >= 0:
                 _queue_callback(lambda: self._end_task(task))
         return task

@@ -213,7 +213,7 @@ class Modules:
         recorder.pop(call.name)
         error = sys.exc_info()[1]
         if call.call is not None:
-            extra = '"is_recompute": true' if _graph_task() >= 0 and torch.is_grad_enabled() else ""
+            extra = '"is_recompute": true' if _graph_task() >= 0 and self._gradients.is_recomputing() else ""
             if error is not None and error is not call.error:
                 recorder.fail(call.call, error, extra)
             else:

@@ -164,5 +164,6 @@ class TorchProbe:
             part.remove()
         self._parts = []
         if self._apis is not None:
+            self._apis.pause()
             self._custom.detach()
             self._spelling.remove()
