@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import traceback
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.config import Settings
 from msprobe.dump import layout
 from msprobe.dump.archive import archive_older_run
-from msprobe.dump.writer import Finished, Head, RankWriter, Worker
+from msprobe.dump.writer import Head, RankWriter, Worker
 
 from . import notices
+from .account import Account
 from .header import run_facts
 from .recorder import Recorder
 from .selection import Selection, matches
@@ -72,6 +71,9 @@ class Frontend(Protocol):
 
     def parameter_bytes(self, models: Sequence[Any]) -> int: ...
 
+    def ending(self) -> list[str]:
+        """What the task has to say when the run ends, a message each."""
+
 
 def selection_of(settings: Settings) -> Selection:
     section = settings.section
@@ -94,12 +96,8 @@ class Lifecycle:
         self._probe: Optional[Probe] = None
         self._writer: Optional[RankWriter] = None
         self._collecting = False
-        self._started = False
-        self._steps_done: list[int] = []
+        self.account = Account(settings)
         self._run_facts: dict[str, Any] = {}
-        self._records = 0
-        self._faults = 0
-        self._missed_rank: Optional[int] = None
         self.closed = False
         self._pid = os.getpid()
         for warning in settings.warnings:
@@ -112,7 +110,7 @@ class Lifecycle:
         if self._is_foreign():
             return
         self._remember(model, token_range)
-        self._started = True
+        self.account.started = True
         if self._collecting or not self._wants_step() or not self._wants_rank():
             return
         if self._probe is None:
@@ -137,7 +135,7 @@ class Lifecycle:
         self._close_step()
         self.step_number += 1
         wanted = self.settings.step
-        if wanted is not None and self._steps_done and self.step_number == max(wanted) + 1:
+        if wanted is not None and self.account.steps and self.step_number == max(wanted) + 1:
             notices.inform(f"all wanted steps are collected, in {self.settings.dump_path}; probes are off.")
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
@@ -148,7 +146,7 @@ class Lifecycle:
         elif not isinstance(name, str) or not name:
             notices.warn_once(f"save() needs a name that is a string, not {name!r}; nothing was saved.")
         elif self._probe is None or not self._collecting:
-            if self._wants_step() and self._missed_rank is None:
+            if self._wants_step() and self.account.missed_rank is None:
                 notices.warn_once("save() works between start() and stop(); nothing was saved.")
         else:
             self._probe.save(variable, name, save_backward)
@@ -156,7 +154,7 @@ class Lifecycle:
     def set_init_step(self, step: int) -> None:
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise UsageError(f"set_init_step takes a whole number from 0, not {step!r}.")
-        if self._probe is not None or self._steps_done:
+        if self._probe is not None or self.account.steps:
             notices.warn_once("set_init_step() belongs before the training loop; it was ignored.")
         else:
             self.step_number = step
@@ -170,7 +168,9 @@ class Lifecycle:
         self.stop()
         self._close_step()
         self._worker.close()
-        self._tell_result()
+        for told in self._frontend.ending():
+            notices.inform(told)
+        self.account.tell_result(self.step_number, self._selection.matched_nothing())
 
     @property
     def probe(self) -> Optional[Probe]:
@@ -187,11 +187,11 @@ class Lifecycle:
     def _open_step(self) -> None:
         settings = self.settings
         rank = self._frontend.rank()
-        saves = settings.task == "tensor" or bool(getattr(settings.section, "tensor_list", ()))
-        if not self._steps_done:
+        saves = settings.task in ("tensor", "overflow_check") or bool(getattr(settings.section, "tensor_list", ()))
+        if not self.account.steps:
             self._archive(rank)
-            if saves:
-                self._tell_estimate()
+            if saves and settings.task != "overflow_check":
+                self.account.tell_estimate(self._frontend.parameter_bytes(self._models or ()))
         parent = self._frontend.mode_directory(settings, self._models or ())
         directory = layout.rank_directory(settings.dump_path, self.step_number, rank, parent)
         data_dir = str(directory / layout.TENSORS) if saves else None
@@ -214,16 +214,7 @@ class Lifecycle:
         self._probe = self._writer = None
         recorder = probe.recorder
         recorder.closed = True
-        finished = writer.finish()
-        self._records += finished.records
-        self._faults += recorder.faults
-        if recorder.faults:
-            notices.warn_once(
-                f"{recorder.faults} calls of step {self.step_number} could not be recorded whole; training was not "
-                f"affected. The reasons are in {writer.directory / layout.ERRORS}."
-            )
-        self._tell_first_step(finished, writer.directory)
-        self._steps_done.append(self.step_number)
+        self.account.close_step(self.step_number, writer.finish(), recorder.faults, writer.directory)
 
     def _guarded(self, action: Callable[..., Any], *args: Any) -> Any:
         """A fault of ours while probes go in or out is logged like one at a call: it does not reach the script."""
@@ -271,73 +262,14 @@ class Lifecycle:
             return True
         rank = self._frontend.filter_rank()
         if rank in self.settings.rank:
-            self._missed_rank = None
+            self.account.missed_rank = None
             return True
-        self._missed_rank = rank
+        self.account.missed_rank = rank
         return False
 
     def _is_foreign(self) -> bool:
         """In a forked child (a DataLoader worker) the debugger does nothing."""
         return os.getpid() != self._pid
-
-    # What is told.
-
-    def _tell_estimate(self) -> None:
-        """Before the first tensors are written: what is known of their size, against the space there is."""
-        free = _free_bytes(self.settings.dump_path)
-        parameters = self._frontend.parameter_bytes(self._models or ())
-        steps = f"each of the {len(self.settings.step)} wanted steps" if self.settings.step else "every step"
-        known = ""
-        if parameters and self.settings.level in ("L0", "mix"):
-            known = f" the parameters and their gradients alone are {_size(2 * parameters)};"
-        notices.inform(
-            f"full tensors of {steps} go to {self.settings.dump_path}:{known} what the calls receive and return comes "
-            f"on top. Free space there: {_size(free)}."
-        )
-
-    def _tell_first_step(self, finished: Finished, directory: Path) -> None:
-        if self._steps_done:
-            return
-        tensors = f", {finished.tensors} tensor files and {finished.links} links to them" if finished.tensors else ""
-        notices.inform(f"step {self.step_number}: {finished.records} records{tensors} in {directory}.")
-        wanted = self.settings.step
-        if finished.bytes and (wanted is None or len(wanted) > 1):
-            free = _free_bytes(self.settings.dump_path)
-            left = "no end of steps is set" if wanted is None else f"{len(wanted) - 1} more are wanted"
-            if wanted is None or finished.bytes * (len(wanted) - 1) > free:
-                notices.warn(
-                    f"one step took {_size(finished.bytes)} on disk and {left}; {_size(free)} are free. "
-                    'Set "step" in the configuration to collect fewer.'
-                )
-
-    def _tell_result(self) -> None:
-        settings = self.settings
-        if not self._started:
-            notices.warn("nothing was collected: start() was never called.")
-        elif self._missed_rank is not None:
-            notices.warn(
-                f"nothing was collected: this process is rank {self._missed_rank}, and the configuration collects "
-                f"rank {sorted(settings.rank or ())}."
-            )
-        elif settings.step is not None:
-            missing = sorted(settings.step - set(self._steps_done))
-            if missing:
-                notices.warn(
-                    f"steps {_some(missing)} were wanted and never ran: the run ended in step {self.step_number} "
-                    "(step() ends a step; steps count from 0)."
-                )
-        if not self._steps_done:
-            return
-        unmatched = self._selection.matched_nothing()
-        if unmatched:
-            notices.warn(
-                f"no call answered to {', '.join(map(repr, unmatched))} of scope/list: nothing was collected for it. "
-                'Collect one step without it, at task "structure", to see the names.'
-            )
-        elif not self._records:
-            notices.warn(
-                f"no record was made in {settings.dump_path}: nothing that is collected ran between start() and stop()."
-            )
 
 
 def _checked_range(value: Any) -> tuple[int, int]:
@@ -362,25 +294,6 @@ def _close_at_exit(lifecycle: Lifecycle) -> Any:
 
     atexit.register(close)
     return close
-
-
-def _free_bytes(path: Path) -> int:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return shutil.disk_usage(path).free
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TB"
-
-
-def _some(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:5]))
-    return f"{shown} and {len(numbers) - 5} more" if len(numbers) > 5 else shown
 
 
 def saves_tensors(settings: Settings) -> Any:

@@ -16,11 +16,12 @@ _NUMBERS = re.compile(r"\d+")
 
 
 class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to whatever sys.stderr is now: test runners and notebooks replace it."""
+    """Writes to whatever sys.stderr is now, unless the script has set up logging meanwhile."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr
+            super().emit(record)
 
 
 def _ready() -> logging.Logger:
@@ -28,7 +29,8 @@ def _ready() -> logging.Logger:
         handler = _CurrentStderr()
         handler.setFormatter(logging.Formatter("[msprobe] %(levelname)s: %(message)s"))
         _logger.addHandler(handler)
-        _logger.setLevel(logging.INFO)
+    if _logger.level == logging.NOTSET:
+        _logger.setLevel(logging.INFO)  # a script's own level for our logger stays
     return _logger
 
 

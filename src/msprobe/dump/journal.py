@@ -207,7 +207,8 @@ def _number(text: bytes) -> Optional[int]:
 def _keep(found: Scan, name: bytes, entry: Entry) -> None:
     if name in found.records:
         del found.records[name]
-        found.duplicates.append(name)
+        if not name.endswith(b'.parameters_grad"'):  # every backward of a step gives these anew; the last one counts
+            found.duplicates.append(name)
     found.records[name] = entry
 
 
