@@ -147,6 +147,8 @@ def _paths(args: argparse.Namespace) -> tuple[Path, Path]:
         given = _read_input(args.input)
         target = target or given.get("npu_path") or given.get("target_path")
         golden = golden or given.get("bench_path") or given.get("golden_path")
+        args.rank = args.rank or _listed(given, "rank_id", args.input)
+        args.step = args.step or _listed(given, "step_id", args.input)
     if not target or not golden:
         raise DumpError("Two dumps are needed: msprobe compare TARGET GOLDEN, or -i compare.json with both paths.")
     return Path(target), Path(golden)
@@ -164,6 +166,15 @@ def _read_input(path: Path) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise DumpError(f'{path} must hold an object like {{"npu_path": "…", "bench_path": "…"}}.')
     return given
+
+
+def _listed(given: dict[str, Any], key: str, path: Path) -> list[int]:
+    from msprobe.dump.errors import DumpError
+
+    value = given.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(number, int) for number in value):
+        raise DumpError(f"{path}: {key} must be a list of numbers, not {value!r}.")
+    return value
 
 
 def _numbers(text: str) -> Optional[list[int]]:

@@ -28,7 +28,7 @@ def plan(target: Calls, golden: Calls, mode: str = "auto", translation: Optional
     `auto` takes equal names where the two runs made the same calls in the same order, and aligns the two sequences
     inside the module tree where they did not; `exact` takes equal names only; `fuzzy` equal names without number.
     """
-    translation = translation or Translation()
+    translation = (translation or Translation()).knowing(target)
     if translation.plain and [c.name for c in target] == [c.name for c in golden]:
         return [Match(t, g, "exact", 1.0) for t, g in zip(target, golden)]
     matches = _by_data_mapping(target, golden, translation)

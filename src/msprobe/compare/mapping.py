@@ -2,7 +2,7 @@
 
 data:  {target name: golden name}, names of calls or of their items
 cell:  {path.Class: path.Class}
-api:   a list of {ms_api, pt_api, ms_args, pt_args, ms_output, pt_output}
+api:   {ms_api, pt_api, ms_args, pt_args, ms_outputs, pt_outputs}, a list of them, or one a document
 layer: {TopLayer: {name: name}, Class: {attribute: attribute}}
 """
 
@@ -51,7 +51,7 @@ def _data(translation: Translation, path: Path) -> None:
 
 def _call_of(name: str) -> str:
     """`Torch.mm.0.forward.input.0` -> `Torch.mm.0.forward`."""
-    for part in (".input", ".output", ".parameters."):
+    for part in (".input.", ".output.", ".parameters."):
         head, found, _ = name.partition(part)
         if found:
             return head
@@ -59,18 +59,16 @@ def _call_of(name: str) -> str:
 
 
 def _apis(translation: Translation, path: Path) -> None:
-    entries = _read(path)
-    if isinstance(entries, dict):
-        entries = [entries]
-    if not isinstance(entries, list):
-        raise DumpError(f"{path} must hold a list of {{ms_api, pt_api, …}}.")
+    documents = _read_all(path)
+    entries = documents[0] if len(documents) == 1 and isinstance(documents[0], list) else documents
     for entry in entries:
         if not isinstance(entry, dict) or not entry.get("ms_api") or not entry.get("pt_api"):
             raise DumpError(f"{path}: an entry lacks ms_api or pt_api: {entry!r}.")
+        outputs = [entry.get(f"{side}_outputs", entry.get(f"{side}_output")) for side in ("ms", "pt")]
         translation.apis[str(entry["ms_api"])] = ApiRule(
             str(entry["pt_api"]),
             _positions("input", entry.get("ms_args"), entry.get("pt_args"), path),
-            _positions("output", entry.get("ms_output"), entry.get("pt_output"), path),
+            _positions("output", outputs[0], outputs[1], path),
         )
 
 
@@ -82,12 +80,17 @@ def _positions(part: str, ours: Any, theirs: Any, path: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> Any:
+    documents = _read_all(path)
+    return documents[0] if documents else {}
+
+
+def _read_all(path: Path) -> list[Any]:
     import yaml
 
     try:
         if path.stat().st_size > MAX_BYTES:
             raise DumpError(f"{path} is larger than any mapping file ({MAX_BYTES >> 20} MiB).")
-        return yaml.safe_load(path.read_bytes())
+        return list(yaml.safe_load_all(path.read_bytes()))
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
     except yaml.YAMLError as error:
@@ -106,4 +109,4 @@ def _mapping(value: Any, path: Path) -> dict[Any, Any]:
 
 
 def _texts(value: Any, path: Path) -> dict[str, str]:
-    return {str(left): str(right) for left, right in _mapping(value, path).items()}
+    return {str(left): "" if right is None else str(right) for left, right in _mapping(value, path).items()}

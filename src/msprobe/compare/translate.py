@@ -7,9 +7,9 @@ Between dumps of one framework names are taken as they are. Between frameworks a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,7 +64,8 @@ class Translation:
 
     `calls` and `slots` come from a data mapping (full names), `apis` from an API mapping, `cells` from a cell mapping
     (`path.Class` of the target to that of the golden run), `layers` from a layer mapping (class -> {attribute:
-    attribute}, with `TopLayer` for the model itself). `across` is set where the two dumps come from two frameworks.
+    attribute}, with `TopLayer` for the model itself). `across` is set where the two dumps come from two frameworks;
+    `classes` holds the target's module classes by path, for `layers`.
     """
 
     calls: dict[str, str] = field(default_factory=dict)
@@ -73,6 +74,7 @@ class Translation:
     cells: dict[str, str] = field(default_factory=dict)
     layers: dict[str, dict[str, str]] = field(default_factory=dict)
     across: bool = False
+    classes: dict[str, str] = field(default_factory=dict, repr=False)
 
     def between_frameworks(self) -> Translation:
         return replace(self, across=True)
@@ -97,7 +99,7 @@ class Translation:
             return call.key
         if call.kind in ("module", "grads"):
             return "Module." + self.golden_path(call)
-        if any(rule.golden == call.key for rule in self.apis.values()):
+        if call.key in self._golden_apis:
             return call.key
         return operation_of(call.key) if self.across else call.key
 
@@ -120,16 +122,30 @@ class Translation:
         return operation_of(call.key)
 
     def _renamed(self, path: str) -> str:
-        renames: dict[str, str] = {}
-        for names in self.layers.values():
-            renames.update(names)
-        top = self.layers.get("TopLayer", {})
-        parts = path.split(".")
-        if parts and parts[0] in top:
-            parts[0] = top[parts[0]]
-            return ".".join([p for p in [parts[0], *(renames.get(p, p) for p in parts[1:])] if p])
-        joined = ".".join(renames.get(part, part) for part in parts)
-        for left, right in renames.items():
-            if "." in left and left in path:
-                joined = ".".join(renames.get(part, part) for part in path.replace(left, right).split("."))
-        return joined
+        """Each attribute by the mapping of the class that holds it; by any where that class was not recorded."""
+        parts, renamed, at = path.split("."), [], 0
+        while at < len(parts):
+            holder = "TopLayer" if at == 0 else self.classes.get(".".join(parts[:at]), "")
+            names = self.layers.get(holder)
+            if names is None:
+                names = {} if holder and holder != "TopLayer" else self._any_layer
+            taken = next((n for n in range(len(parts), at, -1) if ".".join(parts[at:n]) in names), at + 1)
+            piece = ".".join(parts[at:taken])
+            renamed.append(names.get(piece, piece))
+            at = taken
+        return ".".join(part for part in renamed if part)
+
+    @cached_property
+    def _any_layer(self) -> dict[str, str]:
+        return {left: right for names in self.layers.values() for left, right in names.items()}
+
+    @cached_property
+    def _golden_apis(self) -> frozenset[str]:
+        return frozenset(rule.golden for rule in self.apis.values())
+
+    def knowing(self, target: Sequence[Call]) -> Translation:
+        """With the classes of the target's modules, which a layer mapping is written by."""
+        if not self.layers:
+            return self
+        classes = {module_path(call.key): module_class(call.key) for call in target if call.kind == "module"}
+        return replace(self, classes=classes)
