@@ -65,7 +65,7 @@ def run_dag(leaves, nodes, taps=None):
     return values, calls
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(nodes=NODES, data=st.data())
 def test_every_record_of_a_random_graph_is_autograds(tmp_path_factory, nodes, data):
     tmp_path = tmp_path_factory.mktemp("dag")

@@ -1,0 +1,93 @@
+"""scope, list and data_mode against a plain reading of their rules."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msprobe.collect.names import CallNumbers, api_stem, backward_of
+from msprobe.collect.selection import Selection, matches
+
+apis = st.sampled_from(["relu", "linear", "prelu", "conv2d", "__add__"])
+calls = st.builds(
+    lambda api, n, way: f"Functional.{api}.{n}.{way}",
+    apis,
+    st.integers(0, 12),
+    st.sampled_from(["forward", "backward"]),
+)
+
+
+@given(st.lists(calls, max_size=20), calls, calls)
+def test_a_scope_is_everything_from_its_first_call_to_its_last(sequence, first, last):
+    selection = Selection([first, last], [], ["all"])
+    found = []
+    for name in sequence:
+        found.append(selection.enter(name))
+        selection.leave(name)
+    inside, expected = False, []
+    for name in sequence:
+        inside = inside or name == first
+        expected.append(inside)
+        inside = inside and name != last
+    assert found == expected
+    assert (first in selection.matched_nothing()) == (first not in sequence)
+
+
+@given(st.lists(calls, max_size=20), st.lists(calls | apis, min_size=1, max_size=3))
+def test_a_list_takes_full_names_and_parts_of_names(sequence, entries):
+    selection = Selection([], entries, ["all"])
+    for name in sequence:
+        wanted = any(name == entry if "." in entry else entry in name.split(".")[1] for entry in entries)
+        assert selection.enter(name) == wanted
+    unmatched = [
+        entry
+        for entry in entries
+        if not any(name == entry if "." in entry else entry in name.split(".")[1] for name in sequence)
+    ]
+    assert selection.matched_nothing() == unmatched
+
+
+def test_one_is_not_ten():
+    assert matches("Functional.relu.1", "Functional.relu.1.forward")
+    assert not matches("Functional.relu.1", "Functional.relu.10.forward")
+    assert not matches("Module.fc.Linear.forward.1", "Module.fc.Linear.forward.10")
+
+
+def test_a_module_takes_what_runs_inside_it_in_its_direction():
+    selection = Selection([], ["Module.a.Linear.forward.0"], ["all"])
+    inside = ["Module.a.Linear.forward.0", "Module.a.b.ReLU.forward.0"]
+    assert selection.enter("Functional.relu.0.forward", inside)
+    assert not selection.enter("Functional.relu.0.forward", ["Module.a.Linear.forward.1"])
+    assert not selection.enter("Functional.relu.0.backward", ["Module.a.Linear.backward.0"])
+    both = Selection([], ["Module.a.Linear"], ["all"])
+    assert both.enter("Functional.relu.0.forward", inside)
+    assert both.enter("Functional.relu.0.backward", ["Module.a.Linear.backward.0"])
+
+
+def test_an_unclosed_scope_does_not_reach_into_the_next_step():
+    selection = Selection(["Functional.relu.0.forward", "Functional.never.0.forward"], [], ["all"])
+    assert selection.enter("Functional.relu.0.forward")
+    selection.restart()
+    assert not selection.enter("Functional.linear.0.forward")
+    assert selection.matched_nothing() == ["Functional.never.0.forward"]
+
+
+def test_data_mode_is_two_axes():
+    def axes(*modes):
+        selection = Selection([], [], modes)
+        return selection.forward, selection.backward, selection.inputs, selection.outputs
+
+    assert axes("all") == (True, True, True, True)
+    assert axes("forward") == (True, False, True, True)
+    assert axes("input") == (True, True, True, False)
+    assert axes("backward", "output") == (False, True, False, True)
+
+
+def test_numbers_are_counted_per_name_and_backward_keeps_the_number():
+    numbers = CallNumbers()
+    assert [numbers.take("a"), numbers.take("a"), numbers.take("b")] == [0, 1, 0]
+    numbers.restart()
+    assert numbers.take("a") == 0
+    assert backward_of("Functional.relu.3.forward") == "Functional.relu.3.backward"
+    assert backward_of("Module.a.forward.Linear.forward.3") == "Module.a.forward.Linear.backward.3"
+    assert api_stem("Functional.relu.3.forward") == "Functional.relu.3"

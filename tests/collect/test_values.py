@@ -1,0 +1,125 @@
+"""Any Python value becomes JSON text, and none raises: odd ones are named by their type."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msprobe.collect.values import Values
+
+
+class Plain:
+    """An adapter without a framework: its only tensor is a class of our own."""
+
+    class Tensor:
+        pass
+
+    tensor_types = frozenset({Tensor})
+
+    def tensor_text(self, tensor, path):
+        return json.dumps({"tensor": path})
+
+    def other_text(self, value, path):
+        return None
+
+
+VALUES = Values(Plain())
+
+
+def shown(value, path=""):
+    return json.loads(VALUES.value(value, path))
+
+
+nested = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.none(), inner) | st.tuples(inner),
+    max_leaves=20,
+)
+
+
+@given(nested)
+def test_nested_values_are_valid_json(value):
+    shown(value)
+    json.loads(VALUES.sequence([value], "x"))
+    json.loads(VALUES.result(value, ""))
+
+
+@given(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=900))
+def test_simple_values_come_back(value):
+    found = shown(value)
+    assert found == (None if value is None else {"type": type(value).__name__, "value": value})
+
+
+def test_containers_keep_their_form():
+    Point = collections.namedtuple("Point", "x y")
+
+    @dataclasses.dataclass
+    class Output:
+        logits: object
+        past: object = None
+
+    assert shown([1, (2.5, None)])[1] == [{"type": "float", "value": 2.5}, None]
+    assert shown(Point(1, "a")) == {"x": {"type": "int", "value": 1}, "y": {"type": "str", "value": "a"}}
+    assert shown(Output(True)) == {"logits": {"type": "bool", "value": True}, "past": None}
+    assert shown(slice(1, None, 2)) == {"type": "slice", "value": [1, None, 2]}
+    assert shown(...) == {"type": "ellipsis", "value": "..."}
+    assert shown(collections.OrderedDict(a=1)) == {"a": {"type": "int", "value": 1}}
+
+
+def test_tensors_are_named_by_where_they_stand():
+    tensor = Plain.Tensor()
+    assert json.loads(VALUES.sequence([1, [tensor]], "call.input"))[1] == [{"tensor": "call.input.1.0"}]
+    assert json.loads(VALUES.mapping({"key": {"deep": tensor}}, "call.input"))["key"]["deep"] == {
+        "tensor": "call.input.key.deep"
+    }
+    assert json.loads(VALUES.result(tensor, "call.output")) == [{"tensor": "call.output.0"}]
+    assert json.loads(VALUES.result((tensor, tensor), "call.output"))[1] == {"tensor": "call.output.1"}
+    assert json.loads(VALUES.value([tensor], "")) == [{"tensor": ""}]
+
+
+def test_a_result_is_a_list_of_its_members_or_of_one():
+    assert len(json.loads(VALUES.result((1, 2), ""))) == 2
+    assert len(json.loads(VALUES.result([1, 2], ""))) == 1
+    assert json.loads(VALUES.result(None, "")) == [None]
+
+
+class Hostile:
+    def __repr__(self):
+        raise ValueError
+
+    __str__ = __repr__
+    __hash__ = object.__hash__
+
+
+class Colour(str, enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize("value", [Hostile(), Hostile, len, lambda: None, object(), Colour.RED, {1, 2}, iter([])])
+def test_odd_values_are_named(value):
+    assert "type" in shown(value)
+    assert "type" in shown([value])[0]
+
+
+def test_a_list_that_holds_itself_ends():
+    loop = []
+    loop.append(loop)
+    shown(loop)
+
+
+def test_long_text_is_cut_and_its_length_told():
+    found = shown("x" * 5000)
+    assert len(found["value"]) == 1000
+    assert found["length"] == 5000
+
+
+def test_numbers_that_json_does_not_know_are_as_the_field_writes_them():
+    assert VALUES.value(math.inf, "") == '{"type": "float", "value": Infinity}'
+    assert VALUES.value(math.nan, "") == '{"type": "float", "value": NaN}'
