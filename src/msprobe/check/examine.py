@@ -1,0 +1,251 @@
+"""One call of a dump, examined: run on both sides, every output and every gradient judged, the reasons in words.
+
+Where the dump has the outputs themselves (tensor task), these are judged too unless the re-run gives the same bits:
+they are what the training run computed, on its device and with its kernels, and may be wrong where the re-run is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional
+
+import numpy as np
+import torch
+
+from msprobe.check import judge, standards
+from msprobe.check.call import Call, Results, as_tensor, flat_records
+from msprobe.check.generate import NotMade
+from msprobe.check.judge import ERROR, PASS, SKIP, WARNING, Verdict
+from msprobe.check.measure import FORMATS, Metrics, measure_floats, measure_others, same_but_for_rounding
+from msprobe.check.resolve import Callables, NotCallable
+from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
+
+MOVES = 3
+_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError, KeyError)
+
+
+class Row(NamedTuple):
+    """One line of the details. `metrics` None: there was nothing to measure."""
+
+    name: str
+    bench_dtype: str
+    device_dtype: str
+    shape: list[int]
+    metrics: Optional[Metrics]
+    verdict: Verdict
+
+
+@dataclass
+class Outcome:
+    forward: str = SKIP
+    backward: str = SKIP
+    message: str = ""
+    rows: list[Row] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)  # name -> tensor, where error data is wanted
+
+
+class Examiner:
+    """Of one worker: the table of callables is made once."""
+
+    def __init__(self, device: str = "cpu", keep: bool = False) -> None:
+        self._device = device
+        self._keep = keep
+        self._callables = Callables()
+
+    def examine(
+        self, name: str, title: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], rank: RankDump
+    ) -> Outcome:
+        """`name` is the call's, `Functional.conv2d.0`. Raises nothing that a call may raise."""
+        try:
+            found = self._callables.find(title)
+            call = Call(found, name, forward, backward, loader(rank))
+        except (NotCallable, NotMade, DumpError) as error:
+            return Outcome(message=str(error))
+        except _FAILURES as error:
+            return Outcome(message=f"its inputs cannot be made: {_short(error)}")
+        examination = _Examination(name, found.api.name, call, loader(rank))
+        outcome = examination.run(self._device, forward, backward)
+        if self._keep and ERROR in (outcome.forward, outcome.backward):
+            outcome.kept = examination.data()
+        return outcome
+
+
+def loader(rank: RankDump) -> Callable[[dict[str, Any]], Any]:
+    """A tensor's saved values, or None where the dump has only its statistics."""
+
+    def load(item: dict[str, Any]) -> Any:
+        name = item.get("data_name")
+        if not isinstance(name, str):
+            return None
+        return rank.tensor(name, mmap=False)
+
+    return load
+
+
+class _Examination:
+    def __init__(self, name: str, api: str, call: Call, load: Callable[[dict[str, Any]], Any]) -> None:
+        self._name, self._api, self._call, self._load = name, api, call, load
+        self._moved: Optional[list[Results]] = None
+        self._golden: Optional[Results] = None
+        self._device: Optional[Results] = None
+        self._notes: list[str] = []
+        self._rows: list[Row] = []
+
+    def run(self, device: str, forward: dict[str, Any], backward: Optional[dict[str, Any]]) -> Outcome:
+        try:
+            golden = self._golden = self._call.golden()
+        except _FAILURES as error:
+            return Outcome(message=f"the golden side cannot run it: {_short(error)}")
+        own: Optional[Results] = None
+        try:
+            own = self._device = self._call.run(device)
+        except _FAILURES as error:
+            self._notes.append(f"{device} cannot run it: {_short(error)}")
+        if golden.random:
+            return self._random(golden, own)
+        statuses = []
+        for direction, record in (("forward", forward), ("backward", backward)):
+            recorded = flat_records((record or {}).get("output"), nulls=direction == "backward")
+            statuses.append(self._direction(direction, golden, own, recorded))
+        return Outcome(statuses[0], statuses[1], "; ".join(dict.fromkeys(self._notes)), self._rows)
+
+    def data(self) -> dict[str, Any]:
+        """Everything that belongs to the call, by the name of its file."""
+        kept = {f"{self._name}.forward.input.{n}": t for n, t in enumerate(self._call.tensors)}
+        kept.update((f"{self._name}.backward.input.{n}", t) for n, t in enumerate(self._call.incoming))
+        for side, results in (("device", self._device), ("golden", self._golden)):
+            for direction, tensors in _directions(results):
+                kept.update((f"{self._name}.{direction}.output.{n}.{side}", t) for n, t in enumerate(tensors))
+        return {name: tensor for name, tensor in kept.items() if tensor is not None}
+
+    def _direction(self, direction: str, golden: Results, own: Optional[Results], recorded: list[Any]) -> str:
+        right = golden.outputs if direction == "forward" else golden.gradients
+        mine = None if own is None else own.outputs if direction == "forward" else own.gradients
+        if mine is not None and len(mine) != len(right):
+            self._notes.append(f"{len(mine)} results of its {direction} instead of {len(right)}")
+            return ERROR
+        statuses = []
+        for number, expected in enumerate(right):
+            if expected is None:
+                continue
+            slot = f"{direction}.output.{number}"
+            result = mine[number] if mine is not None else None
+            if result is not None:
+                statuses.append(self._judged(slot, result.cpu(), expected))
+            item = recorded[number] if len(recorded) == len(right) else None
+            saved = self._saved(item)
+            if saved is not None and (result is None or not _same(saved, result.cpu())):
+                status = self._judged(f"{slot}.recorded", saved, expected)
+                if status != PASS and result is not None and statuses[-1] == PASS:
+                    self._notes.append(
+                        "the re-run here is right: look at the device and the kernel of the training run"
+                    )
+                statuses.append(status)
+        return judge.worst(statuses)
+
+    def _judged(self, slot: str, device: Any, golden: Any) -> str:
+        """Measures and judges one tensor; looks again, with moved inputs, before it says anything bad."""
+        name = f"{self._name}.{slot}"
+        dtype = str(device.dtype).replace("torch.", "")
+        if device.shape != golden.shape:
+            verdict = Verdict(ERROR, f"shape {list(device.shape)} instead of {list(golden.shape)}")
+            metrics = None
+        else:
+            rounded = golden.to(device.dtype)
+            form = FORMATS.get(dtype)
+            ours, theirs = as_array(device), as_array(rounded)
+            if form is None:
+                metrics = measure_others(ours, theirs)
+                verdict = judge.judge_others(metrics)
+            else:
+                metrics = measure_floats(ours, theirs, form, standards.ulp_limit(self._api, dtype))
+                verdict = judge.judge_floats(metrics, dtype)
+            if verdict.status != PASS:
+                moved = self._moved_results(slot, device.dtype)
+                if moved and same_but_for_rounding(ours, theirs, moved, form):
+                    verdict = Verdict(PASS, "differs by no more than rounding of its inputs makes it differ")
+        shape = list(device.shape)
+        self._rows.append(Row(name, str(golden.dtype), str(device.dtype), shape, metrics, verdict))
+        if verdict.status in (ERROR, WARNING):
+            self._notes.append(f"{slot}: {verdict.reason}")
+        return verdict.status
+
+    def _moved_results(self, slot: str, dtype: Any) -> list[Any]:
+        """The same slot of the golden side for inputs that were moved by the coarsest rounding in the call."""
+        if self._moved is None:
+            floats = [t.dtype for t in self._call.tensors if t.dtype.is_floating_point]
+            epsilon = max((torch.finfo(one).eps for one in [*floats, dtype] if one.is_floating_point), default=0.0)
+            try:
+                self._moved = [self._call.moved(number, epsilon) for number in range(MOVES)]
+            except _FAILURES:
+                self._moved = []
+        direction, _, number = slot.replace(".recorded", "").partition(".output.")
+        found = [(one.outputs if direction == "forward" else one.gradients)[int(number)] for one in self._moved]
+        return [as_array(one.to(dtype) if not dtype.is_floating_point else one) for one in found if one is not None]
+
+    def _saved(self, item: Any) -> Any:
+        if not isinstance(item, dict) or "data_name" not in item:
+            return None
+        try:
+            return as_tensor(self._load(item))
+        except (DumpError, NotMade) as error:
+            self._notes.append(f"a recorded output is not judged: {error}")
+            return None
+
+    def _random(self, golden: Results, own: Optional[Results]) -> Outcome:
+        if "dropout" not in self._api or "alpha" in self._api or own is None:
+            self._notes.append("it draws random numbers: nothing to compare with")
+            return Outcome(message="; ".join(self._notes))
+        result, expected = own.outputs[0].cpu(), golden.outputs[0]
+        size = max(result.numel(), 1)
+        draws = size if self._api in ("dropout", "dropout_", "native_dropout") else max(len(result), 1)
+        shares = [1.0 - float(torch.count_nonzero(one)) / size for one in (result, expected)]
+        verdict = judge.judge_dropout(shares[0], shares[1], draws)
+        self._rows.append(
+            Row(
+                f"{self._name}.forward.output.0",
+                str(expected.dtype),
+                str(result.dtype),
+                list(result.shape),
+                None,
+                verdict,
+            )
+        )
+        return Outcome(verdict.status, SKIP, verdict.reason, self._rows)
+
+
+def as_array(tensor: Any) -> Any:
+    """A tensor flat, as numpy holds it: narrow floats as float32, complex numbers as pairs."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain)
+    elif plain.dtype.is_floating_point and plain.dtype not in (torch.float32, torch.float64):
+        plain = plain.to(torch.float32)
+    flat: np.ndarray[Any, Any] = plain.reshape(-1).numpy()
+    return flat
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other))
+
+
+def _directions(results: Optional[Results]) -> list[tuple[str, list[Any]]]:
+    return [] if results is None else [("forward", results.outputs), ("backward", results.gradients)]
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300]
+
+
+def save(kept: dict[str, Any], directory: Path) -> None:
+    """Inputs and outputs of a failing call as .pt files in a directory of its own."""
+    from msprobe.dump import layout, tensors
+    from msprobe.pytorch.tensors import payload
+
+    layout.make_directory(directory)
+    for name, tensor in kept.items():
+        plain = tensor.detach().cpu().contiguous()
+        parts = tensors.encode(payload(plain))
+        layout.write_file(directory / layout.tensor_file_name(name, ".pt"), (bytes(part) for part in parts))  # type: ignore[call-overload]

@@ -1,0 +1,205 @@
+"""The metrics of one output against its golden: numpy, block by block so that a block stays in the cache.
+
+Both sides come in the output's own dtype: the golden was computed in a higher one and rounded once, at the end, which
+is the best that any kernel of that dtype can do. An output that equals it needs no second look.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+BLOCK = 1 << 15
+SHARES = (1e-2, 1e-3, 1e-4)
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Format:
+    """A float format as the rules see it. `rtol`, `small` and `small_atol` are the field's published figures."""
+
+    name: str
+    mantissa: int
+    lowest_exponent: int
+    rtol: float
+    small: float
+    small_atol: float
+
+    @property
+    def epsilon(self) -> float:
+        return 2.0**-self.mantissa
+
+    @property
+    def spacing(self) -> float:
+        """The distance of its smallest numbers: no result can be expected to be nearer."""
+        return 2.0 ** (self.lowest_exponent - self.mantissa)
+
+
+FORMATS = {
+    "float16": Format("float16", 10, -14, 2.0**-10, 2.0**-10, 2.0**-16),
+    "bfloat16": Format("bfloat16", 7, -126, 2.0**-8, 2.0**-10, 2.0**-16),
+    "float32": Format("float32", 23, -126, 2.0**-20, 2.0**-20, 2.0**-30),
+    "float64": Format("float64", 52, -1022, 2.0**-20, 2.0**-20, 2.0**-30),
+    "float8_e4m3fn": Format("float8_e4m3fn", 3, -6, 2.0**-4, 2.0**-6, 2.0**-8),
+    "float8_e5m2": Format("float8_e5m2", 2, -14, 2.0**-3, 2.0**-6, 2.0**-8),
+}
+FORMATS["complex64"] = FORMATS["float32"]
+FORMATS["complex128"] = FORMATS["float64"]
+
+
+@dataclass
+class Metrics:
+    """Of floats everything, of integers and bools only `elements` and `mismatches`. NaN where it has no meaning."""
+
+    elements: int = 0
+    mismatches: int = 0
+    special: int = 0  # NaN or infinite on one side only, or not the same
+    cosine: float = 1.0
+    max_abs: float = 0.0
+    shares: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    balance: float = 0.0
+    rmse: float = 0.0
+    small_errors: float = 0.0
+    max_rel: float = 0.0
+    mean_rel: float = 0.0
+    rel_errors: float = 0.0
+    abs_errors: float = 0.0
+    relative_l2: float = 0.0
+    ulp: Optional[tuple[float, float, float]] = None  # largest, mean, share beyond the limit
+
+    @property
+    def mismatch_rate(self) -> float:
+        return self.mismatches / self.elements if self.elements else 0.0
+
+    @property
+    def special_rate(self) -> float:
+        return self.special / self.elements if self.elements else 0.0
+
+
+class _Sums:
+    """What adds up over blocks."""
+
+    def __init__(self) -> None:
+        self.dot = self.dd = self.gg = self.ee = self.rel = self.max_abs = self.max_rel = 0.0
+        self.counted = self.mismatches = self.special = self.more = self.less = 0
+        self.near = [0, 0, 0]
+        self.small = self.small_wrong = self.large_wrong = 0
+        self.ulps, self.ulp_max, self.ulp_beyond = 0.0, 0.0, 0
+
+    def add(self, device: Array, golden: Array, form: Format, ulp_limit: Optional[float]) -> None:
+        if not (math.isfinite(device.sum()) and math.isfinite(golden.sum())):
+            finite = np.isfinite(device) & np.isfinite(golden)
+            other = ~finite & ~((device == golden) | (np.isnan(device) & np.isnan(golden)))
+            self.special += int(np.count_nonzero(other))
+            self.mismatches += int(np.count_nonzero(other))
+            device, golden = device[finite], golden[finite]
+        count = device.size
+        if not count:
+            return
+        self.counted += count
+        error = device - golden
+        wrong = np.count_nonzero(error)
+        self.dot += float(device @ golden)
+        self.dd += float(device @ device)
+        self.gg += float(golden @ golden)
+        if not wrong:
+            self.near = [one + count for one in self.near]
+            return
+        self.mismatches += wrong
+        self.ee += float(error @ error)
+        self.more += int(np.count_nonzero(error > 0))
+        self.less += int(np.count_nonzero(error < 0))
+        np.abs(error, out=error)
+        size = np.abs(golden)
+        self.max_abs = max(self.max_abs, float(error.max()))
+        relative = error / np.maximum(size, _TINY)
+        self.max_rel = max(self.max_rel, float(relative.max()))
+        self.rel += float(relative.sum())
+        for number, limit in enumerate(SHARES):
+            self.near[number] += int(np.count_nonzero(relative < limit))
+        small = size < form.small
+        self.small += int(np.count_nonzero(small))
+        self.small_wrong += int(np.count_nonzero(error[small] > form.small_atol))
+        self.large_wrong += int(np.count_nonzero((relative > form.rtol) & ~small))
+        if ulp_limit is not None:
+            ulps = error / spacing_at(size, form)
+            self.ulps += float(ulps.sum())
+            self.ulp_max = max(self.ulp_max, float(ulps.max()))
+            self.ulp_beyond += int(np.count_nonzero(ulps > ulp_limit))
+
+
+def spacing_at(size: Array, form: Format) -> Array:
+    """The distance of neighbouring numbers of a format at these magnitudes."""
+    _, exponent = np.frexp(size)
+    made: Array = np.maximum(np.ldexp(1.0, exponent - 1 - form.mantissa), form.spacing)
+    return made
+
+
+def measure_floats(device: Array, golden: Array, form: Format, ulp_limit: Optional[float] = None) -> Metrics:
+    """Two flat float arrays of one length."""
+    sums = _Sums()
+    with np.errstate(all="ignore"):
+        for start in range(0, device.size, BLOCK):
+            part = slice(start, start + BLOCK)
+            sums.add(device[part].astype(np.float64), golden[part].astype(np.float64), form, ulp_limit)
+    count = max(sums.counted, 1)
+    found = Metrics(device.size, sums.mismatches, sums.special)
+    found.cosine = _cosine(sums)
+    found.max_abs, found.max_rel, found.mean_rel = sums.max_abs, sums.max_rel, sums.rel / count
+    if sums.counted:
+        found.shares = (sums.near[0] / count, sums.near[1] / count, sums.near[2] / count)
+    found.balance = abs(sums.more - sums.less) / count
+    found.rmse = math.sqrt(sums.ee / count)
+    found.relative_l2 = math.sqrt(sums.ee / sums.gg) if sums.gg else (math.inf if sums.ee else 0.0)
+    found.small_errors = found.abs_errors = sums.small_wrong / sums.small if sums.small else 0.0
+    large = count - sums.small
+    found.rel_errors = sums.large_wrong / large if large > 0 else 0.0
+    if ulp_limit is not None:
+        found.ulp = (sums.ulp_max, sums.ulps / count, sums.ulp_beyond / count)
+    return found
+
+
+def _cosine(sums: _Sums) -> float:
+    if sums.dd == 0.0 or sums.gg == 0.0:
+        return 1.0 if sums.dd == sums.gg else 0.0
+    return max(-1.0, min(1.0, sums.dot / math.sqrt(sums.dd) / math.sqrt(sums.gg)))
+
+
+def measure_others(device: Array, golden: Array) -> Metrics:
+    """Integers and bools: equal or not."""
+    wrong = int(np.count_nonzero(device != golden))
+    return Metrics(device.size, wrong, cosine=1.0 if not wrong else math.nan)
+
+
+def same_but_for_rounding(device: Array, golden: Array, moved: list[Array], form: Optional[Format]) -> bool:
+    """Whether the difference is no larger than what rounding of the inputs does to the golden result.
+
+    `moved` are golden results for inputs that were moved by at most one unit in the last place. An algorithm that is as
+    good as its number format allows cannot be expected to be nearer. Two units of the tensor's usual size are granted
+    on top: a value that cancels to zero exactly does not move, yet is computed with rounding. Integers (an index, a
+    rank) may differ where they flip there too.
+    """
+    with np.errstate(all="ignore"):
+        if form is None:
+            wrong = device != golden
+            flipped = np.logical_or.reduce([one != golden for one in moved])
+            unexplained = np.count_nonzero(wrong & ~flipped)
+            return bool(unexplained <= 0.1 * np.count_nonzero(wrong))
+        own, right = device.astype(np.float64), golden.astype(np.float64)
+        finite = np.isfinite(own) & np.isfinite(right)
+        if np.any(~finite & ~((own == right) | (np.isnan(own) & np.isnan(right)))):
+            return False
+        noise = np.maximum.reduce([np.abs(one.astype(np.float64) - right) for one in moved])
+        error, unit = np.abs(own - right), spacing_at(np.abs(right), form)
+        error, noise, unit = error[finite], noise[finite], unit[finite]
+        noise[~np.isfinite(noise)] = 0.0
+        if not error.size:
+            return True
+        usual = np.sqrt(np.mean(np.square(right[finite])))
+        bound = 16.0 * noise + 2.0 * unit + 2.0 * form.epsilon * usual
+        beyond = np.count_nonzero(error > bound) / error.size
+        return bool(beyond <= 0.01 and np.linalg.norm(error) <= np.linalg.norm(bound))

@@ -1,0 +1,113 @@
+"""`msprobe run_ut`: every API of a dump again, against a golden in raised precision."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+EPILOG = """examples:
+  msprobe run_ut -api_info ./dump_path -o ./out
+  msprobe run_ut -api_info ./dump_path/step0/rank0/dump.json --jobs 4 -save_error_data
+  msprobe run_ut -api_info ./dump_path -csv_path ./out/accuracy_checking_result_20250101120000.csv
+exit code: 0 all that was checked passes, 1 errors or warnings, 2 could not check (anything)"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "-api_info", "--api_info_file", dest="api_info", type=Path, metavar="DUMP", help="a dump.json or a directory"
+    )
+    parser.add_argument(
+        "-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: here"
+    )
+    parser.add_argument("-d", "--device", default="cpu", help="the device under test (default: cpu)")
+    parser.add_argument("-config", "--config_path", dest="config", type=Path, metavar="FILE", help="task run_ut of it")
+    parser.add_argument(
+        "-csv_path", "--result_csv_path", dest="resumed", type=Path, metavar="FILE", help="go on with these results"
+    )
+    parser.add_argument(
+        "-save_error_data", action="store_true", help="keep inputs and outputs of calls with errors (error_data_path)"
+    )
+    parser.add_argument(
+        "-f", "--filter_api", dest="once", action="store_true", help="calls that differ only in values run once"
+    )
+    cores = min(8, os.cpu_count() or 1)
+    parser.add_argument("--jobs", "-n", type=_positive, default=cores, metavar="N", help=f"processes (here: {cores})")
+    parser.add_argument(
+        "--timeout", type=_seconds, default=120.0, metavar="S", help="seconds that one call may take (default: 120)"
+    )
+    parser.add_argument(
+        "--import", dest="imports", action="append", default=[], metavar="MODULE", help="registers custom operators"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the results as a page")
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.check.pool import WorkerSettings, WorkersFail
+    from msprobe.check.precheck import Request, check
+    from msprobe.check.terminal import print_report
+    from msprobe.cli.framework import check_framework
+    from msprobe.dump.errors import DumpError
+    from msprobe.dump.reader import open_dump
+    from msprobe.report.terminal import progress
+
+    settings = _settings(args)
+    if args.api_info is None:
+        raise DumpError("A dump is needed: msprobe run_ut -api_info DUMP.")
+    dump = open_dump(args.api_info)
+    for rank in dump.ranks:
+        check_framework(args.framework, rank)
+        if rank.head.get("framework") != "pytorch":
+            raise DumpError(f"{rank.path} is a dump of {rank.head.get('framework')}; this version checks PyTorch's.")
+    kept = None
+    if args.save_error_data:
+        kept = (settings.error_data_path / f"ut_error_data{time.strftime('%Y%m%d%H%M%S')}").absolute()
+    request = Request(
+        dump,
+        args.output,
+        settings.white_list,
+        settings.black_list,
+        args.once,
+        args.resumed,
+        args.jobs,
+        args.timeout,
+        WorkerSettings(args.device, kept, tuple(args.imports)),
+    )
+    try:
+        report = check(request, progress)
+    except WorkersFail as error:
+        raise DumpError(str(error)) from None
+    print_report(report)
+    files = [*report.files, *([kept] if kept is not None and kept.exists() else [])]
+    for path in files:
+        print(f"Wrote {path}")
+    return report.exit_code
+
+
+def _settings(args: argparse.Namespace) -> Any:
+    """The run_ut section of the configuration, or its defaults."""
+    from msprobe.config import load
+
+    settings = load("pytorch", args.config, task="run_ut")
+    for warning in settings.warnings if args.config is not None else ():
+        print(f"{args.config}: {warning}")
+    return settings.section
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes from 1 to 256")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 86400")
+    return value
