@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
@@ -82,24 +82,11 @@ class Cells:
     def __init__(self, recorder: Recorder, gradients: Gradients, cells: Sequence[Named]) -> None:
         self._recorder = recorder
         self._gradients = gradients
-        self._cells = cells
-        self._hooks = [(named.cell, self._pre_hook(named), self._post_hook(named.title)) for named in self._cells]
+        self._hooks = [(named.cell, self._pre_hook(named), self._post_hook(named.title)) for named in cells]
         self._open: list[_Call] = []
         self._latest: dict[str, str] = {}
-        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        self.put_hooks()
-        if self._recorder.selection.backward and AVAILABLE:
-            self._watch_parameters()
-
-    def remove(self) -> None:
-        self.remove_hooks()
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
-
-    def put_hooks(self) -> None:
         for cell, enter, leave in self._hooks:
             cell._forward_pre_hook[_KEY] = enter
             cell._forward_pre_hook_with_kwargs[_KEY] = True
@@ -107,7 +94,7 @@ class Cells:
             cell._forward_hook_with_kwargs[_KEY] = True
             cell._forward_hook_always_called[_KEY] = True
 
-    def remove_hooks(self) -> None:
+    def remove(self) -> None:
         for cell, _, _ in self._hooks:
             for table in (
                 cell._forward_pre_hook,
@@ -117,16 +104,6 @@ class Cells:
                 cell._forward_hook_always_called,
             ):
                 table.pop(_KEY, None)
-
-    def _watch_parameters(self) -> None:
-        selection = self._recorder.selection
-        for title, cell, _ in self._cells:
-            if is_compiled(cell):
-                continue
-            for name, parameter in cell._params.items():
-                wanted = selection.everything or selection.may_want(f"{title}.parameters_grad")
-                if parameter is not None and parameter.requires_grad and wanted:
-                    self._undo.append(self._gradients.watch_parameter(title, name, parameter))
 
     def _pre_hook(self, named: Named) -> Any:
         recorder, title, around = self._recorder, named.title, named.around

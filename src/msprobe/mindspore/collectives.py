@@ -52,7 +52,7 @@ class Collectives:
         self._waits.clear()
         for waiting in {id(each): each for each in self._waiting.values()}.values():
             if not self._recorder.closed:
-                self._recorder.writer.end(waiting.call, '"not_waited": true')
+                self._recorder.unwaited(waiting.call)
         self._waiting.clear()
 
     def _patch_wait(self) -> None:

@@ -78,6 +78,9 @@ class MindSporeFrontend:
     def parameter_bytes(self, models: Sequence[Any]) -> int:
         return sum(int(parameter.nbytes) for model in models for parameter in model.get_parameters())
 
+    def ending(self) -> list[str]:
+        return []
+
 
 class PrecisionDebugger(Debugger):
     framework = "mindspore"

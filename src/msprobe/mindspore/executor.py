@@ -9,6 +9,9 @@ try:
 except ImportError:  # before MindSpore 2.9
     from mindspore.common.api import _pynative_executor
 
+EXECUTOR: Any = type(_pynative_executor)
+"""The class whose `grad` every differentiation ends in."""
+
 _executor: Any = _pynative_executor._executor
 
 requires_grad: Callable[[], bool] = _executor.requires_grad

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 from mindspore._c_expression import BackwardNodePy, TensorPy
 
 from msprobe.collect.names import backward_of
 from msprobe.collect.recorder import Recorder
-from msprobe.collect.values import quoted
 from msprobe.stats import dtypes
 
 from .executor import backward_pass, when_backward_ends
@@ -29,8 +28,6 @@ from .tensors import Array, TensorTexts, copied, has_values
 
 AVAILABLE = hasattr(BackwardNodePy, "register_prehook") and hasattr(TensorPy, "_grad_node")
 _LEAF = 2**64 - 1  # the sequence number of an input or a parameter
-_register_hook = TensorPy.register_hook
-_remove_hook = TensorPy.remove_hook
 Key = tuple[int, int]
 Edge = tuple[int, int, int, int, Any]  # slot, the other node's identity, its output, its sequence number, itself
 
@@ -125,8 +122,6 @@ class Gradients:
         self._recorder = recorder
         self._texts = texts
         self._pending: dict[int, dict[int, _Backward]] = {}
-        self._parameters: dict[str, dict[str, str]] = {}
-        self._changed: dict[str, None] = {}
         self._seen: dict[int, list[Edge]] = {}
         self.latest = -1
         self.repeated = 0
@@ -189,45 +184,10 @@ class Gradients:
         """The outermost call has returned: the graph is the framework's alone again."""
         self._seen.clear()
 
-    def watch_parameter(self, cell: str, name: str, parameter: Any) -> Callable[[], None]:
-        """Keeps a parameter's gradient for `{cell}.parameters_grad`. Returns what takes the hook off.
-
-        MindSpore forgets the numbers of all tensor hooks when an operator raises, and such a hook cannot be taken off
-        any more: so the hook holds nothing of ours but a cell that is emptied.
-        """
-        record = f"{cell}.parameters_grad"
-        self._parameters.setdefault(record, {})
-        alive: list[Gradients] = [self]
-
-        def hook(gradient: Any) -> None:
-            if alive:
-                alive[0]._take_parameter(record, name, gradient)
-
-        def undo() -> None:
-            alive.clear()
-            _remove_hook(number)
-
-        number = _register_hook(parameter, hook)
-        return undo
-
-    def _take_parameter(self, record: str, name: str, gradient: Any) -> None:
-        recorder = self._recorder
-        if recorder.closed or not recorder.with_outputs:
-            return
-        try:
-            path = recorder.tensors_path(record, "")[:-1]
-            text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
-            self._parameters[record][name] = f"{quoted(name)}: [{text}]"
-            self._changed[record] = None
-            self._pass()
-        except Exception:
-            recorder.fault(record, traceback.format_exc())
-
     def close(self) -> None:
         """The step ends: what has begun is written as it is."""
         for number in list(self._pending):
             self._finish_pass(number)
-        self._write_parameters()
 
     # The hooks.
 
@@ -360,8 +320,6 @@ class Gradients:
     def _end_pass(self, number: int) -> None:
         try:
             self._finish_pass(number)
-            if not self._recorder.closed:
-                self._write_parameters()
         except Exception:
             self._recorder.fault("backward", traceback.format_exc())
 
@@ -386,11 +344,6 @@ class Gradients:
         recorder.one(record.name, record.parent, ", ".join(parts))
         if not recorder.selection.everything:
             recorder.selection.leave(record.name)
-
-    def _write_parameters(self) -> None:
-        for name in self._changed:
-            self._recorder.one(name, None, ", ".join(self._parameters[name].values()))
-        self._changed.clear()
 
 
 def _added(held: tuple[Array, dtypes.Dtype], grad: Any) -> tuple[Array, dtypes.Dtype]:

@@ -19,10 +19,11 @@ from msprobe.dump.writer import RankWriter
 from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 
 from .apis import Apis
-from .cells import Cells, named_below
+from .cells import Cells, Named, is_compiled, named_below
 from .executor import requires_grad
 from .gradients import AVAILABLE, Gradients, node_of, tensors_in
 from .jit import JitRegions
+from .parameters import ParameterGradients
 from .sites import Sites
 from .tensors import TensorTexts
 
@@ -53,6 +54,7 @@ class MindSporeProbe:
         )
         self._level = settings.level
         self._gradients = Gradients(self.recorder, texts)
+        self._parameters = ParameterGradients(self.recorder)
         self._sites = sites
         self._custom = custom
         self._apis = Apis(self.recorder, self._gradients) if sites is not None else None
@@ -83,6 +85,7 @@ class MindSporeProbe:
 
     def close(self) -> list[str]:
         self._jit.remove()
+        self._parameters.remove()
         for number in self._hooks:
             TensorPy.remove_hook(number)
         if self._apis is not None:
@@ -147,10 +150,18 @@ class MindSporeProbe:
         if self._level in ("L0", "mix"):
             self._cells = Cells(self.recorder, self._gradients, named)
             self._cells.install()
+            self._watch_parameters(named)
         if self._sites is not None and self._apis is not None:
             self._sites.put_in(self._apis, [*self._models, *(each.cell for each in named)])
             self._custom.attach(self._apis)
         self._jit.install()
+
+    def _watch_parameters(self, cells: Sequence[Named]) -> None:
+        if self.recorder.selection.backward:
+            for title, cell, _ in cells:
+                if not is_compiled(cell):
+                    self._parameters.watch(title, cell._params)
+            self._parameters.install()
 
     def _take_out(self) -> None:
         self._jit.remove()
@@ -164,12 +175,12 @@ class MindSporeProbe:
     def _suspend(self) -> None:
         """Out while a compiled region runs, but for what user-registered functions have become."""
         if self._cells is not None:
-            self._cells.remove_hooks()
+            self._cells.remove()
         if self._sites is not None:
             self._sites.suspend()
 
     def _resume(self) -> None:
         if self._cells is not None:
-            self._cells.put_hooks()
+            self._cells.install()
         if self._sites is not None:
             self._sites.resume()
