@@ -282,3 +282,21 @@ def test_stacks_point_into_the_script(tmp_path):
     assert __file__ in stack[0]
     assert "ops.relu(tensor(2))" in stack[0]
     assert not [frame for frame in stack if "src/msprobe" in frame]
+
+
+def test_functions_that_the_user_has_replaced_stay_replaced(tmp_path, monkeypatch):
+    """Before start() or while collecting: what is called is the user's, and it is what stays."""
+    with collecting(tmp_path / "first"):
+        ops.relu(tensor(2))
+    original = ops.exp
+    monkeypatch.setattr(ops, "exp", lambda x: original(x) * 0)
+    mine = ops.exp
+    x = tensor(2)
+    with collecting(tmp_path / "second") as dump:
+        result = ops.exp(x)
+        monkeypatch.setattr(ops, "sin", lambda x: x)
+        ours = ops.sin
+    assert not result.asnumpy().any()
+    assert_same(dump["Functional.exp.0.forward"]["output"][0], np.zeros(2))
+    assert ops.exp is mine
+    assert ops.sin is ours

@@ -25,7 +25,9 @@ _NOT_USERS = ("mindspore", "msprobe", "numpy", "torch", "sys", "builtins")
 # Primitives that compute nothing.
 _METADATA = frozenset({"Shape", "TensorShape", "DType", "Rank", "Size"})
 _ABSENT = object()
-Site = tuple[Any, str, Any, Any]  # a holder, a name in it, what stands there while collecting, what stood there before
+# A namespace (the dict of a module or a Cell) or a class, a name in it, what stands there while collecting, what stood
+# there before.
+Site = tuple[Any, str, Any, Any]
 
 
 class _User:
@@ -42,47 +44,67 @@ class Sites:
 
     def __init__(self, table: Sequence[Listed]) -> None:
         self._apis: Optional[Apis] = None
-        self._fixed: list[Site] = []
+        self._listed: list[tuple[Listed, Any]] = []
         self._by_function: dict[int, Any] = {}
         self._users: list[_User] = []
         self._modules = 0
-        self._in: list[Site] = []
+        self._names: list[Site] = []
+        self._classes: list[Site] = []
         self._primitives: dict[int, Api] = {}
         for listed in table:
             replacement = self._replacement(listed.api, listed.function)
-            before = vars(listed.holder).get(listed.name, _ABSENT)
-            self._fixed.append((listed.holder, listed.name, replacement, before))
+            self._listed.append((listed, replacement))
             if isinstance(listed.holder, ModuleType):
                 self._by_function.setdefault(id(listed.function), replacement)
 
     def put_in(self, apis: Apis, cells: Sequence[Any]) -> None:
         """From here on calls go through `apis`; `cells` are those whose attributes and Primitives count."""
         self._apis = apis
-        self._in = [*self._fixed, *self._elsewhere(), *self._of_cells(cells)]
+        for listed, replacement in self._listed:
+            self._add(listed, replacement)
+        self._names.extend(self._elsewhere())
+        for cell in cells:
+            self._names.extend(filter(None, map(self._site(vars(cell)), list(vars(cell).items()))))
+        self._classes.extend(self._of_primitives(cells))
         self.resume()
 
     def take_out(self) -> None:
         self.suspend()
-        self._in = []
+        self._names.clear()
+        self._classes.clear()
         self._primitives = {}
         self._apis = None
 
     def resume(self) -> None:
-        for holder, name, replacement, _ in self._in:
-            if isinstance(holder, dict):
-                holder[name] = replacement
-            else:
-                setattr(holder, name, replacement)
+        for names, name, replacement, before in self._names:
+            if names.get(name) is before:
+                names[name] = replacement
+        for kind, name, replacement, _ in self._classes:
+            setattr(kind, name, replacement)
 
     def suspend(self) -> None:
-        """Everything is as without us, until `resume`."""
-        for holder, name, _, before in self._in:
+        """Everything is as without us, until `resume`. What somebody has replaced since is left alone."""
+        for names, name, replacement, before in self._names:
+            if names.get(name) is replacement:
+                names[name] = before
+        for kind, name, replacement, before in self._classes:
+            if vars(kind).get(name) is not replacement:
+                continue
             if before is _ABSENT:
-                delattr(holder, name)
-            elif isinstance(holder, dict):
-                holder[name] = before
+                delattr(kind, name)
             else:
-                setattr(holder, name, before)
+                setattr(kind, name, before)
+
+    def _add(self, listed: Listed, replacement: Any) -> None:
+        """One listed function, where it is now: somebody may have put another in its place since the list was read."""
+        holder, name, function, api = listed
+        if getattr(holder, name) is not function:
+            function = getattr(holder, name)
+            replacement = self._replacement(api, function)
+        if isinstance(holder, ModuleType):
+            self._names.append((vars(holder), name, replacement, function))
+        else:
+            self._classes.append((holder, name, replacement, vars(holder).get(name, _ABSENT)))
 
     def _replacement(self, api: Api, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
@@ -115,9 +137,7 @@ class Sites:
 
         return of
 
-    # What the Cells of the model hold.
-
-    def _of_cells(self, cells: Sequence[Any]) -> Iterator[Site]:
+    def _of_primitives(self, cells: Sequence[Any]) -> Iterator[Site]:
         classes: dict[type, None] = {}
         for cell in cells:
             for name, primitive in cell._primitives.items():
@@ -126,7 +146,6 @@ class Sites:
                     title = f"Primitive.{name}.{kind.__name__}"
                     self._primitives.setdefault(id(primitive), Api(title, kind.__name__))
                     classes[kind] = None
-            yield from filter(None, map(self._site(vars(cell)), list(vars(cell).items())))
         for kind in classes:
             yield kind, "__call__", self._primitive_call(kind), vars(kind).get("__call__", _ABSENT)
 
