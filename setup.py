@@ -1,4 +1,4 @@
-"""Builds the C parts: statistics, stacks, comparing tensors. Everything else is in pyproject.toml.
+"""Builds the C parts: statistics, stacks, the looks of a task, comparing tensors. Everything else is in pyproject.toml.
 
 Each is optional: without a compiler the installation still succeeds and its Python twin is used.
 """
@@ -26,6 +26,13 @@ setup(
             "msprobe.collect._frames",
             sources=["src/msprobe/collect/_frames.c"],
             extra_compile_args=["-O3"],
+            optional=True,
+        ),
+        Extension(
+            "msprobe.tasks._scan",
+            sources=["src/msprobe/tasks/_scan.c"],
+            extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
+            libraries=["m"],
             optional=True,
         ),
         Extension(

@@ -30,6 +30,8 @@ PATIENCE = 1000  # polls; a process that is still not at rest by then is measure
 
 def configuration(args: argparse.Namespace) -> dict[str, Any]:
     section = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": args.summary_mode}
+    if args.section is not None:
+        section = json.loads(args.section)
     config: dict[str, Any] = {
         "task": args.task,
         "dump_path": str(args.out),
@@ -60,6 +62,8 @@ class Trainee:
             self.tool = str(Path(msprobe.__file__).parent)
             self.debugger = PrecisionDebugger(config_path=str(path))
         self.model, self.train = models.gpt(args.layers)
+        if args.bf16:
+            self.model.bfloat16()
 
     def step(self) -> dict[str, Any]:
         """Train one step. What a writer thread does after step() returned is charged to the step too."""
@@ -157,6 +161,8 @@ def main() -> None:
     parser.add_argument("--task", default="statistics")
     parser.add_argument("--level", default="L1")
     parser.add_argument("--summary-mode", default="statistics")
+    parser.add_argument("--section", metavar="JSON", help="the task's section, instead of the one of collecting")
+    parser.add_argument("--bf16", action="store_true", help="the model in bfloat16")
     parser.add_argument("--idle", action="store_true", help="dump step 0 only; later steps are idle")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)

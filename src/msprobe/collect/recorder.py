@@ -140,6 +140,10 @@ class Recorder:
         raised = f'"raised": "{type(error).__name__}"'
         self.writer.end(call, f"{raised}, {extra}" if extra else raised)
 
+    def unwaited(self, call: int) -> None:
+        """An asynchronous collective that was never waited for: what it produced is not known."""
+        self.writer.end(call, '"not_waited": true')
+
     def one(self, name: str, parent: Optional[str], text: str, stack: Optional[int] = None) -> None:
         """A record with one event: backward, parameters_grad."""
         self.records += 1

@@ -15,17 +15,20 @@ from msprobe.collect import notices
 from msprobe.collect.lifecycle import Lifecycle, UsageError
 from msprobe.collect.selection import Selection
 from msprobe.config import Settings, load
+from msprobe.config.settings import OverflowSettings
 from msprobe.dump.writer import RankWriter
+from msprobe.tasks.overflow import OverflowRun
 
 from . import header
 from .api_table import ApiTable, load_table
 from .custom import CustomApis
 from .dataloader import DataLoaderDriver
+from .overflow_probe import OverflowProbe
 from .probe import TorchProbe
 from .seed import seed_all
 from .spelling import Spelling
 
-_TASKS = ("statistics", "tensor", "structure")
+_TASKS = ("statistics", "tensor", "structure", "overflow_check")
 
 
 class TorchFrontend:
@@ -36,6 +39,7 @@ class TorchFrontend:
         self.custom = CustomApis()
         self._spelling = Spelling()
         self._table: Optional[ApiTable] = None
+        self._overflows: Optional[OverflowRun] = None
 
     def rank(self) -> Optional[int]:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -58,6 +62,9 @@ class TorchFrontend:
         if wants_calls and self._table is None:
             self._table = load_table()
         table = self._table if wants_calls else None
+        if isinstance(settings.section, OverflowSettings):
+            self._overflows = self._overflows or OverflowRun(settings.section.overflow_nums)
+            return OverflowProbe(settings, writer, selection, table, self._spelling, self.custom, self._overflows)
         return TorchProbe(settings, writer, selection, table, self._spelling, self.custom)
 
     def facts(self) -> dict[str, Any]:
@@ -65,6 +72,9 @@ class TorchFrontend:
 
     def parameter_bytes(self, models: Sequence[Any]) -> int:
         return sum(p.numel() * p.element_size() for model in models for p in model.parameters())
+
+    def ending(self) -> list[str]:
+        return self._overflows.summary() if self._overflows is not None else []
 
 
 class _OnClassOrInstance:

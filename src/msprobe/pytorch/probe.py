@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from typing import Any, Optional
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -33,6 +34,32 @@ def wanted_statistics(settings: Settings) -> int:
     return want | LOW_PRECISION if settings.precision == "low" else want
 
 
+def plain_recorder(settings: Settings, writer: Any, selection: Selection, texts: TensorTexts) -> Recorder:
+    return Recorder(
+        writer,
+        Values(texts),
+        selection,
+        with_data=settings.task != "structure",
+        with_stacks=settings.extra_info,
+        saves=saves_tensors(settings),
+        batch=Values(TensorTexts(CRC, None)),
+    )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a task puts in the place of plain recording."""
+
+    recorder: Callable[[Settings, Any, Selection, TensorTexts], Any] = plain_recorder
+    gradients: Callable[[Any], Gradients] = Gradients
+    apis: Callable[..., Apis] = Apis
+    modules: Callable[..., Modules] = Modules
+    defers: bool = True  # on an accelerator, numbers may come later than the record
+
+
+RECORDING = Parts()
+
+
 class TorchProbe:
     def __init__(
         self,
@@ -42,31 +69,24 @@ class TorchProbe:
         table: Optional[ApiTable],
         spelling: Spelling,
         custom: CustomApis,
+        parts: Parts = RECORDING,
     ) -> None:
-        saves = saves_tensors(settings)
         want = wanted_statistics(settings)
-        kinds = accelerators.device_kinds()
+        kinds = accelerators.device_kinds() if parts.defers else frozenset()
         self._deferred: Optional[accelerators.DeferredWriter] = None
         statistics = accelerators.DeviceStatistics(kinds) if kinds and want == STATS else None
         if statistics is not None:
             self._deferred = accelerators.DeferredWriter(writer, statistics)
         self._texts = TensorTexts(want, writer, statistics)
-        self.recorder = Recorder(
-            self._deferred or writer,
-            Values(self._texts),
-            selection,
-            with_data=settings.task != "structure",
-            with_stacks=settings.extra_info,
-            saves=saves,
-            batch=Values(TensorTexts(CRC, None)),
-        )
+        self._task = parts
+        self.recorder: Recorder = parts.recorder(settings, self._deferred or writer, selection, self._texts)
         self._level = settings.level
-        self._gradients = Gradients(self.recorder)
+        self._gradients = parts.gradients(self.recorder)
         self._spelling = spelling
         self._custom = custom
         self._apis: Optional[Apis] = None
         if table is not None:
-            mode = Watch if settings.level == "L0" else Apis
+            mode = Watch if settings.level == "L0" else parts.apis
             self._apis = mode(self.recorder, self._gradients, self._texts, table, spelling)
         self._tokens: Optional[TokenRange] = None
         self._saved: list[Any] = []
@@ -148,7 +168,7 @@ class TorchProbe:
         parts: list[Any] = []
         modules = None
         if self._level in ("L0", "mix"):
-            modules = Modules(self.recorder, self._gradients, models)
+            modules = self._task.modules(self.recorder, self._gradients, models)
             parts.append(modules)
         if self._apis is not None:
             parts.append(Presence(self._apis, modules))

@@ -1,0 +1,381 @@
+"""overflow_check: which calls make, or hand on, NaN and infinity; only those are recorded, with their tensors.
+
+A call overflows when an output holds NaN or infinity. It is the **producer** when what it received was
+finite, a **propagator** otherwise. Infinities that the user handed in (a mask of -inf, `masked_fill` with
+-inf) and that a call only hands on are no overflow, until a call of this run has made an infinity; a NaN
+that comes of them (a softmax over a row of -inf) has its producer there.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Optional, Protocol
+from weakref import ref
+
+from msprobe.collect.recorder import Recorder, Writer
+from msprobe.collect.selection import Selection
+from msprobe.collect.stacks import Stacks
+from msprobe.collect.values import Values
+from msprobe.dump import layout
+
+from .ranges import Ranges
+from .sources import source_line
+
+FINITE, INFINITE, NAN = 0, 1, 2
+PRODUCER, PROPAGATOR = "producer", "propagator"
+
+_WORDS = {INFINITE: "infinity", NAN: "NaN"}
+
+
+class OverflowStop(RuntimeError):
+    """overflow_nums overflows were found: everything is on disk, and training ends here on purpose."""
+
+
+class Eyes(Protocol):
+    """What a framework brings: its tensors, and a look at one."""
+
+    def arguments(self, args: Any, kwargs: Any) -> list[Any]:
+        """The tensors among arguments, however nested."""
+
+    def look(self, tensor: Any, ranges: Optional[Ranges] = None, title: str = "") -> int:
+        """FINITE, INFINITE or NAN; `ranges` is told how near to its dtype's ends a named output is."""
+
+    def version(self, tensor: Any) -> int: ...
+
+    def versions(self, tensors: list[Any]) -> list[tuple[Any, int]]: ...
+
+    def copy(self, tensor: Any) -> Any: ...
+
+    def size(self, tensor: Any) -> int: ...
+
+    def fresh(self) -> None:
+        """What was remembered of tensors may be stale: before a record is rendered."""
+
+    def circumstances(self) -> str:
+        """JSON members of what a replay must set up (autocast), or nothing."""
+
+
+class StepWriter(Writer, Protocol):
+    """The writer of one step: what stopping needs of it beyond recording."""
+
+    directory: Path
+
+    def flush(self) -> None: ...
+
+    def finish(self) -> Any: ...
+
+
+@dataclass
+class OverflowRun:
+    """What is known over the steps of a run."""
+
+    limit: int
+    ranges: Ranges = field(default_factory=Ranges)
+    counted: int = 0
+    producers: int = 0
+    propagators: int = 0
+    scaled: int = 0
+    skipped_steps: int = 0
+    made_infinity: bool = False
+    first: str = ""
+    known: dict[int, tuple[Any, int]] = field(default_factory=dict)  # finite after an in-place call, at this version
+
+    def summary(self) -> list[str]:
+        """What is told when the run ends."""
+        told = []
+        if self.producers or self.propagators:
+            told.append(
+                f"overflow_check: {self.producers} calls made NaN or infinity and {self.propagators} handed it on; "
+                f"the first: {self.first}."
+            )
+        else:
+            told.append("overflow_check: no call returned NaN or infinity that it was not given.")
+        if self.scaled or self.skipped_steps:
+            told.append(
+                f"overflow_check: {self.scaled} of them in gradients of a loss that a GradScaler had scaled, which do "
+                f"not count; it skipped {self.skipped_steps} optimizer steps for it and lowers its scale, as it should."
+            )
+        return told + self.ranges.tables()
+
+
+class _Call:
+    """One open call."""
+
+    __slots__ = (
+        "args",
+        "copies",
+        "flagged",
+        "kwargs",
+        "lost",
+        "name",
+        "parent",
+        "random",
+        "stack",
+        "state",
+        "versions",
+        "written",
+    )
+
+    def __init__(self, name: str, parent: Optional[str], args: Any, kwargs: Any) -> None:
+        self.name = name
+        self.parent = parent
+        self.args = args
+        self.kwargs = kwargs
+        self.stack: Optional[int] = None
+        self.state = FINITE
+        self.copies: dict[int, Any] = {}
+        self.versions: list[tuple[Any, int]] = []
+        self.lost = False
+        self.written: Sequence[Any] = ()
+        self.random: Any = None
+        self.flagged = 0
+
+
+class OverflowRecorder(Recorder):
+    """A recorder that keeps a record only of what overflowed. `writes` says which calls are looked at beforehand."""
+
+    def __init__(
+        self,
+        writer: StepWriter,
+        values: Values,
+        selection: Selection,
+        eyes: Eyes,
+        run: OverflowRun,
+        *,
+        with_stacks: bool,
+        batch: Optional[Values] = None,
+    ) -> None:
+        super().__init__(
+            writer, values, selection, with_data=True, with_stacks=False, saves=lambda name: True, batch=batch
+        )
+        self.step_writer = writer
+        self.eyes = eyes
+        self.run = run
+        self.under_scaler = False
+        self.met_bad = False  # a bad gradient came by that has no record
+        self._frames: dict[int, Callable[[], Sequence[str]]] = {}
+        self._places = Stacks(self._frames.__setitem__)
+        self._writes_stacks = with_stacks
+        self._announced: set[int] = set()
+        self._opened: dict[int, _Call] = {}
+        self._flagged: set[str] = set()
+        self._beside: Sequence[Any] = ()
+
+    @property
+    def with_inputs(self) -> bool:
+        """Parameters are not rendered with every module: they are looked at (`beside`)."""
+        return False
+
+    # What the frontends call.
+
+    def enter(self, name: str, parent: Optional[str], args: Any, kwargs: Any, depth: int = 1) -> int:
+        """A call of which nothing is known (a module, an opaque region): what it receives is looked at now."""
+        return self.begin(name, parent, args, kwargs, depth + 1, writes=True, keeps=0)
+
+    def begin(
+        self,
+        name: str,
+        parent: Optional[str],
+        args: Any,
+        kwargs: Any,
+        depth: int,
+        *,
+        writes: bool,
+        written: Sequence[Any] = (),
+        keeps: int = 64 << 20,
+        random: Any = None,
+    ) -> int:
+        """A call begins. `writes`: it may change its arguments, `written` if that is known and any otherwise; they
+        are looked at now, and copied for a replay where they take no more than `keeps` bytes."""
+        number = next(self._calls)
+        call = _Call(name, parent, args, kwargs)
+        call.stack = self._places.number(depth + 1)
+        call.flagged = len(self._flagged)
+        call.random = random
+        eyes = self.eyes
+        tensors = eyes.arguments(args, kwargs)
+        if writes:
+            changing = list(written) or tensors
+            call.written = written
+            call.state = max(map(self._state, changing), default=FINITE)
+            if keeps and sum(map(eyes.size, changing)) <= keeps:
+                call.copies = {id(tensor): eyes.copy(tensor) for tensor in changing}
+            else:
+                call.lost = keeps > 0
+            tensors = [tensor for tensor in tensors if not any(tensor is one for one in changing)]
+        call.versions = eyes.versions(tensors)
+        self._opened[number] = call
+        return number
+
+    def _state(self, tensor: Any) -> int:
+        """A look that an in-place call before this one may have had already."""
+        known = self.run.known.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == self.eyes.version(tensor):
+            return FINITE
+        return self.eyes.look(tensor)
+
+    def beside(self, tensors: Sequence[Any]) -> None:
+        """The parameters of the module that `leave` is about to end."""
+        self._beside = tensors
+
+    def leave(self, call: int, name: str, output: Any, extra: str = "") -> None:
+        opened = self._opened.pop(call)
+        beside, self._beside = self._beside, ()
+        found = FINITE
+        for tensor in self.eyes.arguments((output,), None):
+            found = max(found, self.eyes.look(tensor, self.run.ranges, name))
+        if found == FINITE:
+            for tensor in opened.written:
+                self.run.known[id(tensor)] = (ref(tensor), self.eyes.version(tensor))
+            return
+        given = self._given(opened, beside)
+        role = self._role(found, given, len(self._flagged) > opened.flagged)
+        if role is None:
+            return
+        members = self._members(opened, output, role)
+        if extra:
+            members.append(extra)
+        self.keep(name, opened.parent, opened.stack, ", ".join(members), found, role)
+
+    def fail(self, call: int, error: BaseException, extra: str = "") -> None:
+        self._opened.pop(call, None)
+
+    def unwaited(self, call: int) -> None:
+        self._opened.pop(call, None)
+
+    def fault(self, name: str, trace: str) -> None:
+        """A fault of ours is logged; the stop, which is on purpose, goes on to the script."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OverflowStop):
+            raise error
+        super().fault(name, trace)
+
+    # Backward: the frontend has the gradients, the rules are the same.
+
+    def was_flagged(self, name: str) -> bool:
+        return name in self._flagged
+
+    def late_role(self) -> str:
+        """The role of a parameter's gradient, which comes after the gradients that made it."""
+        return PROPAGATOR if self._flagged or self.met_bad else PRODUCER
+
+    def judge_gradients(self, forward: str, given: int, found: int) -> Optional[str]:
+        """The role of a backward whose outgoing gradients are `found`; NaN of the forward is not made here."""
+        role = self._role(found, given, False)
+        return PROPAGATOR if role == PRODUCER and self.was_flagged(forward) else role
+
+    def keep(
+        self,
+        name: str,
+        parent: Optional[str],
+        stack: Optional[int],
+        text: str,
+        found: int,
+        role: str,
+        back: bool = False,
+    ) -> None:
+        """Writes the record of an overflow, counts it, and stops where that was the last one wanted."""
+        run = self.run
+        again = name in self._flagged  # a further parameter of the same module
+        self._flagged.add(name)
+        if found == INFINITE and not back:
+            run.made_infinity = True
+        run.producers += role == PRODUCER and not again
+        run.propagators += role == PROPAGATOR and not again
+        if stack is not None and self._writes_stacks and stack not in self._announced:
+            self._announced.add(stack)
+            self.writer.stack(stack, self._frames[stack])
+        self.one(name, parent, text, stack if self._writes_stacks else None)
+        verb = "made" if role == PRODUCER else "handed on"
+        told = f"{name} {verb} {_WORDS[found]}, {self._where()}, {self._line(stack)}"
+        run.first = run.first or told
+        if again:
+            return
+        if back and self.under_scaler:
+            run.scaled += 1
+            return
+        run.counted += 1
+        if 0 < run.limit <= run.counted:
+            self.closed = True
+            self.step_writer.finish()
+            raise OverflowStop(
+                f"overflow_check: {told}. That is overflow {run.counted} of overflow_nums {run.limit}, so training "
+                f"stops; what was found is in {self.step_writer.directory}. `msprobe overflow` analyses it; "
+                '"overflow_nums": -1 never stops.'
+            )
+
+    def _role(self, found: int, given: int, inside: bool) -> Optional[str]:
+        """None where nothing overflowed: an infinity that was handed in is handed on."""
+        if found == FINITE:
+            return None
+        handed_in = given == INFINITE and not self.run.made_infinity
+        if handed_in and found == INFINITE:
+            return None
+        return PRODUCER if not inside and (given == FINITE or handed_in) else PROPAGATOR
+
+    def _given(self, call: _Call, beside: Sequence[Any]) -> int:
+        eyes = self.eyes  # an argument that the call has changed unannounced can no longer say what it was
+        unchanged = [tensor for tensor, version in call.versions if eyes.version(tensor) == version]
+        given = max([call.state, *map(eyes.look, (*unchanged, *beside))])
+        return max(given, _scalars((call.args, call.kwargs)))
+
+    def _members(self, call: _Call, output: Any, role: str) -> list[str]:
+        self.eyes.fresh()
+        path = f"{call.name}.input"
+        members = [
+            f'"input_args": {self.values.sequence(_with(call.args, call.copies), path)}',
+            f'"input_kwargs": {self.values.mapping(_with(call.kwargs, call.copies), path)}',
+            f'"output": {self.values.result(output, f"{call.name}.output")}',
+            f'"overflow": "{role}"',
+        ]
+        if call.random is not None:
+            members.append(f'"random_state": {self.values.value(call.random, f"{call.name}.random_state")}')
+        if call.lost or any(self.eyes.version(tensor) != version for tensor, version in call.versions):
+            members.append('"inputs_may_be_changed": true')
+        around = self.eyes.circumstances()
+        return [*members, around] if around else members
+
+    def _where(self) -> str:
+        directory = self.step_writer.directory
+        step, rank = layout.parse_step(directory.parent.name), layout.parse_rank(directory.name)
+        return f"step {step}" if rank is None else f"step {step}, rank {rank}"
+
+    def _line(self, stack: Optional[int]) -> str:
+        frames = self._frames[stack]() if stack is not None and stack in self._frames else ()
+        return source_line(frames) or "from a place that is not known"
+
+    def forget_dead(self) -> None:
+        """The step ends: what is known of tensors that are gone is dropped."""
+        self.run.known = {key: known for key, known in self.run.known.items() if known[0]() is not None}
+
+    def place(self, depth: int) -> int:
+        """The number of the caller's stack, for a record that may come later."""
+        return self._places.number(depth + 1)
+
+
+def _with(value: Any, copies: dict[int, Any]) -> Any:
+    """The arguments as they were before the call."""
+    if not copies:
+        return value
+    if id(value) in copies:
+        return copies[id(value)]
+    if type(value) in (list, tuple):
+        return type(value)(_with(member, copies) for member in value)
+    if type(value) is dict:
+        return {key: _with(member, copies) for key, member in value.items()}
+    return value
+
+
+def _scalars(value: Any, depth: int = 4) -> int:
+    """Whether a number among the arguments is itself NaN or infinite."""
+    if isinstance(value, float):
+        return NAN if math.isnan(value) else INFINITE if math.isinf(value) else FINITE
+    if depth and isinstance(value, (list, tuple)):
+        return max((_scalars(member, depth - 1) for member in value), default=FINITE)
+    if depth and isinstance(value, dict):
+        return max((_scalars(member, depth - 1) for member in value.values()), default=FINITE)
+    return FINITE
