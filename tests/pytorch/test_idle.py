@@ -33,6 +33,7 @@ def structure(model):
             if name.startswith("_global") and isinstance(getattr(module_hooks, name), dict)
         ],
         "Tensor": dict(vars(torch.Tensor)),
+        "Module": dict(vars(nn.Module)),
         "distributed": dict(vars(dist)),
         "c10d": dict(vars(dist.distributed_c10d)),
         "Work": dict(vars(dist.Work)),

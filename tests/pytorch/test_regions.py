@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import warnings
 
 import pytest
@@ -139,6 +141,41 @@ def test_code_compiled_for_the_first_time_while_collecting_is_right(tmp_path):
     with collecting(tmp_path):
         found = compiled(x)
     assert torch.equal(found, torch.sin(x) * 2)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_copies_made_while_collecting_are_plain_models(tmp_path, level):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    model[0].register_forward_hook(_of_the_user)
+    x = torch.ones(1, 2)
+    file = io.BytesIO()
+    with collecting(tmp_path, model, level=level) as dump:
+        average = copy.deepcopy(model)
+        torch.save(model, file)
+        model(x)
+        average(x)
+    assert sum("Linear.forward" in name for name in dump.names) == (level != "L1")
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    for made in (average, loaded):
+        assert list(made[0]._forward_hooks.values()) == [_of_the_user]
+        assert not made[0]._forward_pre_hooks
+        assert torch.equal(made(x), model(x))
+
+
+def _of_the_user(module, args, output):
+    return output
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_tracing_while_collecting_sees_nothing_of_ours(tmp_path, level):
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.randn(1, 2)
+    with collecting(tmp_path, model, level=level):
+        traced = torch.jit.trace(model, x)
+        graph = torch.fx.symbolic_trace(model)
+        exported = torch.export.export(model, (x,))
+    for made in (traced, graph, exported.module()):
+        assert torch.equal(made(x), model(x))
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -24,6 +24,7 @@ from .mode_stack import is_on, put_on, take_off
 from .spelling import ARRIVES_AS, Spelling
 from .tensors import TensorTexts
 
+_tracing_state = torch._C._get_tracing_state
 _graph_task = torch._C._current_graph_task_id
 _NoTorchFunction = torch._C.DisableTorchFunction
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
@@ -80,7 +81,7 @@ class Apis(TorchFunctionMode):
             spelled = self._spelling.take(func)
             if spelled is not None:
                 api = self._table.operators.get(spelled)
-        if api is not None and not self._recorder.closed:
+        if api is not None and not self._recorder.closed and _tracing_state() is None:
             if types:
                 with _NoTorchFunction():
                     return self.record(api, _with_torch_function(func), args, kwargs)

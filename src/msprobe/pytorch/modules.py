@@ -18,11 +18,18 @@ from torch.nn.modules import module as module_hooks
 from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
 
+from .copies import PlainCopies
 from .gradients import Gradients, Inputs
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _SCRIPTED = 0
+_tracing_state = torch._C._get_tracing_state
 _graph_task = torch._C._current_graph_task_id
+
+
+def is_traced() -> bool:
+    """Whether a compiler follows what runs (dynamo, torch.jit.trace): there must be nothing of ours to see."""
+    return torch.compiler.is_compiling() or _tracing_state() is not None
 
 
 def is_opaque(module: Any) -> bool:
@@ -89,9 +96,11 @@ class Modules:
         self._calls = _Calls()
         self._names: dict[int, str] = {}
         self._hooks: dict[int, list[Any]] = {}
+        self._copies = PlainCopies(lambda: [handle.id for handles in self._hooks.values() for handle in handles])
 
     def install(self) -> None:
         self._gradients.return_to_parameters()
+        self._copies.install()
         for name, module in named_below(self._models):
             self._names[id(module)] = name
             if isinstance(module, torch.jit.ScriptModule):
@@ -114,6 +123,7 @@ class Modules:
             for handle in handles:
                 handle.remove()
         self._hooks.clear()
+        self._copies.remove()
         self._gradients.leave_parameters()
 
     def _hook(self, module: Any, name: str) -> None:
@@ -164,8 +174,8 @@ class Modules:
         recorder = self._recorder
 
         def enter(module: Any, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling() or recorder.closed:
-                return  # the compiler traces hooks: there must be nothing to see
+            if recorder.closed or is_traced():
+                return
             try:
                 with _NoTorchFunction():
                     if recorder.on_first_batch is not None:
@@ -190,8 +200,8 @@ class Modules:
         recorder = self._recorder
 
         def leave(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-            if torch.compiler.is_compiling() or recorder.closed:
-                return  # the compiler traces hooks: there must be nothing to see
+            if recorder.closed or is_traced():
+                return
             try:
                 with _NoTorchFunction():
                     self._leave(title, module, output)

@@ -23,7 +23,7 @@ from msprobe.collect import notices
 from .api_table import Api
 from .apis import Apis
 from .mode_stack import is_on, put_on, take_off
-from .modules import Modules
+from .modules import Modules, is_traced
 
 _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 
@@ -74,8 +74,8 @@ class Presence:
             )
 
     def _before(self, module: Any, args: Any) -> None:
-        if torch.compiler.is_compiling():
-            return  # the compiler traces hooks: there must be nothing to see
+        if is_traced():
+            return
         try:
             with torch._C.DisableTorchFunction():
                 if self._mode.recorder.on_first_batch is not None:
@@ -96,8 +96,8 @@ class Presence:
             self._mode.recorder.fault("module hook", traceback.format_exc())
 
     def _after(self, module: Any, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
-            return  # the compiler traces hooks: there must be nothing to see
+        if is_traced():
+            return
         opened = self._regions.open
         if not opened or opened[-1][0] != id(module):
             return
