@@ -151,8 +151,8 @@ def flat_records(value: Any, nulls: bool = False) -> list[Any]:
 
 
 def as_tensor(array: Any) -> Any:
-    """A loaded array as a tensor over the same memory, also where numpy has no such type."""
-    array = np.ascontiguousarray(array).reshape(array.shape)
+    """A freshly loaded array as a tensor, also where numpy has no such type. The call may write into it."""
+    array = np.require(array, requirements=["C", "W"])
     name = array.dtype.name
     if array.dtype.kind == "V" or name.startswith(("bfloat16", "float8")):
         plain = {1: np.uint8, 2: np.uint16}[array.dtype.itemsize]

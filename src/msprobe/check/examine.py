@@ -23,6 +23,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
 
 MOVES = 3
+RECORDED = ".recorded"
 _FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError, KeyError)
 
 
@@ -137,7 +138,7 @@ class _Examination:
             item = recorded[number] if len(recorded) == len(right) else None
             saved = self._saved(item)
             if saved is not None and (result is None or not _same(saved, result.cpu())):
-                status = self._judged(f"{slot}.recorded", saved, expected)
+                status = self._judged(slot + RECORDED, saved, expected)
                 if status != PASS and result is not None and statuses[-1] == PASS:
                     self._notes.append(
                         "the re-run here is right: look at the device and the kernel of the training run"
@@ -169,7 +170,8 @@ class _Examination:
         shape = list(device.shape)
         self._rows.append(Row(name, str(golden.dtype), str(device.dtype), shape, metrics, verdict))
         if verdict.status in (ERROR, WARNING):
-            self._notes.append(f"{slot}: {verdict.reason}")
+            head, recorded, _ = slot.partition(RECORDED)
+            self._notes.append(f"{'recorded ' if recorded else ''}{head}: {verdict.reason}")
         return verdict.status
 
     def _moved_results(self, slot: str, dtype: Any) -> list[Any]:
@@ -181,7 +183,7 @@ class _Examination:
                 self._moved = [self._call.moved(number, epsilon) for number in range(MOVES)]
             except _FAILURES:
                 self._moved = []
-        direction, _, number = slot.replace(".recorded", "").partition(".output.")
+        direction, _, number = slot.replace(RECORDED, "").partition(".output.")
         found = [(one.outputs if direction == "forward" else one.gradients)[int(number)] for one in self._moved]
         return [as_array(one.to(dtype) if not dtype.is_floating_point else one) for one in found if one is not None]
 

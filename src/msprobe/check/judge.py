@@ -70,4 +70,5 @@ def judge_dropout(share: float, golden_share: float, draws: int) -> Verdict:
 
 
 def _size(found: Metrics) -> str:
-    return f"largest error {found.max_abs:.3g} ({found.max_rel:.3g} of the value)"
+    of_value = f" ({found.max_rel:.3g} of the value)" if found.max_rel < 1e6 else ""
+    return f"largest error {found.max_abs:.3g}{of_value}"
