@@ -267,6 +267,7 @@ def run(
     threads: int = 1,
     mkldnn: bool = True,
     width: Optional[int] = None,
+    adam: bool = False,
 ) -> Path:
     """Trains one model for `steps` steps and returns the dump's path."""
     from msprobe.pytorch import PrecisionDebugger
@@ -298,7 +299,10 @@ def run(
             {"task": task, "level": level, "dump_path": str(path / "dump"), "step": list(range(steps)), task: section}
         )
     )
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    rate = 1.1 if fault == "wrong learning rate" else 1.0
+    optimiser: Any = torch.optim.SGD(model.parameters(), lr=0.05 * rate)
+    if adam:
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3 * rate)
     debugger = PrecisionDebugger(str(config))
     kernels = contextlib.nullcontext() if mkldnn else torch.backends.mkldnn.flags(enabled=False)
     with kernels:

@@ -110,6 +110,10 @@ CLEAN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("convnet", {"steps": 3}, NOISE),
     ("convnet", {"steps": 3, **TENSOR}, NOISE),
     ("recurrent", {"width": 96, "steps": 4}, NOISE),
+    # Adam makes whole steps of gradients that are zero but for rounding: a bias before a normalisation, a key's bias.
+    ("transformer", {"width": 128, "steps": 3, "adam": True}, NOISE),
+    ("transformer", {"width": 128, "steps": 3, "adam": True, **TENSOR}, NOISE),
+    ("convnet", {"steps": 3, "adam": True, **TENSOR}, NOISE),
 ]
 
 
@@ -172,10 +176,22 @@ def test_what_statistics_cannot_see_is_still_a_difference(runs: Runs, case: tupl
 def test_a_clean_pair_has_no_finding(runs: Runs, case: tuple[Any, ...]) -> None:
     kind, options, other = case
     result = compare(runs.new(kind, **options, **other), runs.golden(kind, **options))
-    found = [(row.name, row.verdict, row.reason, row.distance) for _, row in result.rows() if row.verdict != "pass"]
+    rows = [row for _, row in result.rows() if row.verdict != "pass" and not row.reason.startswith("rounding")]
+    found = [(row.name, row.verdict, row.reason, row.distance) for row in rows]
     assert not found
     assert result.verdict == "same"
     assert result.origin is None
+
+
+@pytest.mark.parametrize("adam", [True, False])
+def test_a_wrong_learning_rate_is_blamed_on_the_optimizer(runs: Runs, adam: bool) -> None:
+    options = {"steps": 2, "adam": adam}
+    origin = compare(
+        runs.new("transformer", "wrong learning rate", **options), runs.golden("transformer", **options)
+    ).origin
+    assert origin is not None
+    assert (origin.kind, origin.step) == ("weight", 1)
+    assert "look at the optimizer" in origin.sentence
 
 
 def test_the_suite_is_as_large_as_promised() -> None:

@@ -67,7 +67,7 @@ def compare(
         rank = pair.target.rank
         judge = judges.setdefault(rank, Judge(preset))
         judge.noise = levels.get(pair.golden.path) if noise else None
-        judge.start_step(recomputed=any(found.how == "unmatched" and found.call.recompute for found, _ in groups))
+        judge.start_step(groups)
         for found, rows in groups:
             judge.judge(found, rows)
         cover(groups)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Optional
 
 from msprobe.compare.calls import BACKWARD, Call, Match
+from msprobe.compare.distance import ValueKey, value_key
 from msprobe.compare.rows import PASS, Row, is_tensor
-from msprobe.compare.trace import Group, ValueKey, forward_name, value_key
+from msprobe.compare.trace import Group, forward_name
 
 
 def cover(groups: Sequence[Group]) -> None:

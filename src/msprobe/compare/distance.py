@@ -78,6 +78,19 @@ def is_masked(low: float, high: float) -> bool:
     return large >= SENTINEL and small * SENTINEL <= large
 
 
+ValueKey = tuple[object, ...]
+
+
+def value_key(item: object) -> Optional[ValueKey]:
+    """Equal keys: in all likelihood the same numbers, whatever the shape they are viewed in."""
+    if not isinstance(item, dict) or "dtype" not in item or "shape" not in item:
+        return None
+    statistics = [number(item.get(key)) for key in ("Max", "Min", "Mean", "Norm")]
+    if None in statistics:
+        return (item["md5"],) if item.get("md5") else None
+    return (count(item), *(f"{value:.5e}" for value in statistics))
+
+
 def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> tuple[Optional[float], str]:
     """(distance, reason): None where the statistics cannot tell."""
     if (

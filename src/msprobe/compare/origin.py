@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from msprobe.compare import distance
-from msprobe.compare.calls import FORWARD, Call, Match
-from msprobe.compare.judge import is_collective, summary_of
+from msprobe.compare.calls import FORWARD, Match
+from msprobe.compare.distance import value_key
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
 from msprobe.compare.source import user_line
-from msprobe.compare.trace import Group, Trace, bad_rows, module_of, value_key
+from msprobe.compare.trace import Group, Trace, bad_rows, module_of
+from msprobe.compare.translate import is_collective
+from msprobe.compare.wording import Candidate, amount, sentence, spread, summary_of
 
 _RANDOM = (
     "dropout",
@@ -53,20 +55,6 @@ class Origin:
     sentence: str
     evidence: tuple[str, ...] = ()
     spread: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A suspect of one unit; `index` is its place there, `received` that it came from another rank."""
-
-    kind: str
-    index: int
-    row: Optional[Row]
-    match: Match
-    epoch: int
-    received: bool
-    evidence: tuple[str, ...] = ()
-    inputs: str = "the same inputs"
 
 
 def suspect(trace: Trace) -> Optional[Candidate]:
@@ -106,7 +94,7 @@ def _blame(index: int, trace: Trace) -> Candidate:
     if inputs:
         return _blame_input(index, inputs, trace)
     row = max(bad, key=lambda found: found.distance or 0.0)
-    if is_collective(match):
+    if is_collective(match.call):
         return _candidate("received", index, row, trace)
     word = match.call.key.rpartition(".")[2].strip("_").lower()
     if word.startswith(_RANDOM):
@@ -225,7 +213,7 @@ def settle(units: Sequence[Unit]) -> Optional[Origin]:
     first = next(step for step in steps if any(unit.step == step for unit in guilty))
     here = [unit for unit in guilty if unit.step == first]
     chosen = min(here, key=_blame_order)
-    return describe(chosen, here)
+    return describe(chosen, here, later=first != steps[0])
 
 
 def _blame_order(unit: Unit) -> tuple[int, int, int, int]:
@@ -235,7 +223,8 @@ def _blame_order(unit: Unit) -> tuple[int, int, int, int]:
     return (1 if found.received else 0, late, found.epoch, found.index)
 
 
-def describe(unit: Unit, others: Sequence[Unit]) -> Origin:
+def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
+    """`later`: an earlier step was compared too, and agrees."""
     found = unit.candidate
     assert found is not None
     match, row = found.match, found.row
@@ -246,7 +235,7 @@ def describe(unit: Unit, others: Sequence[Unit]) -> Origin:
     source = user_line(unit.stacks, match)
     evidence = [*found.evidence]
     if row is not None:
-        evidence.append(f"{row.slot}: {row.reason or 'differs'}" + _amount(row))
+        evidence.append(f"{row.slot}: {row.reason or 'differs'}" + amount(row))
         evidence.append(f"target: {summary_of(row.target)}")
         evidence.append(f"golden: {summary_of(row.golden)}")
     elsewhere = [other for other in others if other is not unit and other.candidate and other.candidate.received]
@@ -262,38 +251,10 @@ def describe(unit: Unit, others: Sequence[Unit]) -> Origin:
         source=source,
         kind=found.kind,
         slot=row.slot if row else "",
-        sentence=_sentence(found, call, module),
+        sentence=sentence(found, call, module, unit.step if later else None),
         evidence=tuple(evidence),
-        spread=_spread(unit, found),
+        spread=spread(unit.trace, found),
     )
-
-
-def _amount(row: Row) -> str:
-    return "" if row.distance is None else f" (relative difference {row.distance:.3g})"
-
-
-def _sentence(found: Candidate, call: Call, module: Optional[str]) -> str:
-    row = found.row
-    where = f" in {module}" if module and module != call.key else ""
-    slot = row.slot if row else ""
-    return {
-        "weight": f"weight {slot.partition('.')[2]} of {module or call.name} differs before anything ran",
-        "input": f"{call.name}{where} was given another {slot}: it differs before any recorded call made it",
-        "wiring": f"{call.name}{where} was given another {slot}, though what was recorded before it agrees",
-        "argument": f"{call.name}{where} was called with another argument: {row.reason if row else ''}",
-        "call": f"{call.name}{where} gives another {slot} for {found.inputs}",
-        "missing call": f"{call.name}{where} is missing in the target",
-        "extra call": f"{call.name}{where} exists only in the target",
-        "gradient": f"the gradient is cut off at {call.name}{where}: {row.reason if row else ''}",
-        "random": f"{call.name}{where} drew other random numbers",
-        "choice": f"{call.name}{where} made another discrete choice from inputs that differ by rounding only",
-        "received": f"{call.name}{where} received a difference from another rank",
-    }[found.kind]
-
-
-def _spread(unit: Unit, found: Candidate) -> dict[str, Any]:
-    calls = [m.call for m, rows in unit.trace.groups[found.index + 1 :] if bad_rows(rows)]
-    return {"calls": len(calls), "first": [call.name for call in calls[:5]]}
 
 
 def group_under_choice(origin: Optional[Origin], groups: Sequence[Group]) -> None:

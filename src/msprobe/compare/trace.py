@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from msprobe.compare import distance
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
-from msprobe.compare.judge import is_collective
+from msprobe.compare.distance import value_key
 from msprobe.compare.rows import ERROR, INTRODUCED, PROPAGATED, WARNING, Row, is_tensor
+from msprobe.compare.translate import is_collective
 
 Group = tuple[Match, list[Row]]
 BAD = (WARNING, ERROR)
@@ -32,7 +32,7 @@ class Trace:
 
     def epoch(self, index: int) -> int:
         """How many collectives had completed before this call."""
-        return sum(1 for match, _ in self.groups[:index] if match.how != "unmatched" and is_collective(match))
+        return sum(1 for match, _ in self.groups[:index] if match.how != "unmatched" and is_collective(match.call))
 
 
 def bad_rows(rows: Iterable[Row]) -> list[Row]:
@@ -160,16 +160,3 @@ def _module_key(name: Optional[str]) -> Optional[str]:
         return None
     head, _, last = name.rpartition(".")
     return head.rpartition(".")[0] if last.isdigit() else name
-
-
-ValueKey = tuple[object, ...]
-
-
-def value_key(item: object) -> Optional[ValueKey]:
-    """Equal keys: in all likelihood the same numbers, whatever the shape they are viewed in."""
-    if not isinstance(item, dict) or not is_tensor(item):
-        return None
-    statistics = [distance.number(item.get(key)) for key in ("Max", "Min", "Mean", "Norm")]
-    if None in statistics:
-        return (item["md5"],) if item.get("md5") else None
-    return (distance.count(item), *(f"{value:.5e}" for value in statistics))

@@ -52,6 +52,15 @@ def operation_of(key: str) -> str:
     return _operations().get(word, word)
 
 
+def is_collective(call: Call) -> bool:
+    key = call.key
+    return key.startswith(("Distributed.", "MintDistributed.")) or operation_of(key) in (
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+    )
+
+
 def parameter_name(slot: str) -> str:
     """`parameters.gamma` -> `parameters.weight`: the golden framework's word for a parameter's slot."""
     head, dot, name = slot.rpartition(".")
