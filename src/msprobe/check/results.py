@@ -156,3 +156,7 @@ def _text(rows: Iterable[Sequence[Any]]) -> bytes:
 def _safe(cell: Any) -> Any:
     """A spreadsheet must not take a text of ours for a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "@") else cell
+
+
+def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> None:
+    layout.write_file(path, [_text(rows)])

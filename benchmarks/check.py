@@ -1,0 +1,105 @@
+"""What the accuracy pre-check costs: ratios, on this machine.
+
+    python benchmarks/check.py [CALLS]
+
+1. CPU time of examining every call of GPT dumps (real data), over loading its tensors and calling the API once on both
+   sides, forward and backward.
+2. The time of one worker over that of two, one thread each, start-up apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+from models import BATCH, GPT, SEQUENCE, VOCABULARY
+
+from msprobe.check.call import Call
+from msprobe.check.examine import Examiner, loader
+from msprobe.check.plan import make_plan
+from msprobe.check.pool import Pool, WorkerSettings
+from msprobe.check.resolve import Callables
+from msprobe.dump.reader import RankDump, open_dump
+from msprobe.pytorch import PrecisionDebugger
+
+LIMIT = 3.0
+SPEED_UP = 1.6
+
+
+def dump_gpt(path: Path, layers: int = 4) -> RankDump:
+    config = path / "config.json"
+    config.write_text(json.dumps({"task": "tensor", "level": "L1", "dump_path": str(path / "dump"), "step": [0]}))
+    torch.manual_seed(0)
+    model = GPT(layers)
+    debugger = PrecisionDebugger(str(config))
+    debugger.start(model)
+    tokens = torch.randint(VOCABULARY, (BATCH, SEQUENCE))
+    torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+    debugger.stop()
+    debugger.step()
+    return open_dump(path / "dump").ranks[0]
+
+
+def cpu(work: Callable[[], Any]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def main() -> int:
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    with tempfile.TemporaryDirectory() as scratch:
+        rank = dump_gpt(Path(scratch))
+        tasks = make_plan(rank.records).tasks
+        rounds = max(1, round(wanted / len(tasks)))
+        callables, examiner = Callables(), Examiner()
+
+        def once() -> None:
+            for task in tasks:
+                call = Call(callables.find(task.title), task.call, task.forward, task.backward, loader(rank))
+                call.run("cpu")
+                call.golden()
+
+        def examined() -> None:
+            for task in tasks:
+                examiner.examine(task.call, task.title, task.forward, task.backward, rank)
+
+        once(), examined()
+        bare = checked = 0.0
+        for _ in range(rounds):
+            bare += cpu(once)
+            checked += cpu(examined)
+        ratio = checked / bare
+        print(f"{rounds * len(tasks)} calls of a GPT, {torch.get_num_threads()} thread")
+        print(f"examining / loading and calling on both sides: {ratio:.2f} (at most {LIMIT})")
+        speed_up = compare_jobs(rank, tasks, rounds)
+        print(f"one worker / two workers: {speed_up:.2f} (at least {SPEED_UP})")
+        return 0 if ratio <= LIMIT and speed_up >= SPEED_UP else 1
+
+
+def compare_jobs(rank: RankDump, tasks: list[Any], rounds: int) -> float:
+    times = {}
+    for jobs in (1, 2):
+        queue = [
+            {"rank": str(rank.path), "call": t.call, "title": t.title, "forward": t.forward, "backward": t.backward}
+            for _ in range(rounds)
+            for t in tasks
+        ]
+        with Pool(jobs, WorkerSettings(), 600.0) as pool:
+            pool.wait_until_ready()
+            started = time.perf_counter()
+            assert sum(1 for _ in pool.run(queue)) == len(queue)
+            times[jobs] = time.perf_counter() - started
+    return times[1] / times[2]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,56 @@
+"""`msprobe api_precision_compare`: the second stage of the accuracy pre-check."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+EPILOG = """example:
+  msprobe api_precision_compare -npu npu/accuracy_checking_details_1.csv -gpu gpu/accuracy_checking_details_1.csv -o out
+exit code: 0 all that was judged passes, 1 errors or warnings, 2 could not judge (anything)"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "-npu", "--npu_csv_path", dest="npu", type=Path, required=True, metavar="CSV", help="details of the device"
+    )
+    parser.add_argument(
+        "-gpu", "--gpu_csv_path", dest="gpu", type=Path, required=True, metavar="CSV", help="details of the trusted one"
+    )
+    parser.add_argument(
+        "-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: here"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.check.judge import ERROR, PASS, SKIP, WARNING
+    from msprobe.check.results import write_table
+    from msprobe.check.second_stage import COLUMNS, RESULT_COLUMNS, compare, read_details, summarised
+    from msprobe.dump.errors import DumpError
+    from msprobe.dump.layout import make_directory
+    from msprobe.report.terminal import print_table
+
+    judged = compare(read_details(args.npu), read_details(args.gpu))
+    calls = summarised(judged)
+    stamp = time.strftime("%Y%m%d%H%M%S")
+    details = args.output / f"api_precision_compare_details_{stamp}.csv"
+    result = args.output / f"api_precision_compare_result_{stamp}.csv"
+    try:
+        make_directory(args.output)
+        write_table(details, [COLUMNS, *(one.cells for one in judged)])
+        write_table(result, [RESULT_COLUMNS, *((call, *row) for call, row in calls.items())])
+    except OSError as error:
+        raise DumpError(f"The results cannot be written: {error}.") from None
+    statuses = [one.verdict.status for one in judged]
+    bad = [one for status in (ERROR, WARNING) for one in judged if one.verdict.status == status]
+    if bad:
+        rows = [(one.name, one.verdict.status, one.standard, one.verdict.reason) for one in bad[:40]]
+        print_table(["output", "status", "standard", "reason"], rows)
+        if len(bad) > len(rows):
+            print(f"… and {len(bad) - len(rows)} more in the details file.")
+    counts = [f"{statuses.count(s)} {w}" for s, w in ((PASS, "pass"), (WARNING, "warning"), (ERROR, "error"))]
+    print(f"\n{len(judged)} outputs: {', '.join(counts)}, {statuses.count(SKIP)} not judged")
+    print(f"Wrote {result}\nWrote {details}")
+    return 1 if bad else 0 if PASS in statuses else 2
