@@ -25,7 +25,8 @@ from lockstep import ROOT, peer_python
 
 OURS = [sys.executable, "-m", "msprobe", "compare"]
 ROUNDS = 3
-FILES = 64
+FILES = 256
+DISTINCT = 16
 APIS = ("linear", "relu", "layer_norm", "softmax", "dropout")
 
 
@@ -77,7 +78,11 @@ def write_tensors(root: Path, files: int, elements: int, off: float) -> Path:
     array = np.random.default_rng(0).standard_normal(elements).astype(np.float32)
     for index in range(files):
         name = f"Functional.relu.{index}.forward"
-        np.save(directory / f"{name}.output.0.npy", array + np.float32(off))
+        if index < DISTINCT:
+            np.save(directory / f"{name}.output.0.npy", array + np.float32(off))
+        else:
+            first = f"Functional.relu.{index % DISTINCT}.forward.output.0.npy"
+            (directory / f"{name}.output.0.npy").hardlink_to(directory / first)
         item = {**tensor(1.0, [elements]), "data_name": f"{name}.output.0.npy"}
         data[name] = {"input_args": [], "input_kwargs": {}, "output": [item]}
     _write(root, data, "tensor")

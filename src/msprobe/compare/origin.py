@@ -229,7 +229,8 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     assert found is not None
     match, row = found.match, found.row
     call = match.call
-    given = row if found.kind in ("input", "wiring", "gradient") and row and row.is_input else None
+    handed = found.kind in ("input", "wiring", "gradient") and row is not None and row.slot.startswith("input.")
+    given = row if handed else None
     name = row.name if found.kind == "weight" and row else call.name
     module = module_of(call, unit.trace.groups, given)
     source = user_line(unit.stacks, match)
