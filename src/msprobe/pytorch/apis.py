@@ -47,6 +47,8 @@ class _Leaf(threading.local):
 class Apis(TorchFunctionMode):
     """Records the calls of one step while it is entered."""
 
+    records_calls = True
+
     def __init__(
         self,
         recorder: Recorder,
@@ -221,6 +223,8 @@ class Watch(Apis):
     """The mode of level L0, where modules are recorded and calls are not: what it sees is only what
     makes remembered statistics stale."""
 
+    records_calls = False
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._actions = {
@@ -241,9 +245,6 @@ class Watch(Apis):
     def _run_distrusted(self, func: Any, args: Any, kwargs: Any) -> Any:
         self._distrust(func, args)
         return func(*args, **kwargs)
-
-    def open_opaque(self, api: Api, args: Any) -> Any:
-        return None
 
 
 def _with_torch_function(func: Any) -> Callable[..., Any]:

@@ -1,9 +1,8 @@
 """Keeps the API mode on where it should be, and off where it would change the result.
 
-It goes missing: leaving a `with torch.device(...)` entered before start() drops it from the stack, and
-new threads begin without it. It must be out of the way: MultiheadAttention and TransformerEncoderLayer
-leave their fused path when they see a mode, which changes the last digits, and compiled code breaks its
-graphs. Such a region runs without us and is one opaque record.
+New threads begin without it. It must be out of the way: MultiheadAttention and TransformerEncoderLayer
+leave their fused path when they see a mode or a hook, which changes the last digits, and compiled code
+breaks its graphs. Such a region runs without us and is one opaque record.
 """
 
 from __future__ import annotations
@@ -68,9 +67,8 @@ class Presence:
             take_off(self._mode)
         else:
             notices.warn_once(
-                "Something took msprobe's mode off between start() and stop() (leaving a `with torch.device(...)` "
-                "that was entered before start() does): APIs called after that were seen only inside modules. "
-                "Call start() inside that block."
+                "Something in the script took msprobe's mode off torch's stack of modes between start() and stop(): "
+                "APIs called after that were seen only inside modules."
             )
 
     def _before(self, module: Any, args: Any) -> None:
@@ -87,11 +85,14 @@ class Presence:
                 elif on and _runs_without_modes(module):
                     take_off(self._mode)
                     record = None
-                    if self._modules is None:
-                        record = self._opaque(module, args)
-                    else:
-                        self._modules.hide(module)
-                    self._regions.open.append((id(module), "left", record))
+                    try:
+                        api = _api_of(module, compiled=hasattr(module, "_orig_mod"))
+                        if self._modules is None:
+                            record = self._mode.open_opaque(api, args)
+                        else:
+                            self._modules.hide(module)
+                    finally:
+                        self._regions.open.append((id(module), "left", record))
         except Exception:
             self._mode.recorder.fault("module hook", traceback.format_exc())
 
@@ -114,10 +115,6 @@ class Presence:
                         self._mode.close_opaque(record, output)
         except Exception:
             self._mode.recorder.fault("module hook", traceback.format_exc())
-
-    def _opaque(self, module: Any, args: Any) -> Any:
-        name = type(getattr(module, "_orig_mod", module)).__name__
-        return self._mode.open_opaque(_api_of(name, compiled=hasattr(module, "_orig_mod")), args)
 
     def _around_compiled(self, callback: Any) -> Any:
         """Stands for dynamo's switch: a compiled function turns it on when it is entered and back when it ends."""
@@ -146,9 +143,9 @@ class Presence:
         record = None
         try:
             with torch._C.DisableTorchFunction():
-                function = frame.f_locals["fn"]
-                name = str(getattr(function, "__name__", type(function).__name__))
-                record = self._mode.open_opaque(_api_of(name, compiled=True), frame.f_locals.get("args", ()))
+                if self._mode.records_calls:
+                    api = _api_of(frame.f_locals["fn"], compiled=True)
+                    record = self._mode.open_opaque(api, frame.f_locals.get("args", ()))
         finally:
             self._regions.open.append((id(frame), "left", record))
 
@@ -162,7 +159,9 @@ def _eval_frame() -> Any:
         return None
 
 
-def _api_of(name: str, compiled: bool) -> Api:
+def _api_of(region: Any, compiled: bool) -> Api:
+    region = getattr(region, "_orig_mod", region)
+    name = str(getattr(region, "__name__", type(region).__name__))
     if compiled:
         notices.warn_once(
             f"{name} is compiled (torch.compile): it runs as compiled and is recorded as one call; "
