@@ -1,0 +1,150 @@
+"""scope, list, data_mode, tensor_list and the other keys that say what is written, on a real model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from collecting import collecting
+from torch import nn
+
+from msprobe.pytorch import PrecisionDebugger
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return F.relu(self.second(F.gelu(self.first(x))))
+
+
+def selected(tmp_path, level="L1", task="statistics", **section):
+    model = Net()
+    torch.manual_seed(0)
+    with collecting(tmp_path, model, level=level, task=task, section=section) as dump:
+        model(torch.randn(2, 3)).sum().backward()
+    return dump
+
+
+def test_a_list_of_parts_of_names(tmp_path):
+    names = selected(tmp_path, list=["relu"]).names
+    assert names == ["Functional.relu.0.forward", "Functional.relu.0.backward"]
+
+
+def test_a_list_of_full_names_takes_exactly_these(tmp_path):
+    names = selected(tmp_path, list=["Functional.linear.1.forward", "Functional.gelu.0.backward"]).names
+    assert names == ["Functional.linear.1.forward", "Functional.gelu.0.backward"]
+
+
+def test_a_module_in_the_list_takes_what_runs_inside_at_mix(tmp_path):
+    dump = selected(tmp_path, level="mix", list=["Module.first.Linear.forward.0"])
+    assert dump.names == ["Functional.linear.0.forward", "Module.first.Linear.forward.0"]
+    dump = selected(tmp_path / "b", level="mix", list=["Module.second.Linear.backward.0"])
+    assert set(dump.names) == {"Functional.linear.1.backward", "Module.second.Linear.backward.0"}
+
+
+def test_a_scope_is_a_range_in_order_of_execution(tmp_path):
+    dump = selected(tmp_path, scope=["Functional.gelu.0.forward", "Functional.relu.0.backward"])
+    assert dump.names == [
+        "Functional.gelu.0.forward",
+        "Functional.linear.1.forward",
+        "Functional.relu.0.forward",
+        "Tensor.sum.0.forward",
+        "Tensor.sum.0.backward",
+        "Functional.relu.0.backward",
+    ]
+
+
+def test_a_scope_of_modules_at_mix(tmp_path):
+    scope = ["Module.first.Linear.forward.0", "Module.second.Linear.forward.0"]
+    dump = selected(tmp_path, level="mix", scope=scope)
+    assert dump.names == [
+        "Functional.linear.0.forward",
+        "Module.first.Linear.forward.0",
+        "Functional.gelu.0.forward",
+        "Functional.linear.1.forward",
+        "Module.second.Linear.forward.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "directions", "members"),
+    [
+        (["all"], {"forward", "backward"}, {"input_args", "input_kwargs", "output", "input"}),
+        (["forward"], {"forward"}, {"input_args", "input_kwargs", "output"}),
+        (["backward"], {"backward"}, {"input", "output"}),
+        (["input"], {"forward", "backward"}, {"input_args", "input_kwargs", "input"}),
+        (["forward", "output"], {"forward"}, {"output"}),
+        (["backward", "input"], {"backward"}, {"input"}),
+    ],
+)
+def test_data_mode_has_two_axes(tmp_path, mode, directions, members):
+    dump = selected(tmp_path, data_mode=mode)
+    assert {name.rpartition(".")[2] for name in dump.names} == directions
+    assert {member for record in dump.data.values() for member in record} == members
+
+
+def test_tensor_list_saves_these_only(tmp_path):
+    dump = selected(tmp_path, tensor_list=["relu"])
+    files = sorted(path.name for path in (dump.directory / "dump_tensor_data").iterdir())
+    assert files == [
+        "Functional.relu.0.backward.input.0.pt",
+        "Functional.relu.0.backward.output.0.pt",
+        "Functional.relu.0.forward.input.0.pt",
+        "Functional.relu.0.forward.output.0.pt",
+    ]
+    assert "Functional.linear.0.forward" in dump.names
+
+
+def test_a_filter_that_matched_nothing_is_told(tmp_path, told):
+    selected(tmp_path, list=["relu", "Functional.rleu.0.forward"])
+    PrecisionDebugger._current._lifecycle.close()
+    assert len(told("no call answered to 'Functional.rleu.0.forward'")) == 1
+
+
+def test_files_of_the_tensor_task_hold_the_values(tmp_path):
+    model, x = Net(), torch.randn(2, 3)
+    with collecting(tmp_path, model, level="mix", task="tensor") as dump:
+        out = model(x)
+        out.sum().backward()
+
+    def load(record):
+        return torch.load(dump.directory / "dump_tensor_data" / record["data_name"], weights_only=True)
+
+    assert torch.equal(load(dump["Module.first.Linear.forward.0"]["input_args"][0]), x)
+    assert torch.equal(load(dump["Module.first.Linear.forward.0"]["parameters"]["weight"]), model.first.weight)
+    assert torch.equal(load(dump["Module.first.Linear.parameters_grad"]["weight"][0]), model.first.weight.grad)
+    assert torch.equal(load(dump["Functional.relu.0.forward"]["output"][0]), out)
+    assert torch.equal(load(dump["Functional.linear.0.backward"]["output"][1]), model.first.weight.grad)
+    names = {path.name for path in (dump.directory / "dump_tensor_data").iterdir()}
+    assert "Module.first.Linear.forward.0.parameters.weight.pt" in names
+    assert "Module.first.Linear.parameters_grad.weight.pt" in names
+
+
+def test_structure_has_names_stacks_and_parents_and_no_data(tmp_path):
+    dump = selected(tmp_path, level="mix", task="structure")
+    assert all(not record for record in dump.data.values())
+    assert dump.construct["Functional.linear.0.forward"] == "Module.first.Linear.forward.0"
+    assert any("Functional.relu.0.forward" in names for names, _ in dump.stacks.values())
+
+
+def test_extra_info_false_writes_neither_stacks_nor_parents(tmp_path):
+    with collecting(tmp_path, Net(), level="mix", extra_info=False) as dump:
+        torch.relu(torch.ones(1))
+    assert dump.names == ["Torch.relu.0.forward"]
+    assert not (dump.directory / "stack.json").exists()
+    assert not (dump.directory / "construct.json").exists()
+
+
+def test_the_heads_of_the_files(tmp_path):
+    dump = selected(tmp_path, level="mix", task="tensor")
+    head = json.loads((dump.directory / "dump.json").read_text())
+    assert list(head) == ["task", "level", "framework", "dump_data_dir", "data"]
+    assert (head["task"], head["level"], head["framework"]) == ("tensor", "mix", "pytorch")
+    assert head["dump_data_dir"] == str(dump.directory / "dump_tensor_data")
+    run = json.loads((dump.directory / "run.json").read_text())
+    assert run["torch"] == torch.__version__
