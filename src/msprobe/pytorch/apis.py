@@ -211,6 +211,8 @@ class Apis(TorchFunctionMode):
         plain = self._plain_globals.get(key)
         if plain is None:
             plain = self._plain_globals[key] = dict(func.__globals__)
+            if plain.get("torch") is torch:  # torch.nn.init asks through torch.overrides
+                plain["torch"] = _PlainTorch()
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
                 if name in plain:
                     plain[name] = _never
@@ -259,6 +261,24 @@ def _with_torch_function(func: Any) -> Callable[..., Any]:
 
 def _never(*tensors: Any) -> bool:
     return False
+
+
+class _PlainOverrides:
+    """`torch.overrides`, in which nothing has a torch function."""
+
+    has_torch_function = has_torch_function_unary = has_torch_function_variadic = staticmethod(_never)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.overrides, name)
+
+
+class _PlainTorch:
+    """`torch` as the globals of a twin hold it."""
+
+    overrides = _PlainOverrides()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
 
 
 def _recomputed(gradients: Gradients) -> str:

@@ -230,11 +230,12 @@ class _Weakly:
 
 
 class _Ref:
-    __slots__ = ("tensor", "version")
+    __slots__ = ("dtype", "requires_grad", "shape", "tensor", "version")
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = ref(tensor)
         self.version = tensor._version
+        self.shape, self.dtype, self.requires_grad = tensor.shape, tensor.dtype, tensor.requires_grad
 
 
 def _weak(value: Any) -> Any:
@@ -246,11 +247,17 @@ def _weak(value: Any) -> Any:
 
 
 def _strong(value: Any) -> tuple[Any, bool]:
-    """The value, and whether every tensor of it is still what it was."""
+    """The value, and whether every tensor of it is still what it was: ones stand in for one that is gone.
+
+    Autograd keeps what a gradient depends on, or the output instead: mostly the ones do not matter.
+    """
     if isinstance(value, _Ref):
         tensor = value.tensor()
         whole = tensor is not None and tensor._version == value.version
-        return (tensor if whole else None), whole
+        if whole:
+            return tensor, True
+        ones = torch.ones(value.shape, dtype=value.dtype)
+        return ones.requires_grad_(value.requires_grad), False
     if type(value) in (list, tuple):
         members = [_strong(member) for member in value]
         return type(value)(member for member, _ in members), all(whole for _, whole in members)

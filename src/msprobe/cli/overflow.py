@@ -1,0 +1,143 @@
+"""`msprobe overflow`: the first producer of NaN or infinity in a dump, and that one call again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    from msprobe.tasks.analysis import Event, Found
+
+REPLAY = "replay"
+ROWS = 20
+HELP_EPILOG = """examples:
+  msprobe overflow ./dump_path                                  over all steps and ranks
+  msprobe overflow ./dump_path/step0 --json
+  msprobe overflow replay ./dump_path/step0/rank/Torch.exp.3.forward   that call again, from its tensors
+  msprobe overflow replay ./dump_path                           the first producer again
+exit code: 0 no overflow (replay: it did not happen again), 1 found, 2 not a dump or not replayable"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = HELP_EPILOG
+    parser.add_argument(
+        "what",
+        nargs="+",
+        metavar="DIR | replay RECORD",
+        help="a dump, a step or a rank directory; or a record to replay",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.dump.errors import DumpError
+
+    if len(args.what) == 2 and args.what[0] == REPLAY:
+        return _replay(Path(args.what[1]), args)
+    if len(args.what) != 1:
+        raise DumpError("give one dump directory, or `replay` and a record: msprobe overflow --help")
+    found = _analyse(Path(args.what[0]), args.framework)
+    if args.json:
+        print(json.dumps({"producer": _as_json(found.producer), "overflows": len(found.overflows)}))
+    else:
+        _print(args.what[0], found)
+    return 1 if found.overflows else 0
+
+
+def _analyse(path: Path, framework: Optional[str]) -> Found:
+    from msprobe.cli.framework import check_framework
+    from msprobe.dump.errors import DumpError
+    from msprobe.dump.reader import open_dump
+    from msprobe.tasks.analysis import analyse
+
+    dump = open_dump(path)
+    for rank in dump.ranks:
+        check_framework(framework, rank)
+    found = analyse(dump.ranks)
+    looked = any(rank.head.get("task") == "overflow_check" for rank in dump.ranks)
+    if not found.judged and not looked:
+        raise DumpError(
+            f"{path} holds no statistics, so nothing can be said of overflows: collect with summary_mode statistics or "
+            "md5, or with task overflow_check."
+        )
+    return found
+
+
+def _as_json(event: Optional[Event]) -> Optional[dict[str, Any]]:
+    if event is None:
+        return None
+    return {
+        "name": event.name,
+        "module": event.module,
+        "direction": event.direction,
+        "step": event.step,
+        "rank": event.rank,
+        "source": event.source,
+    }
+
+
+def _print(path: str, found: Found) -> None:
+    from msprobe.report.terminal import print_table, printable
+
+    for note in found.notes:
+        print(printable(note))
+    if not found.overflows:
+        print(f"{printable(path)}: no NaN or infinity that a call was not given.")
+        return
+    rows = [
+        [event.label, "producer" if event.producer else "propagator", event.name, _what(event), event.source or ""]
+        for event in found.overflows[:ROWS]
+    ]
+    print_table(["step/rank", "role", "record", "output", "source"], rows, f"{len(found.overflows)} overflows")
+    if len(found.overflows) > ROWS:
+        print(f"… and {len(found.overflows) - ROWS} more")
+    print()
+    event = found.producer
+    if event is None:
+        print(
+            "No call of this dump made it: what they received was not finite already (data, weights, a call outside)."
+        )
+        return
+    print(f"First producer: {printable(event.name)} at {printable(event.label)}")
+    if found.inside_collective:
+        print("  inside communication: what it received was finite on every rank that is here")
+    if event.module:
+        print(f"  module: {printable(event.module)}")
+    if event.source:
+        print(f"  source: {printable(event.source)}")
+
+
+def _what(event: Event) -> str:
+    word = {1: "infinity", 2: "NaN"}.get(event.found, "")
+    return f"{word} in {', '.join(event.slots[:3])}" if event.slots else word
+
+
+def _replay(path: Path, args: argparse.Namespace) -> int:
+    from msprobe.dump.errors import DumpError
+    from msprobe.dump.reader import open_dump
+
+    if path.exists():
+        event = _analyse(path, args.framework).producer
+        if event is None:
+            raise DumpError(f"{path} has no producer of an overflow to replay.")
+        rank = next(one for one in open_dump(path).ranks if one.label == event.label)
+        name = event.name
+    else:
+        dump = open_dump(path.parent)
+        rank, name = dump.ranks[0], path.name
+        if len(dump.ranks) > 1 or name not in rank.records:
+            raise DumpError(f"{path.parent} has no record {name!r}: give the rank directory and the name of a record.")
+    if rank.head.get("framework") != "pytorch":
+        raise DumpError("replay runs PyTorch calls only, in this version of msprobe.")
+    from msprobe.pytorch.overflow_replay import replay
+
+    result = replay(rank, name)
+    if args.json:
+        print(json.dumps({"name": name, "again": result.again, "outputs": result.lines}))
+    else:
+        print(f"{name}: " + ("it happens again" if result.again else "it did not happen again"))
+        for line in result.lines:
+            print(f"  {line}")
+    return 1 if result.again else 0
