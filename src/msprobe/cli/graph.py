@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from msprobe.cli import graph_dump
+
 if TYPE_CHECKING:
     from msprobe.graphdump import GraphDump, Operator
     from msprobe.graphdump.check import Checked
@@ -16,13 +18,16 @@ EPILOG = """examples:
   msprobe graph op ./dump Conv2D-op12             one operator: neighbours, statistics over iterations
   msprobe graph order ./dump                      what ran when, anomalies marked
   msprobe graph check ./dump                      overflow, extreme values, dead tensors
+  msprobe graph dump --config data_dump.json train.py   makes a dump: see `msprobe graph dump --help`
 exit code: 0 shown or nothing wrong, 1 anomalies found (check) or nothing matched (find, op), 2 not a dump"""
 LISTED = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    verbs = parser.add_subparsers(dest="graph_verb", required=True, metavar="find|op|order|check")
+    verbs = parser.add_subparsers(dest="graph_verb", required=True, metavar="dump|find|op|order|check")
+    dump = verbs.add_parser("dump", help="run a training script with the Graph-mode Dump, on every device")
+    graph_dump.add_arguments(dump)
     find = verbs.add_parser("find", help="the operators of a source line and their data")
     find.add_argument("dump", type=Path, metavar="DUMP")
     find.add_argument("line", metavar="LINE", help="file.py:175, or a piece of the line's text")
@@ -54,6 +59,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.graph_verb == "dump":
+        return graph_dump.run(args)
     from msprobe.graphdump import GraphDump
     from msprobe.report.terminal import printable
 

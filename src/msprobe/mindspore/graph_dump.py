@@ -11,7 +11,7 @@ from typing import Optional, Union
 
 from msprobe.collect import notices
 from msprobe.collect.lifecycle import UsageError
-from msprobe.graphdump.running import DISK_BUDGET, VARIABLE, Prepared, Running, prepared
+from msprobe.graphdump.running import DISK_BUDGET, LEAST_BUDGET, VARIABLE, Prepared, Running, prepared
 
 _running: Optional[Running] = None
 
@@ -27,8 +27,8 @@ def graph_dump(path: Union[str, os.PathLike[str]], disk_budget: int = DISK_BUDGE
         raise UsageError("graph_dump() was called before in this process; the framework reads its configuration once.")
     if graph_has_run():
         raise UsageError("graph_dump() is called too late: a graph was compiled already. Call it before the first one.")
-    if disk_budget < 1 << 20:
-        raise UsageError(f"disk_budget is {disk_budget} bytes; allowed: 1048576 or more.")
+    if disk_budget < LEAST_BUDGET:
+        raise UsageError(f"disk_budget is {disk_budget} bytes; allowed: {LEAST_BUDGET} or more.")
     found = prepared(path)
     if found is None:
         return
@@ -44,7 +44,8 @@ def graph_has_run() -> bool:
         from mindspore.graph import api
     except ImportError:  # before 2.9
         from mindspore.common import api
-    return bool(getattr(api, "ms_compile_cache", None))
+    cells = getattr(api, "cells_compile_cache", {})  # phases that each Cell was compiled for
+    return bool(getattr(api, "ms_compile_cache", None)) or any(cells.values())
 
 
 def _start(found: Prepared, disk_budget: int) -> Running:

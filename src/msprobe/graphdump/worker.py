@@ -1,0 +1,174 @@
+"""The process beside the training that makes the dump from the framework's tensor files, as they appear.
+
+It is a process of its own so that the training keeps its interpreter to itself, and so that a training that is
+killed still has its last files turned into rows: the end of the pipe on stdin is the end of the run, however
+it came. Files become 0400 when the framework has finished them; only such are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.graphdump.directory import GRAPHS, METADATA, ORDERS
+from msprobe.graphdump.dump_settings import DumpSettings
+from msprobe.graphdump.policies import policy_for
+from msprobe.graphdump.saving import make_directory
+from msprobe.graphdump.staged import Staged, Staging
+
+_PAUSE = 0.003
+_AT_LEAST_EVERY = 0.005
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the worker is told on its first line of input."""
+
+    settings: DumpSettings
+    written: str
+    staging: str
+    budget: int
+    pid: int
+    may_pause: bool
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Job:
+        values: dict[str, Any] = json.loads(text)
+        settings = values.pop("settings")
+        tuples: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in settings.items()}
+        return Job(DumpSettings(**tuples), **values)
+
+
+@dataclass
+class Told:
+    """What is said at the end."""
+
+    tensors: int = 0
+    rows: int = 0
+    kept: int = 0
+    paused: int = 0
+    peak: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+class Worker:
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.told = Told()
+        self._staging = Staging(Path(job.staging))
+        self._policy = policy_for(job.settings, self._staging, self.told)
+        self._paused = False
+        self._looked = 0.0
+        self._cost = 0.0
+
+    def run(self, ended: threading.Event) -> None:
+        """Until the run has ended and nothing is left to do."""
+        while True:
+            last = ended.is_set()
+            found = self._look()
+            for one in found:
+                self._policy.take(one)
+                if time.monotonic() - self._looked > _AT_LEAST_EVERY:
+                    self._staging.look()
+                    self._weigh()
+            self._policy.settle(last)
+            self._weigh()
+            if last and not found:
+                break
+            if not found:
+                self._let_run()
+                ended.wait(max(_PAUSE, 2 * self._cost))
+        self._let_run()
+
+    def _look(self) -> list[Staged]:
+        before = time.monotonic()
+        found = self._staging.new_files()
+        self._cost = time.monotonic() - before
+        self._weigh()
+        return found
+
+    def _weigh(self) -> None:
+        """Hold the training when half of the budget lies on the disk, let it go on when a quarter does."""
+        self._looked = time.monotonic()
+        used = self._staging.bytes_used()
+        self.told.peak = max(self.told.peak, used)
+        if used > self._job.budget // 2 and not self._paused and self._policy.frees_disk:
+            if self._job.may_pause and self._signal(signal.SIGSTOP):
+                self._paused = True
+                self.told.paused += 1
+        elif self._paused and used <= self._job.budget // 4:
+            self._let_run()
+
+    def _let_run(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> bool:
+        try:
+            os.kill(self._job.pid, number)
+        except OSError:
+            return False
+        return True
+
+    def finish(self, failure: Optional[str]) -> None:
+        """What the framework wrote beside tensors goes to the dump; what is left of the staging directory goes."""
+        self._policy.finish(failure)
+        self._staging.look()
+        for path in self._staging.unfinished():
+            self.told.note(f"{Path(path).name} was not finished by the framework and is left out")
+        for rank, top in self._staging.ranks():
+            target = Path(self._job.settings.path, f"rank_{rank}")
+            make_directory(target)
+            for folder in (GRAPHS, ORDERS, METADATA):
+                if (top / folder).is_dir() and not (target / folder).exists():
+                    (top / folder).rename(target / folder)
+            noted = target / METADATA / "data_dump.json"
+            if noted.is_file():
+                noted.unlink()
+                noted.write_text(self._job.written, encoding="utf-8")
+                noted.chmod(0o400)
+        shutil.rmtree(self._job.staging, ignore_errors=True)
+        try:
+            Path(self._job.staging).parent.rmdir()
+        except OSError:
+            pass  # another rank's files are still there
+
+
+def _listen(ended: threading.Event, failures: list[str]) -> None:
+    for line in sys.stdin:
+        failures.append(json.loads(line)["failed"])
+    ended.set()
+
+
+def main() -> int:
+    """Reads the job and the end from stdin, writes one line of JSON (Told) to stdout."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the terminal sends them to everyone; our end is the pipe's
+    worker = Worker(Job.from_json(sys.stdin.readline()))
+    ended = threading.Event()
+    failures: list[str] = []
+    threading.Thread(target=_listen, args=(ended, failures), daemon=True).start()
+    worker.run(ended)
+    worker.finish(failures[-1] if failures else None)
+    print(json.dumps(asdict(worker.told)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

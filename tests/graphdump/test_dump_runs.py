@@ -1,0 +1,262 @@
+"""`msprobe graph dump` and `graph_dump()` on a network that trains three steps in graph mode on CPU.
+
+One test a row of the feature table in docs/graph_dump.md; every run must leave the losses as they are without.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import real_dumps
+
+from msprobe.graphdump import GraphDump
+from msprobe.graphdump.check import Limits, check
+from msprobe.graphdump.dump_settings import CATEGORIES
+
+SCRIPT = real_dumps.NETS / "trained.py"
+E2E = ("enable", "trans_flag", "stat_calc_mode", "sample_mode", "sample_num", "save_kernel_args")
+_kept = tempfile.TemporaryDirectory(prefix="msprobe-graph-")
+
+
+class Run:
+    """One run of the script: its dump and what it said."""
+
+    def __init__(self, words: tuple[str, ...], keys: dict[str, object], options: tuple[str, ...] = ()) -> None:
+        self.top = Path(tempfile.mkdtemp(dir=_kept.name, prefix="d"))
+        self.out = self.top / "out"
+        e2e = {"enable": True, **{key: value for key, value in keys.items() if key in E2E}}
+        common = {key: value for key, value in keys.items() if key not in E2E}
+        self.config = self.top / "data_dump.json"
+        value = {"common_dump_settings": {"path": str(self.out), "net_name": "N", **common}, "e2e_dump_settings": e2e}
+        self.config.write_text(json.dumps(value))
+        words = tuple(word.replace("CONFIG", str(self.config)) for word in words)
+        command = [sys.executable, str(SCRIPT), *words]
+        if not any(word.startswith("script:") for word in words):
+            command[1:1] = ["-m", "msprobe", "graph", "dump", "--config", str(self.config), *options]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=self.top)
+        self.code, self.losses, self.errors = ended.returncode, ended.stdout.splitlines(), ended.stderr
+
+    @functools.cached_property
+    def dump(self) -> GraphDump:
+        assert self.code == 0, self.errors
+        assert not (self.out / "msprobe_staging").exists()
+        return GraphDump(self.out)
+
+    @property
+    def files(self) -> list[str]:
+        return [tensor.file for tensor in self.dump.tensors if tensor.file]
+
+
+@functools.cache
+def bare() -> list[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
+    command = [sys.executable, str(SCRIPT)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@functools.cache
+def full() -> Run:
+    categories = list(CATEGORIES)
+    return Run(
+        (), {"saved_data": "full", "statistic_category": categories, "save_kernel_args": True, "iteration": "0 | 2"}
+    )
+
+
+def rows(run: Run, iteration: int) -> list[dict[str, str]]:
+    with (run.out / f"rank_0/N/0/{iteration}/statistic.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_whole_network_is_dumped_and_the_losses_stay():
+    run = full()
+    assert run.losses == bare()
+    assert run.dump.iterations == (0, 2)
+    assert {"MatMul", "LayerNorm", "LayerNormGrad", "ApplyMomentum", "Parameter"} <= {t.type for t in run.dump.tensors}
+    assert run.dump.notes == ()
+
+
+def test_every_statistic_is_numpys_on_the_tensor_of_the_same_run():
+    run = full()
+    seen = 0
+    for tensor in run.dump.tensors:
+        if tensor.iteration is None or tensor.row is None:
+            continue
+        array = np.load(tensor.path)  # numpy itself reads every file, bfloat16 as float32
+        wide = array.astype(np.float64)
+        row = tensor.row
+        raw = array.astype(ml_dtypes.bfloat16) if tensor.dtype == "BFloat16" else array
+        assert row["MD5"] == hashlib.md5(raw.tobytes()).hexdigest()
+        assert row["Data Size"] == str(raw.nbytes)
+        assert row["Shape"] == "(" + ",".join(map(str, array.shape)) + ")"
+        as_number = {"True": 1.0, "False": 0.0}
+        for column, value in (("Max Value", wide.max()), ("Min Value", wide.min())):
+            assert as_number.get(row[column]) == value or float(row[column]) == value
+        assert float(row["Avg Value"]) == pytest.approx(wide.mean(), rel=1e-12, abs=1e-12)
+        assert float(row["L2Norm Value"]) == pytest.approx(np.linalg.norm(wide.reshape(-1)), rel=1e-12)
+        counts = {
+            "Count": wide.size,
+            "Negative Zero Count": (wide < 0).sum(),
+            "Positive Zero Count": (wide > 0).sum(),
+            "NaN Count": np.isnan(wide).sum(),
+            "Negative Inf Count": np.isneginf(wide).sum(),
+            "Positive Inf Count": np.isposinf(wide).sum(),
+            "Zero Count": (wide == 0).sum(),
+        }
+        assert {column: int(row[column]) for column in counts} == counts
+        seen += 1
+    assert seen == len(rows(run, 0)) + len(rows(run, 2)) > 300
+
+
+def test_constants_and_operator_arguments_are_there_once():
+    run = full()
+    constants = [t for t in run.dump.tensors if t.iteration is None]
+    assert {t.operator for t in constants} >= {"data-0", "data-1"}
+    values = [np.load(t.path) for t in constants]
+    assert any(np.array_equal(value, np.arange(16, dtype=np.float32).reshape(4, 4)) for value in values)
+    assert any(np.array_equal(value, np.eye(3, dtype=np.float32)) for value in values)
+    (first,) = (op for op in run.dump.select_nodes(type="MatMul") if op.name.endswith("first-Dense/MatMul-op0"))
+    assert run.dump.arguments(first)["input.3"] == "True"  # transpose_b
+
+
+def test_graphs_orders_and_the_users_file_are_there_and_nobody_else_may_read_them():
+    run = full()
+    rank = run.out / "rank_0"
+    assert json.loads((rank / ".dump_metadata/data_dump.json").read_text()) == json.loads(run.config.read_text())
+    assert run.dump.order(0, 0) is not None
+    assert run.dump.history(0, 0) == (0, 1, 2) or run.dump.history(0, 0) == (0, 2)
+    assert (rank / "graphs/ms_output_trace_code_graph_0.ir").is_file()
+    for path in (rank, *rank.rglob("*")):
+        assert path.stat().st_mode & 0o027 == 0, path
+
+
+def test_statistics_alone_leave_no_tensor_and_keep_the_disk_budget():
+    run = Run(("wide",), {"saved_data": "statistic", "enable": False}, ("--disk-budget", "64MB"))
+    assert run.files == []
+    assert all(tensor.row is not None for tensor in run.dump.tensors)
+    assert "enable is not true" in run.errors
+    held = re.search(r"held (\d+) times; files in passing took up to (\d+) bytes", run.errors)
+    assert held is not None, run.errors
+    assert int(held[1]) > 0  # a step writes several times the budget
+    assert int(held[2]) <= 64 << 20 < sum(int(row["Data Size"]) for row in rows(run, 0))
+
+
+def test_overflow_saves_the_operators_that_overflow_and_stops_at_the_number():
+    run = Run(("burst",), {"op_debug_mode": 3, "overflow_number": 2})
+    operators = {tensor.operator for tensor in run.dump.tensors if tensor.iteration is not None}
+    assert len(operators) == 2
+    assert {tensor.iteration for tensor in run.dump.tensors} <= {1, None}
+    found = check(run.dump, Limits(), ["overflow"], run.dump.tensors)
+    assert {finding.operator.in_files for finding in found.findings} == operators
+    assert {t.io for t in run.dump.tensors if t.operator in operators} == {"input", "output"}
+
+
+def test_the_operator_that_raises_has_its_inputs_saved():
+    run = Run(("raise",), {"op_debug_mode": 4})
+    assert run.code == 1
+    assert "Cholesky expects symmetric positive definite" in run.errors
+    assert "Cholesky.Default_network-Trained_Cholesky-op0 raised." in run.errors
+    (tensor,) = GraphDump(run.out).tensors
+    assert (tensor.type, tensor.label, tensor.iteration) == ("Cholesky", "input.0", 2)
+    assert np.array_equal(np.load(tensor.path), -np.eye(3, dtype=np.float32))
+
+
+def test_set_dump_chooses():
+    run = Run(("mark",), {"dump_mode": 2, "iteration": "1"})
+    assert run.losses == bare()
+    assert all("second-Dense" in tensor.operator for tensor in run.dump.tensors if tensor.iteration is not None)
+    assert {"MatMul", "BiasAdd"} <= {tensor.type for tensor in run.dump.tensors}
+
+
+def test_kernels_are_names_of_the_graph_types_and_expressions():
+    """The framework runs the graph's Cast-op3 and others under different numbers; the graph's are meant."""
+    names = [name for name in full().dump.order(0, 0) or () if "norm-LayerNorm/Cast-op" in name]
+    wanted = [names[0], "biasadd", "name-regex(.*/optimizer-Momentum/AssignAdd.*)"]
+    keys = {"dump_mode": 1, "kernels": wanted, "iteration": "10", "initial_iteration": 10, "input_output": 2}
+    run = Run((), keys)
+    assert run.dump.iterations == (10,)
+    assert {tensor.io for tensor in run.dump.tensors} == {"output"}
+    chosen = {op.name for op in run.dump.operators if op.in_files and op.type != "Parameter"}
+    assert {name for name in chosen if "/Cast-op" in name} == {names[0]}
+    kinds = {tensor.type for tensor in run.dump.tensors}
+    assert kinds == {"Cast", "BiasAdd", "BiasAddGrad", "AssignAdd"}
+
+
+def test_samples_are_evenly_spaced_and_statistics_are_of_the_whole():
+    run = Run((), {"saved_data": "full", "sample_mode": 1, "sample_num": 3, "iteration": "0"})
+    whole = {(t.operator, t.label): np.load(t.path) for t in full().dump.tensors if t.iteration == 0}
+    seen = 0
+    for tensor in run.dump.tensors:
+        if tensor.iteration is None:
+            continue
+        array = np.load(tensor.path)
+        original = whole[tensor.operator, tensor.label].reshape(-1)
+        assert array.size == min(3, original.size)
+        assert array[0] == original[0]
+        assert tensor.row is not None
+        assert float(tensor.row["Max Value"].replace("True", "1").replace("False", "0")) == original.max()
+        seen += array.size == 3
+    assert seen > 50
+
+
+def test_a_device_that_is_not_listed_runs_without_a_dump(tmp_path: Path):
+    config, script, out = tmp_path / "c.json", tmp_path / "train.py", tmp_path / "out"
+    config.write_text(json.dumps({"common_dump_settings": {"path": str(out), "support_device": [1, 2]}}))
+    script.write_text("import os, sys\nprint(os.environ.get('MINDSPORE_DUMP_CONFIG'), sys.argv[1:])\nsys.exit(7)\n")
+    command = [sys.executable, "-m", "msprobe", "graph", "dump", "--config", str(config), str(script), "--epochs", "1"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (7, "None ['--epochs', '1']\n")
+    assert "rank 0 is not in support_device (1, 2): nothing is dumped here." in ended.stderr
+    assert not out.exists()
+    config.write_text(json.dumps({"common_dump_settings": {"path": str(out), "support_device": [1]}}))
+    environment = {**os.environ, "RANK_ID": "1"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ended.returncode == 7
+    assert "msprobe_staging" in ended.stdout
+    assert "nothing was dumped" in ended.stderr
+
+
+def test_a_script_may_ask_for_it_itself_and_hears_when_it_is_too_late():
+    run = Run(("script:CONFIG",), {"saved_data": "statistic", "iteration": "1"})
+    assert run.losses == bare()
+    assert run.dump.iterations == (1,)
+    assert run.files == []
+    late = Run(("script:CONFIG", "late"), {"saved_data": "statistic"})
+    assert late.code == 1
+    assert "graph_dump() is called too late: a graph was compiled already." in late.errors
+    assert not late.out.exists()
+
+
+def test_a_killed_run_leaves_whole_rows_of_all_that_ran():
+    run = Run(("script:CONFIG", "kill"), {"saved_data": "statistic"})
+    assert run.code == -9
+    deadline = time.monotonic() + 30
+    while (run.out / "msprobe_staging").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not (run.out / "msprobe_staging").exists()
+    whole = {(row["Op Name"], row["IO"], row["Slot"]) for row in rows(full(), 0)}
+    for iteration in (0, 1):
+        found = rows(run, iteration)
+        assert all(None not in row.values() and None not in row for row in found)
+        assert {(row["Op Name"], row["IO"], row["Slot"]) for row in found} == whole
+
+
+def test_a_dump_that_is_there_already_is_not_mixed_with_another():
+    run = full()
+    command = [sys.executable, "-m", "msprobe", "graph", "dump", "--config", str(run.config), str(SCRIPT)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "rank_0/N is there already; remove it or choose another path" in ended.stderr

@@ -1,0 +1,170 @@
+"""data_dump.json: both generations are read; thirty-odd bad files, each with its message; nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from msprobe.config.errors import ConfigError
+from msprobe.graphdump.dump_settings import CATEGORIES, load_settings, parse_settings
+
+COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
+CURRENT = {
+    COMMON: {
+        "op_debug_mode": 0,
+        "dump_mode": 0,
+        "path": "/absolute_path",
+        "net_name": "ResNet50",
+        "iteration": "0|5-8|100-120",
+        "saved_data": "tensor",
+        "input_output": 0,
+        "kernels": ["Default/Conv-op12"],
+        "support_device": [0, 1, 2, 3, 4, 5, 6, 7],
+        "statistic_category": ["max", "min", "l2norm"],
+    },
+    E2E: {"enable": True, "trans_flag": True, "stat_calc_mode": "host"},
+}
+OLD = {
+    COMMON: {
+        "dump_mode": 0,
+        "path": "/absolute_path",
+        "net_name": "ResNet50",
+        "iteration": "0|5-8|100-120",
+        "input_output": 0,
+        "kernels": ["Default/Conv-op12"],
+        "support_device": [0, 1, 2, 3, 4, 5, 6, 7],
+        "op_debug_mode": 2,
+    }
+}
+
+
+def test_the_examples_of_both_generations_are_read():
+    now = parse_settings(CURRENT, "now", {})
+    assert (now.iteration, now.saved_data, now.enable, now.statistics) == ("0|5-8|100-120", "tensor", True, ())
+    old = parse_settings(OLD, "old", {})
+    assert (old.op_debug_mode, old.enable, old.statistic_category) == (2, False, ("max", "min", "l2norm"))
+
+
+def test_blanks_in_iteration_and_an_empty_path_are_understood():
+    value = {COMMON: {"path": "", "iteration": " 0 | 5-8 |100 - 120"}}
+    settings = parse_settings(value, "x", {"MS_DIAGNOSTIC_DATA_PATH": "/data"})
+    assert (settings.path, settings.iteration) == ("/data/debug_dump", "0|5-8|100-120")
+
+
+def test_every_statistic_goes_with_every_other():
+    value = {COMMON: {"path": "/d", "saved_data": "full", "statistic_category": list(CATEGORIES)}}
+    assert parse_settings(value, "x", {}).statistics == tuple(CATEGORIES)
+
+
+def bad(section: str = COMMON, **keys: object) -> object:
+    value: dict[str, dict[str, object]] = {COMMON: {"path": "/dump", "net_name": "N"}, E2E: {"enable": True}}
+    value[section].update(keys)
+    return value
+
+
+BAD = [
+    ([], "file: found []; allowed: an object with common_dump_settings"),
+    ({}, "common_dump_settings: it is missing; write it, at least with net_name and path"),
+    ({COMMON: 3}, "common_dump_settings: found 3; allowed: an object"),
+    ({COMMON: {"path": "/d"}, "e2e_dump_setting": {}}, 'did you mean "e2e_dump_settings"?'),
+    (bad(op_debug_mod=0), 'common_dump_settings.op_debug_mod: there is no such key; allowed: "op_debug_mode"'),
+    (bad(E2E, enabled=True), 'e2e_dump_settings.enabled: there is no such key; allowed: "enable"'),
+    (bad(op_debug_mode=5), "op_debug_mode: found 5; allowed: a whole number from 0 to 4"),
+    (bad(op_debug_mode="3"), 'op_debug_mode: found "3"; allowed: a whole number'),
+    (bad(dump_mode=3), "dump_mode: found 3; allowed: a whole number from 0 to 2"),
+    (bad(dump_mode=True), "dump_mode: found true; allowed: a whole number"),
+    (bad(path="./x"), 'path: found "./x"; allowed: an absolute path'),
+    (bad(path=""), "path: it is empty, and MS_DIAGNOSTIC_DATA_PATH is not set"),
+    (bad(path="/a b"), 'path: found "/a b"; the framework takes only letters, digits, -, _ and / in it'),
+    (bad(path=7), "path: found 7; allowed: an absolute path"),
+    (bad(net_name="../up"), 'net_name: found "../up"; allowed: letters, digits, _ and -'),
+    (bad(net_name=""), 'net_name: found ""; allowed: letters'),
+    (
+        bad(iteration=3),
+        'iteration: found 3; allowed: "all", or numbers and ranges such as "0 | 5-8 | 100-120"; did you',
+    ),
+    (bad(iteration="8-5"), 'iteration: found "8-5"; allowed: "all"'),
+    (bad(iteration="0,1"), 'iteration: found "0,1"; allowed: "all"'),
+    (bad(iteration="0||1"), 'iteration: found "0||1"; allowed: "all"'),
+    (bad(saved_data="statistics"), 'saved_data: found "statistics"; allowed: "tensor", "statistic", "full"; did you'),
+    (bad(input_output=3), "input_output: found 3; allowed: a whole number from 0 to 2"),
+    (bad(kernels="Conv"), 'kernels: found "Conv"; allowed: a list of names'),
+    (bad(kernels=["name-regex(()"], dump_mode=1), 'kernels: found "name-regex(()"; not a regular expression'),
+    (bad(dump_mode=1), "kernels with dump_mode: kernels is () and dump_mode is 1; dump_mode 1 saves the operators of"),
+    (bad(support_device=[]), "support_device: found []; allowed: a list of device numbers"),
+    (bad(support_device=["0"]), 'support_device: found ["0"]; allowed: a list of device numbers'),
+    (bad(statistic_category=["norm"]), 'statistic_category[0]: found "norm"; allowed: "max", "min"'),
+    (bad(statistic_category=[]), "statistic_category: found []; allowed: a list of some of"),
+    (bad(overflow_number=-1, op_debug_mode=3), "overflow_number: found -1; allowed: a whole number from 0"),
+    (bad(overflow_number=2), "overflow_number with op_debug_mode: overflow_number is 2 and op_debug_mode is 0"),
+    (bad(initial_iteration=-3), "initial_iteration: found -3; allowed: a whole number from 0"),
+    (bad(op_debug_mode=4, iteration="0"), "iteration with op_debug_mode: iteration is '0' and op_debug_mode is 4"),
+    (bad(op_debug_mode=3, saved_data="full"), "saved_data with op_debug_mode: saved_data is 'full' and op_debug_mode"),
+    (bad(op_debug_mode=3, input_output=1), "input_output with op_debug_mode: input_output is 1 and op_debug_mode is 3"),
+    (bad(op_debug_mode=4, input_output=0), "input_output with op_debug_mode: input_output is 0 and op_debug_mode is 4"),
+    (bad(E2E, enable="true"), 'enable: found "true"; allowed: true, false; did you mean true?'),
+    (bad(E2E, stat_calc_mode="gpu"), 'stat_calc_mode: found "gpu"; allowed: "host", "device"'),
+    (bad(E2E, device_stat_precision_mode="mid"), 'device_stat_precision_mode: found "mid"; allowed: "high", "low"'),
+    (bad(E2E, sample_mode=2), "sample_mode: found 2; allowed: a whole number from 0 to 1"),
+    (bad(E2E, sample_num=0), "sample_num: found 0; allowed: a whole number from 1"),
+    (
+        bad(E2E, save_kernel_args=True, enable=False),
+        "save_kernel_args with enable: save_kernel_args is True and enable",
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), BAD, ids=[message[:40] for _, message in BAD])
+def test_a_bad_file_is_told_with_its_message(value: object, message: str):
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(value, "data_dump.json", {})
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("data_dump.json: 1 problem\n")
+
+
+def test_statistics_of_the_device_are_four_only():
+    value = {
+        COMMON: {"path": "/d", "saved_data": "full", "statistic_category": ["max", "md5"]},
+        E2E: {"stat_calc_mode": "device"},
+    }
+    with pytest.raises(ConfigError, match=r"statistic_category with stat_calc_mode: .*only max, min, avg, l2norm"):
+        parse_settings(value, "x", {})
+
+
+def test_sampling_goes_with_mode_0_only_and_all_problems_are_told_at_once():
+    value = {COMMON: {"path": "/d", "op_debug_mode": 3, "dump_mode": 9}, E2E: {"sample_mode": 1}}
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(value, "x", {})
+    assert [problem.path for problem in caught.value.problems] == [
+        "common_dump_settings.dump_mode",
+        "sample_mode with op_debug_mode",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "the file ends too early"), ('{"a": 1,}', "a comma after the last")]
+)
+def test_a_file_that_is_no_json_is_told_with_its_place(tmp_path: Path, text: str, message: str):
+    path = tmp_path / "data_dump.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_settings(path)
+    with pytest.raises(ConfigError, match="there is no such file"):
+        load_settings(tmp_path / "none.json")
+
+
+def test_the_script_is_not_started_and_nothing_is_left_behind(tmp_path: Path):
+    out = tmp_path / "out"
+    config = tmp_path / "data_dump.json"
+    config.write_text(json.dumps({COMMON: {"path": str(out), "iteration": 3}}))
+    script = tmp_path / "train.py"
+    script.write_text("print('started')\n")
+    command = [sys.executable, "-m", "msprobe", "graph", "dump", "--config", str(config), str(script)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "common_dump_settings.iteration: found 3" in ended.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data_dump.json", "train.py"]
