@@ -12,7 +12,6 @@ from msprobe.config import Settings, load
 from . import notices
 from .lifecycle import Frontend, Lifecycle, UsageError
 
-
 _D = TypeVar("_D", bound="Debugger")
 
 
@@ -63,11 +62,17 @@ class Debugger:
                 return current
             current._lifecycle.close()
         cls._refuse(settings)
+        debugger = cls._of(settings)
+        debugger._made(settings)
+        return debugger
+
+    @classmethod
+    def _of(cls: type[_D], settings: Settings) -> _D:
+        """The one debugger of this process from now on; seeding and driving it is the caller's."""
         debugger = super().__new__(cls)
         frontend, debugger._custom = cls._frontend()
         debugger._lifecycle = Lifecycle(settings, frontend)
         cls._current = debugger
-        debugger._made(settings)
         return debugger
 
     # What a framework says.

@@ -1,20 +1,17 @@
-"""`PrecisionDebugger` for PyTorch: the interface of the seeds over the common lifecycle.
-
-One debugger a process. Its methods work on the instance and, as older scripts use them, on the class.
-"""
+"""`PrecisionDebugger` for PyTorch: what the framework brings to the common lifecycle."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import torch
 
-from msprobe.collect import notices
-from msprobe.collect.lifecycle import Lifecycle, UsageError
+from msprobe.collect.debugger import Custom, Debugger
+from msprobe.collect.lifecycle import Frontend, UsageError
 from msprobe.collect.selection import Selection
-from msprobe.config import Settings, load
+from msprobe.config import Settings
 from msprobe.config.settings import OverflowSettings
 from msprobe.dump.writer import RankWriter
 from msprobe.tasks.overflow import OverflowRun
@@ -77,102 +74,23 @@ class TorchFrontend:
         return self._overflows.summary() if self._overflows is not None else []
 
 
-class _OnClassOrInstance:
-    """A method that, called on the class, acts on the one debugger of the process."""
+class PrecisionDebugger(Debugger):
+    framework = "pytorch"
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, instance: Any, owner: type[PrecisionDebugger]) -> Callable[..., Any]:
-        target = instance if instance is not None else owner._current
-        if target is None:
-            raise UsageError("There is no debugger yet: call PrecisionDebugger(config_path=…) first.")
-        return self._method.__get__(target, owner)
-
-
-class PrecisionDebugger:
-    """Collects what modules and APIs receive and return. Arguments win over the configuration file."""
-
-    _current: Optional[PrecisionDebugger] = None
-    _lifecycle: Lifecycle
-    _frontend: TorchFrontend
-
-    def __new__(
-        cls,
-        config_path: Optional[str] = None,
-        task: Optional[str] = None,
-        dump_path: Optional[str] = None,
-        level: Optional[str] = None,
-        step: Any = None,
-    ) -> PrecisionDebugger:
-        settings = load("pytorch", config_path, task=task, dump_path=dump_path, level=level, step=step)
-        current = cls._current
-        if current is not None:
-            if current._lifecycle.settings == settings and not current._lifecycle.closed:
-                notices.warn_once("PrecisionDebugger was made again with the same settings: the first one goes on.")
-                return current
-            current._lifecycle.close()
+    @classmethod
+    def _refuse(cls, settings: Settings) -> None:
         refuse_what_is_not_here(settings)
-        debugger = cls._of(settings)
+
+    @classmethod
+    def _frontend(cls) -> tuple[Frontend, Custom]:
+        frontend = TorchFrontend()
+        return frontend, frontend.custom
+
+    def _made(self, settings: Settings) -> None:
         if settings.seed is not None or settings.is_deterministic is not None:
             seed_all(1234 if settings.seed is None else settings.seed, bool(settings.is_deterministic))
         if settings.enable_dataloader:
-            DataLoaderDriver(debugger._lifecycle).install()
-        return debugger
-
-    @classmethod
-    def _of(cls, settings: Settings) -> PrecisionDebugger:
-        """The one debugger of this process from now on; seeding and driving it is the caller's."""
-        debugger = super().__new__(cls)
-        debugger._frontend = TorchFrontend()
-        debugger._lifecycle = Lifecycle(settings, debugger._frontend)
-        cls._current = debugger
-        return debugger
-
-    @_OnClassOrInstance
-    def start(self, model: Any = None, token_range: Any = None) -> None:
-        """Collect from here on. L0 and mix need `model`: a Module, or a list of them; it is remembered.
-
-        token_range [first, last], both included, collects only these forwards of the model, counted from 0 in a step.
-        """
-        self._lifecycle.start(model, token_range)
-
-    @_OnClassOrInstance
-    def stop(self) -> None:
-        """Stop collecting. Gradients of what ran since start() are still recorded, until step()."""
-        self._lifecycle.stop()
-
-    @_OnClassOrInstance
-    def step(self) -> None:
-        """The step is over: its files are completed and the next one counts."""
-        self._lifecycle.step()
-
-    @_OnClassOrInstance
-    def forward_backward_dump_end(self) -> None:
-        """Deprecated: the same as stop()."""
-        notices.warn_once("forward_backward_dump_end() is deprecated: use stop().")
-        self._lifecycle.stop()
-
-    @_OnClassOrInstance
-    def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
-        """At level debug: keep this value, and the gradients of its tensors when they come."""
-        self._lifecycle.save(variable, name, save_backward)
-
-    @_OnClassOrInstance
-    def set_init_step(self, step: int) -> None:
-        """Count steps from here instead of 0; before the training loop."""
-        self._lifecycle.set_init_step(step)
-
-    @_OnClassOrInstance
-    def register_custom_api(self, module: Any, api_name: str, api_prefix: Optional[str] = None) -> None:
-        """Collect `module.api_name` as an API, called `{api_prefix or the module's name}.{api_name}`."""
-        self._frontend.custom.register(module, api_name, api_prefix)
-
-    @_OnClassOrInstance
-    def restore_custom_api(self, module: Any, api_name: str) -> None:
-        """Undo register_custom_api."""
-        self._frontend.custom.restore(module, api_name)
+            DataLoaderDriver(self._lifecycle).install()
 
 
 def refuse_what_is_not_here(settings: Settings) -> None:
