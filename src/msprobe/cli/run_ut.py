@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], metavar="MODULE", help="registers custom operators"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the results as a page")
 
 
 def run(args: argparse.Namespace) -> int:
