@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-from msprobe.compare.calls import BACKWARD, Call, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, Call, Match
 from msprobe.compare.distance import ValueKey, value_key
-from msprobe.compare.rows import PASS, Row, is_tensor
+from msprobe.compare.rows import NOT_COMPARED, PASS, Row, is_tensor
 from msprobe.compare.trace import Group, forward_name
 
 
@@ -33,12 +33,21 @@ def cover(groups: Sequence[Group]) -> None:
 
 
 def _cover_items(match: Match, rows: Sequence[Row]) -> None:
-    """Arguments that only one side gives, and extra outputs of another API, where the results agree."""
-    if all(not row.absent for row in rows) or not _results_agree([row for row in rows if not row.absent]):
+    """Arguments that only one side gives, and extra outputs of another API, where the other results agree.
+
+    A null against a value counts as such in a forward only: in a backward it is a gradient that was lost."""
+    null = [row for row in rows if not row.absent and (row.target is None or row.golden is None)]
+    if not null and all(not row.absent for row in rows):
         return
+    if not _results_agree([row for row in rows if not row.absent and row not in null]):
+        return
+    if match.call.direction == FORWARD:
+        for row in null:
+            row.verdict, row.distance = NOT_COMPARED, None
+            row.reason = f"covered: {row.reason}, but the results of {match.call.name} agree"
     other_api = match.target is not None and match.golden is not None and match.target.key != match.golden.key
     for row in rows:
-        if row.absent and (other_api or not is_tensor(row.target or row.golden)):
+        if row.absent and (other_api or row.is_input or not is_tensor(row.target or row.golden)):
             row.reason = f"covered: the results of {match.call.name} agree"
 
 

@@ -9,6 +9,7 @@ run against itself (`--noise`) replaces guesses by measurement.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
@@ -66,7 +67,9 @@ class Judge:
         self._at_start = 0.0
         self._forward_level = 0.0
         self._kinks = 0.0
+        self._coarsest = 0.0
         self._recomputed = False
+        self._expected: set[tuple[str, ...]] = set()
         self._noise_gradients: set[str] = set()
         self._exempt: set[distance.ValueKey] = set()
         self._weights: set[distance.ValueKey] = set()
@@ -77,6 +80,7 @@ class Judge:
         self._at_start = self.level
         # A run that recomputes forwards may run them without gradients the first time.
         self._recomputed = any(match.how == "unmatched" and match.call.recompute for match, _ in groups)
+        self._expected = _expected_dtypes(groups)
         self._exempt.clear()
         self._weights.clear()
         if self._at_start:
@@ -123,7 +127,7 @@ class Judge:
                 _not_compared(row, "rounding: its gradient was nothing else, and the optimizer may have scaled it up")
             elif row.verdict != NOT_COMPARED:
                 continue
-            elif row.distance == 0.0:
+            elif row.distance == 0.0 or (self._expected and self._is_expected(row)):
                 row.verdict = PASS
                 self._requires_grad(row)
             elif self.preset is not None:
@@ -154,6 +158,7 @@ class Judge:
 
     def _learn(self, row: Row, away: float, context: Context) -> None:
         self.level = max(self.level, away)
+        self._coarsest = max(self._coarsest, epsilon_of(row))
         if context.direction == FORWARD:
             self._forward_level = max(self._forward_level, away)
         elif context.has_kink:
@@ -168,7 +173,7 @@ class Judge:
             is_float = row.golden is not None and isinstance(row.golden.get("value"), float)
             return min(AMPLIFICATION * level, COMPUTED_ARGUMENT) if is_float else 0.0
         own = context.rounding(row, eps)
-        cap = max(4.0 * math.sqrt(eps), own, 4.0 * self._kinks)
+        cap = max(4.0 * math.sqrt(max(eps, self._coarsest)), own, 4.0 * self._kinks)
         if self.noise is not None:
             return min(max(own, NOISE_MARGIN * self.noise.get(row.golden_name or "", 0.0)), max(cap, 1.0))
         usual = min(max(own, AMPLIFICATION * level), cap)
@@ -177,6 +182,13 @@ class Judge:
         if context.has_kink and context.direction == BACKWARD:
             return max(usual, TAIL * math.sqrt(self._forward_level))
         return usual
+
+    def _is_expected(self, row: Row) -> bool:
+        """A dtype as argument that differs as most tensors of the two runs do."""
+        if row.target is None or row.golden is None or is_tensor(row.golden):
+            return False
+        pair = tuple(str(item.get("value")).rpartition(".")[2].lower() for item in (row.target, row.golden))
+        return pair in self._expected
 
     def _requires_grad(self, row: Row) -> None:
         if row.verdict != PASS or row.target is None or row.golden is None or self._recomputed:
@@ -189,6 +201,17 @@ class Judge:
     def _remember_gradient(self, key: str, rows: list[Row]) -> None:
         scales = [distance.scale(r.golden) for r in rows if r.is_input and r.golden and is_tensor(r.golden)]
         self._gradient_scale[key] = max([self._gradient_scale.get(key, 0.0), *scales])
+
+
+def _expected_dtypes(groups: Sequence[tuple[Match, list[Row]]]) -> set[tuple[str, ...]]:
+    """The pairs of dtypes that a large part of the tensors differ by: one run is in another precision."""
+    pairs: Counter[tuple[str, ...]] = Counter()
+    for _, rows in groups:
+        for row in rows:
+            if row.target and row.golden and is_tensor(row.golden) and is_tensor(row.target):
+                pairs[(distance.dtype_name(row.target), distance.dtype_name(row.golden))] += 1
+    total = sum(pairs.values())
+    return {pair for pair, seen in pairs.items() if pair[0] != pair[1] and seen >= total / 5}
 
 
 def _never_judged(match: Match) -> str:

@@ -61,6 +61,11 @@ def is_collective(call: Call) -> bool:
     )
 
 
+def fused_ends(key: str) -> tuple[str, ...]:
+    """The operations that the unfused form of a call ends in; empty for calls that have none."""
+    return tuple(_table()["fused"].get(operation_of(key), ()))
+
+
 def parameter_name(slot: str) -> str:
     """`parameters.gamma` -> `parameters.weight`: the golden framework's word for a parameter's slot."""
     head, dot, name = slot.rpartition(".")

@@ -13,8 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Optional
 
 from msprobe.compare.calls import Call, Match, arguments, fingerprint, shapes
+from msprobe.compare.distance import result_key
 from msprobe.compare.sequence import common_order
-from msprobe.compare.translate import Translation
+from msprobe.compare.translate import Translation, fused_ends, operation_of
 
 Calls = Sequence[Call]
 Token = Callable[[Call, int], Hashable]
@@ -87,6 +88,7 @@ class _Aligner:
             (self._key_and_shape, "sequence", 0.9),
             (self._key, "sequence", 0.8),
             (self._operation, "renamed", 0.7),
+            (self._result, "fused", 0.6),
         ]
         for token, how, confidence in rounds:
             rest: list[tuple[Calls, Calls]] = []
@@ -97,8 +99,8 @@ class _Aligner:
                     if i < x and j < y:
                         rest.append((a[i:x], b[j:y]))
                     if x < len(a) and a[x].name not in self.marks[_TARGET]:
-                        same = a[x].name == b[y].name
-                        found.append(Match(a[x], b[y], "exact" if same else how, 1.0 if same else confidence))
+                        alone = () if how != "fused" or (i < x and j < y) else (*a[i:x], *b[j:y])
+                        found.append(_match(a[x], b[y], how, confidence, self._unmarked(alone)))
                     i, j = x + 1, y + 1
             gaps = rest
         for a, b in gaps:
@@ -107,6 +109,9 @@ class _Aligner:
             if a and b:
                 found += _by_place(a, b)
         return found
+
+    def _unmarked(self, calls: Calls) -> tuple[Call, ...]:
+        return tuple(c for c in calls if c.name not in self.marks[_TARGET] and c.name not in self.marks[_GOLDEN])
 
     def _mark(self, call: Call, side: int) -> Optional[str]:
         return self.marks[side].get(call.name)
@@ -130,6 +135,15 @@ class _Aligner:
     def _key(self, call: Call, side: int) -> Hashable:
         return self._mark(call, side) or self._key_of(call, side)
 
+    def _result(self, call: Call, side: int) -> Hashable:
+        """Another call with the same result: the last of several, where one fused call gives it at once."""
+        mark = self._mark(call, side)
+        if mark is not None:
+            return mark
+        output = call.record.get("output") if isinstance(call.record, dict) else None
+        key = result_key(output[0]) if isinstance(output, list) and output else None
+        return (call.kind, _out(call), key) if key else (side, call.name)
+
     def _operation(self, call: Call, side: int) -> Hashable:
         return self._mark(call, side) or self.translation.operation(call)
 
@@ -138,13 +152,33 @@ def _out(call: Call) -> str:
     return shapes(call.record.get("output")) if isinstance(call.record, dict) else ""
 
 
+def _match(target: Call, golden: Call, how: str, confidence: float, before: tuple[Call, ...]) -> Match:
+    if target.name == golden.name and how != "fused":
+        return Match(target, golden, "exact", 1.0)
+    return Match(target, golden, how, confidence, before)
+
+
 def _by_place(target: Calls, golden: Calls) -> list[Match]:
     """What a gap leaves: one call for one, or one fused call for several, when the outputs have the same shape."""
-    if len(target) == 1 or len(golden) == 1:
-        if _out(target[-1]) != _out(golden[-1]) or target[-1].kind != golden[-1].kind:
-            return []
-        if len(target) == len(golden):
-            return [Match(target[0], golden[0], "position", 0.5)]
-        return [Match(target[-1], golden[-1], "fused", 0.5, tuple(target[:-1] or golden[:-1]))]
-    pairs = common_order([(c.kind, _out(c)) for c in target], [(c.kind, _out(c)) for c in golden])
-    return [Match(target[i], golden[j], "position", 0.4) for i, j in pairs]
+    if len(target) > 1 and len(golden) > 1:
+        pairs = common_order([(c.kind, _out(c)) for c in target], [(c.kind, _out(c)) for c in golden])
+        return [Match(target[i], golden[j], "position", 0.4) for i, j in pairs]
+    one, many = (target[0], golden) if len(target) == 1 else (golden[0], target)
+    last = _last_of_fused(one, many)
+    if last is None:
+        return []
+    if len(many) == 1:
+        return [Match(target[0], golden[0], "position", 0.5)]
+    ours, theirs = (one, many[last]) if one is target[0] else (many[last], one)
+    return [Match(ours, theirs, "fused", 0.5, tuple(many[:last]))]
+
+
+def _last_of_fused(one: Call, many: Calls) -> Optional[int]:
+    """Which of several calls gives what the fused one gives: the last of an operation that such a sequence ends in, as
+    the table has it, else the last of all."""
+    fitting = [i for i, call in enumerate(many) if call.kind == one.kind and _out(call) == _out(one)]
+    ends = fused_ends(one.key)
+    known = [i for i in fitting if operation_of(many[i].key) in ends]
+    if known:
+        return known[-1]
+    return len(many) - 1 if fitting and fitting[-1] == len(many) - 1 else None
