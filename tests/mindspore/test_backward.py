@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import weakref
 from typing import Any
 
 import mindspore as ms
@@ -320,7 +323,7 @@ def test_stop_before_the_backward_still_gets_the_gradients(tmp_path):
 
     ms.grad(function)(tensor(2, 3))
     debugger.step()
-    names = __import__("json").loads((tmp_path / "dump/step0/rank/dump.json").read_text())["data"]
+    names = json.loads((tmp_path / "dump/step0/rank/dump.json").read_text())["data"]
     assert set(names) == {f"Functional.{api}.0.{way}" for api in ("relu", "sin") for way in ("forward", "backward")}
 
 
@@ -332,24 +335,29 @@ def test_second_derivatives_keep_the_first_pass(tmp_path):
     assert "Functional.exp.0.forward" in dump.names
 
 
-def test_tensors_and_graphs_are_not_kept_alive(tmp_path):
-    import gc
-    import weakref
-
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_tensors_and_graphs_are_not_kept_alive(tmp_path, level):
+    net = made(Net)
     alive: list[Any] = []
-
-    def function(x: Any) -> Any:
-        y = ops.relu(x)
-        alive.append(weakref.ref(y))
-        return ops.exp(y).sum()
-
-    debugger = PrecisionDebugger(task="statistics", level="L1", dump_path=str(tmp_path / "dump"))
-    debugger.start()
-    ms.grad(function)(tensor(2, 3))
+    net.blocks.register_forward_hook(lambda cell, args, output: alive.append(weakref.ref(output)))
+    debugger = PrecisionDebugger(task="statistics", level=level, dump_path=str(tmp_path / "dump"))
+    debugger.start(net)
+    ms.grad(lambda x: net(x).sum())(batch(0)[0])
     gc.collect()
     assert alive[0]() is None
     debugger.stop()
     debugger.step()
+
+
+def test_gradient_accumulation_keeps_the_last_of_the_step(tmp_path):
+    net = made(Net)
+    run = ms.value_and_grad(lambda x: net(x).sum(), None, net.trainable_params())
+    with collecting(tmp_path, net, level="L0", task="tensor") as dump:
+        for number in range(2):
+            _, weights = run(batch(number)[0])
+    assert "Cell.head.Dense.backward.1" in dump.names
+    saved = dump.tensor(dump["Cell.head.Dense.parameters_grad"]["weight"][0])
+    np.testing.assert_array_equal(saved, weights[-2].asnumpy())
 
 
 def test_parameters_as_plain_arguments(tmp_path):

@@ -11,9 +11,10 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from msprobe.collect.recorder import Recorder
 
+from .backward_graph import AVAILABLE, Inputs
 from .collectives import Collectives
 from .executor import backward_pass, requires_grad
-from .gradients import AVAILABLE, Gradients, Inputs
+from .gradients import Gradients
 
 
 class Api(NamedTuple):

@@ -9,6 +9,7 @@ dict or mixed outputs have one too.
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple, Optional
 from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
 
+from .backward_graph import AVAILABLE, Inputs
 from .executor import backward_pass, requires_grad
-from .gradients import AVAILABLE, Gradients, Inputs
+from .gradients import Gradients
 
 _KEY = "msprobe"
 _RECOMPUTE = "_recompute_cell"  # MindSpore's own wrapping of a Cell that is recomputed
@@ -76,6 +78,13 @@ class _Call:
         self.inputs: Optional[Inputs] = None
 
 
+class _Calls(threading.local):
+    """The Cells that this thread is inside of."""
+
+    def __init__(self) -> None:
+        self.open: list[_Call] = []
+
+
 class Cells:
     """Installs the hooks on the models of one step and takes them off again."""
 
@@ -83,7 +92,7 @@ class Cells:
         self._recorder = recorder
         self._gradients = gradients
         self._hooks = [(named.cell, self._pre_hook(named), self._post_hook(named.title)) for named in cells]
-        self._open: list[_Call] = []
+        self._calls = _Calls()
         self._latest: dict[str, str] = {}
 
     def install(self) -> None:
@@ -118,7 +127,7 @@ class Cells:
                 if not parents and around is not None and around in self._latest and backward_pass() >= 0:
                     parents = [self._latest[around]]  # recomputed: the Cell around it is not called again
                 call = _Call(name, parents, sys.exc_info()[1])
-                self._open.append(call)
+                self._calls.open.append(call)
                 self._latest[title] = name
                 recorder.push(name)
                 if recorder.on_first_batch is not None:
@@ -148,7 +157,7 @@ class Cells:
 
     def _leave(self, title: str, cell: Any, output: Any) -> None:
         recorder = self._recorder
-        calls = self._open
+        calls = self._calls.open
         start = f"{title}.{FORWARD}."
         if not any(call.name.startswith(start) for call in calls):
             return  # entered before the hooks were there

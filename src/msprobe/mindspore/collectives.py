@@ -15,7 +15,7 @@ from mindspore.communication import comm_func
 
 from msprobe.collect.recorder import Recorder
 
-from .gradients import tensors_in
+from .backward_graph import tensors_in
 
 _SENDS = frozenset({"send", "isend", "barrier"})
 _HANDLES = tuple({CommHandle, comm_func.CommHandle})

@@ -13,75 +13,18 @@ several edges their sum is kept in numpy memory of our own until the last of the
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from mindspore._c_expression import BackwardNodePy, TensorPy
+from mindspore._c_expression import TensorPy
 
 from msprobe.collect.names import backward_of
 from msprobe.collect.recorder import Recorder
 from msprobe.stats import dtypes
 
+from .backward_graph import LEAF, Graph, Inputs, node_of, tensors_in
 from .executor import backward_pass, when_backward_ends
 from .tensors import Array, TensorTexts, copied, has_values
-
-AVAILABLE = hasattr(BackwardNodePy, "register_prehook") and hasattr(TensorPy, "_grad_node")
-_LEAF = 2**64 - 1  # the sequence number of an input or a parameter
-Key = tuple[int, int]
-Edge = tuple[int, int, int, int, Any]  # slot, the other node's identity, its output, its sequence number, itself
-
-
-def tensors_in(value: Any, found: list[Any], depth: int = 8) -> list[Any]:
-    """The tensors of nested arguments or results, in order."""
-    if isinstance(value, TensorPy):
-        found.append(value)
-    elif depth and value is not None:
-        if isinstance(value, (list, tuple)):
-            for member in value:
-                tensors_in(member, found, depth - 1)
-        elif isinstance(value, dict):
-            for member in value.values():
-                tensors_in(member, found, depth - 1)
-        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-            for field in value.__dataclass_fields__:
-                tensors_in(getattr(value, field, None), found, depth - 1)
-    return found
-
-
-def node_of(tensor: Any) -> Any:
-    """The node of the backward graph that made a tensor, or None; also None where its operator has failed."""
-    try:
-        return tensor._grad_node
-    except Exception:
-        return None
-
-
-class Inputs:
-    """The edges that lead to a call's inputs, taken before it: an in-place call re-points them."""
-
-    __slots__ = ("count", "edges", "first")
-
-    def __init__(self, args: Any, kwargs: Any, latest: int) -> None:
-        """`latest` is the highest sequence number seen so far: the call's own nodes come after it."""
-        self.edges: dict[Key, list[int]] = {}
-        tensors: list[Any] = []
-        for value in args:
-            if isinstance(value, TensorPy):
-                tensors.append(value)
-            elif value is not None:
-                tensors_in(value, tensors)
-        if kwargs:
-            tensors_in(kwargs, tensors)
-        self.count = len(tensors)
-        for position, tensor in enumerate(tensors):
-            node = node_of(tensor)
-            if node is not None:
-                self.edges.setdefault((node._unique_id(), tensor._output_index), []).append(position)
-                number = node._sequence_nr()
-                if latest < number != _LEAF:
-                    latest = number
-        self.first = latest + 1
 
 
 class _Backward:
@@ -122,7 +65,7 @@ class Gradients:
         self._recorder = recorder
         self._texts = texts
         self._pending: dict[int, dict[int, _Backward]] = {}
-        self._seen: dict[int, list[Edge]] = {}
+        self._graph = Graph()
         self.latest = -1
         self.repeated = 0
         self.without_node: set[str] = set()
@@ -143,7 +86,7 @@ class Gradients:
             if node is None:
                 continue
             number = node._sequence_nr()
-            if number == _LEAF:
+            if number == LEAF:
                 continue
             if number > self.latest:
                 self.latest = number
@@ -162,7 +105,7 @@ class Gradients:
         if not recorder.selection.everything and not recorder.selection.may_want(backward, above):
             return
         record = _Backward(backward, above, len(outputs), inputs.count)
-        exits = self._walk(entries.values(), inputs) if inputs.edges else []
+        exits = self._graph.exits(entries.values(), inputs) if inputs.edges else []
         _assign(record, exits)
         nodes: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
         for node, slot, positions in exits:
@@ -182,7 +125,7 @@ class Gradients:
 
     def forget_graph(self) -> None:
         """The outermost call has returned: the graph is the framework's alone again."""
-        self._seen.clear()
+        self._graph.forget()
 
     def close(self) -> None:
         """The step ends: what has begun is written as it is."""
@@ -281,32 +224,6 @@ class Gradients:
             self._pending[number].pop(id(record), None)
             self._write(record)
 
-    # The graph.
-
-    def _walk(self, entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[int]]]:
-        """The edges from a call's part of the graph to its inputs: (node, slot of its edge, positions of the input).
-
-        Cells are nested, so a node is met once a Cell around it: what it leads to is read from MindSpore once, and
-        forgotten with the outermost Cell.
-        """
-        edges, first = inputs.edges, inputs.first
-        exits: list[tuple[Any, int, list[int]]] = []
-        queue = [(node._unique_id(), node) for node in entries]
-        reached = {key for key, _ in queue}
-        while queue:
-            above, node = queue.pop()
-            leads = self._seen.get(above)
-            if leads is None:
-                leads = self._seen[above] = _leads(node)
-            for slot, key, number, sequence, below in leads:
-                positions = edges.get((key, number))
-                if positions is not None:
-                    exits.append((node, slot, positions))
-                elif key not in reached and first <= sequence != _LEAF:
-                    reached.add(key)
-                    queue.append((key, below))
-        return exits
-
     # The ends: of a record, of a backward pass.
 
     def _pass(self) -> int:
@@ -349,14 +266,6 @@ class Gradients:
 def _added(held: tuple[Array, dtypes.Dtype], grad: Any) -> tuple[Array, dtypes.Dtype]:
     array, row = held
     return np.add(array, copied(grad)[0], out=array), row
-
-
-def _leads(node: Any) -> list[Edge]:
-    return [
-        (slot, below._unique_id(), number, below._sequence_nr(), below)
-        for slot, (below, number) in enumerate(node.next_functions)
-        if below is not None
-    ]
 
 
 def _assign(record: _Backward, exits: list[tuple[Any, int, list[int]]]) -> None:

@@ -19,9 +19,10 @@ from msprobe.dump.writer import RankWriter
 from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 
 from .apis import Apis
+from .backward_graph import AVAILABLE, node_of, tensors_in
 from .cells import Cells, Named, is_compiled, named_below
 from .executor import requires_grad
-from .gradients import AVAILABLE, Gradients, node_of, tensors_in
+from .gradients import Gradients
 from .jit import JitRegions
 from .parameters import ParameterGradients
 from .sites import Sites
