@@ -14,6 +14,7 @@ $(STAMP): pyproject.toml setup.py $(wildcard src/msprobe/*/*.c src/msprobe/*/*.h
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/mindspore_demo.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -36,6 +37,7 @@ test-slow: $(STAMP) $(PEER)
 
 bench: $(STAMP) $(PEER)
 	$(BIN)/python benchmarks/run.py $(BENCH)
+	$(BIN)/python benchmarks/mindspore_run.py
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

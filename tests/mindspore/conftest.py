@@ -16,7 +16,8 @@ from msprobe.mindspore import PrecisionDebugger
 
 
 @pytest.fixture(autouse=True)
-def one_debugger_a_test():
+def one_debugger_a_test(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MindSpore writes what it could not compile to the working directory
     ms.set_context(mode=ms.PYNATIVE_MODE)
     notices.forget()
     yield
