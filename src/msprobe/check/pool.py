@@ -74,16 +74,16 @@ class Pool:
             for _ in self._listen(deque()):
                 pass
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Answer]]:
-        """Each task with its answer."""
+    def run(self, tasks: Iterable[Optional[Task]]) -> Iterator[tuple[Task, Answer]]:
+        """Each task with its answer. `tasks` may give None: there is none at the moment."""
         source = iter(tasks)
         again: deque[Task] = deque()
         open_tasks = True
         while True:
             for worker in self._workers:
                 if worker.ready and not worker.tasks and (open_tasks or again):
-                    batch = _take(again, source, AT_ONCE)
-                    open_tasks = open_tasks and bool(batch)
+                    batch, more = _take(again, source, AT_ONCE)
+                    open_tasks = open_tasks and more
                     self._hand_out(worker, batch)
             if not open_tasks and not again and not any(worker.tasks for worker in self._workers):
                 return
@@ -99,7 +99,7 @@ class Pool:
 
     def _listen(self, again: deque[Task]) -> Iterator[tuple[Task, Answer]]:
         by_pipe = {worker.pipe: worker for worker in self._workers}
-        for pipe in wait(list(by_pipe), timeout=0.5):
+        for pipe in wait(list(by_pipe), timeout=0.1):
             worker = by_pipe[pipe]
             try:
                 answer = json.loads(worker.pipe.recv_bytes())
@@ -152,16 +152,20 @@ class Pool:
         return worker
 
 
-def _take(again: deque[Task], source: Iterator[Task], most: int) -> list[Task]:
+def _take(again: deque[Task], source: Iterator[Optional[Task]], most: int) -> tuple[list[Task], bool]:
+    """Some tasks, and whether there may be more."""
     batch: list[Task] = []
     while again and len(batch) < most:
         batch.append(again.popleft())
     while len(batch) < most:
-        task = next(source, None)
+        try:
+            task = next(source)
+        except StopIteration:
+            return batch, False
         if task is None:
             break
         batch.append(task)
-    return batch
+    return batch, True
 
 
 def _how(process: subprocess.Popen[bytes]) -> str:

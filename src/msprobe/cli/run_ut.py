@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=_seconds, default=120.0, metavar="S", help="seconds that one call may take (default: 120)"
     )
+    parser.add_argument("--online", action="store_true", help="check a training run that goes on (is_online)")
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], metavar="MODULE", help="registers custom operators"
     )
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.report.terminal import progress
 
     settings = _settings(args)
+    if args.online or settings.is_online:
+        return _online(args, settings)
     if args.api_info is None:
         raise DumpError("A dump is needed: msprobe run_ut -api_info DUMP.")
     dump = open_dump(args.api_info)
@@ -82,6 +85,28 @@ def run(args: argparse.Namespace) -> int:
     print_report(report)
     files = [*report.files, *([kept] if kept is not None and kept.exists() else [])]
     for path in files:
+        print(f"Wrote {path}")
+    return report.exit_code
+
+
+def _online(args: argparse.Namespace, settings: Any) -> int:
+    from msprobe.check.online import Checker
+    from msprobe.check.pool import WorkerSettings
+    from msprobe.check.terminal import print_report
+    from msprobe.dump.errors import DumpError
+    from msprobe.report.terminal import printable
+
+    if not settings.is_online:
+        raise DumpError('--online needs "is_online": true and an address in the run_ut section of -config.')
+
+    def log(sentence: str) -> None:
+        print(printable(sentence), flush=True)
+
+    kept = (settings.error_data_path / "ut_error_data_online").absolute() if args.save_error_data else None
+    workers = WorkerSettings(args.device, kept, tuple(args.imports))
+    report = Checker(settings, args.output, log).run(args.jobs, args.timeout, workers)
+    print_report(report)
+    for path in report.files:
         print(f"Wrote {path}")
     return report.exit_code
 

@@ -1,0 +1,67 @@
+"""The training side of the online check: it starts the sender, and tells it which rank directories there are.
+
+The sender (`msprobe.check.sender`) is a process of its own that reads the finished dump: nothing is held in this
+process, nothing waits for the network, and a sender that fails leaves the run and its dump as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Optional
+
+from msprobe.collect import notices
+from msprobe.config import TensorSettings
+
+_KEYS = ("nfs_path", "host", "port", "secret_file", "tls_cert", "tls_key", "tls_ca")
+
+
+class OnlineSender:
+    def __init__(self, settings: TensorSettings, rank: Optional[int]) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._pid = os.getpid()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "msprobe.check.sender"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            notices.warn(f"the online check cannot be started: {error}. The dump is written all the same.")
+            return
+        values = {key: getattr(settings, key) for key in _KEYS}
+        given = {key: _absolute(value) if isinstance(value, Path) else value for key, value in values.items()}
+        self._tell({"session": secrets.token_hex(16), "rank": rank or 0, **given})
+
+    def opened(self, directory: Path) -> None:
+        """A rank directory that will be finished one day."""
+        self._tell(_absolute(directory))
+
+    def end(self) -> None:
+        """The run has ended; the sender sends what is left on its own."""
+        if self._process is not None and self._process.stdin is not None and os.getpid() == self._pid:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def _tell(self, message: object) -> None:
+        process = self._process
+        if process is None or process.stdin is None or os.getpid() != self._pid:
+            return
+        try:
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+        except (OSError, ValueError):
+            self._process = None
+            notices.warn_once("the sender of the online check has ended; the dump is written all the same.")
+
+
+def _absolute(path: Path) -> str:
+    return str(path.absolute())
