@@ -20,11 +20,12 @@ from lockstep import ROOT, Account, Case, Variant, measure, peer_python
 
 CASES = [Case(level, mode) for mode in ("statistics", "md5", "tensor") for level in ("L0", "L1", "mix")]
 IDLE = Case(idle=True)
+KERNELS = Case("L2", "statistics")
 SIZES = (1, 4, 12)
 MEMORY_STEPS = (5, 50)
 KERNEL = Path(__file__).with_name("kernel.py")
 PEER_VERSION = "import importlib.metadata as m; print(m.version('mindstudio-probe'))"
-CHOICES = [case.name for case in [*CASES, IDLE]] + ["sizes", "memory", "kernel"]
+CHOICES = [case.name for case in [*CASES, IDLE, KERNELS]] + ["sizes", "memory", "kernel"]
 
 
 class Bench:
@@ -58,6 +59,8 @@ class Bench:
         cases = [Case(c.level, c.mode, args.layers, c.idle) for c in [*CASES, IDLE] if self.wanted(c.name)]
         if cases:
             self.cases(cases)
+        if self.wanted(KERNELS.name):
+            self.kernels(Case("L2", "statistics", args.layers))
         if self.wanted("sizes"):
             results = {case: self.measure(case) for case in (Case(layers=layers) for layers in SIZES)}
             self.show("## Over model size, L1/statistics", tables.sizes(results, self.names))
@@ -78,10 +81,21 @@ class Bench:
         if tensor:
             self.show("## Disk, one step of the tensor task", tables.disk(tensor, self.names))
 
+    def kernels(self, case: Case) -> None:
+        """Ours alone: the peer has this level on Ascend only."""
+        again = Variant("bare again", "bare", sys.executable)
+        accounts = self.measure(case, control=[again], tools=self.tools[:1])
+        self.show("## ATen operators (L2), the same ratio", tables.overhead({case: accounts}, self.names[:1]))
+
     def measure(
-        self, case: Case, rounds: int = 0, warmup: int = 2, control: list[Variant] | None = None
+        self,
+        case: Case,
+        rounds: int = 0,
+        warmup: int = 2,
+        control: list[Variant] | None = None,
+        tools: list[Variant] | None = None,
     ) -> dict[str, Account]:
-        variants = [self.bare, *(control or []), *self.tools]
+        variants = [self.bare, *(control or []), *(self.tools if tools is None else tools)]
         print(f"measuring {case.name}, {case.layers} layers", file=sys.stderr, flush=True)
         accounts = measure(case, variants, rounds or self.args.rounds, self.args.threads, self.args.spin, warmup)
         if accounts["bare"].error:

@@ -26,6 +26,7 @@ AIMS = {
     "L0/tensor": 1.7,
     "L1/tensor": 3.5,
     "mix/tensor": 3.7,
+    "L2/statistics": 1.9,
     "idle": 1.00,
 }
 

@@ -77,9 +77,10 @@ class Frontend(Protocol):
 
 def selection_of(settings: Settings) -> Selection:
     section = settings.section
-    return Selection(
-        getattr(section, "scope", ()), getattr(section, "list", ()), getattr(section, "data_mode", ("all",))
-    )
+    scope, wanted = getattr(section, "scope", ()), getattr(section, "list", ())
+    if len(scope) == 1:  # level L2 of PyTorch: the kernels of one API
+        scope, wanted = (), scope
+    return Selection(scope, wanted, getattr(section, "data_mode", ("all",)))
 
 
 class Lifecycle:

@@ -11,6 +11,7 @@ Plain CPU tensors are read where they are, by no operator of torch; everything e
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from ctypes import c_char
 from typing import Any, Callable, Optional, Protocol
 from weakref import ref
@@ -62,6 +63,12 @@ class TensorTexts:
     def forget(self) -> None:
         """Memory may have changed behind the version counters: measure everything again."""
         self._known.clear()
+
+    def drop(self, changed: Iterable[Any]) -> None:
+        """These tensors (or lists of some) have just been written, and their version counters have yet to move."""
+        for value in changed:
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                self._known.pop(id(tensor), None)
 
     def expose(self, tensor: Any) -> None:
         """From now on this memory may change behind the version counters: it is measured each time."""

@@ -1,0 +1,49 @@
+"""`acl_config` (level L2): Ascend's own kernel dump, switched on round one API where torch_npu is there.
+
+Kernels of the device are below ATen operators; Ascend writes them itself, as its acl_config.json says. Written to
+torch_npu's documented interface (init_dump, set_dump, finalize_dump); no Ascend device was at hand to run it on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.collect import notices
+from msprobe.collect.names import api_stem
+
+
+class AscendDump:
+    """Round the calls of the API that `scope` or `list` names; without a name, round none."""
+
+    def __init__(self, config: Optional[Path], names: tuple[str, ...]) -> None:
+        self._config = config
+        self._stems = frozenset(api_stem(name) for name in names)
+        self._npu: Any = None
+        if config is None:
+            return
+        if importlib.util.find_spec("torch_npu") is None:
+            notices.warn_once(
+                "acl_config needs torch_npu, which is not installed: level L2 records ATen operators, on any device."
+            )
+        else:
+            self._npu = importlib.import_module("torch_npu").npu
+            notices.inform("level L2: Ascend's kernel dump is on round the named API; ATen operators are recorded too.")
+
+    def round(self, name: str) -> AbstractContextManager[None]:
+        if self._npu is None or api_stem(name) not in self._stems:
+            return nullcontext()
+        return self._on()
+
+    @contextmanager
+    def _on(self) -> Any:
+        self._npu.init_dump()
+        self._npu.set_dump(str(self._config))
+        try:
+            yield
+        finally:
+            self._npu.synchronize()
+            self._npu.finalize_dump()
