@@ -12,25 +12,21 @@ from msprobe.collect.debugger import Custom, Debugger
 from msprobe.collect.lifecycle import Frontend, UsageError
 from msprobe.collect.selection import Selection
 from msprobe.config import Settings
-from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, TensorSettings
-from msprobe.dump import layout
+from msprobe.config.settings import OverflowSettings, TensorSettings
 from msprobe.dump.writer import RankWriter
-from msprobe.tasks.free_benchmark import FreeBenchmarkRun
 from msprobe.tasks.overflow import OverflowRun
 
 from . import header
 from .api_table import ApiTable, load_table
 from .custom import CustomApis
 from .dataloader import DataLoaderDriver
-from .free_benchmark_probe import FreeBenchmarkProbe
-from .kernel_probe import KernelProbe
 from .online import OnlineSender
 from .overflow_probe import OverflowProbe
 from .probe import TorchProbe
 from .seed import seed_all
 from .spelling import Spelling
 
-_TASKS = ("statistics", "tensor", "structure", "overflow_check", "free_benchmark")
+_TASKS = ("statistics", "tensor", "structure", "overflow_check")
 
 
 class TorchFrontend:
@@ -42,7 +38,6 @@ class TorchFrontend:
         self._spelling = Spelling()
         self._table: Optional[ApiTable] = None
         self._overflows: Optional[OverflowRun] = None
-        self._benchmark: Optional[FreeBenchmarkRun] = None
         self._sender: Optional[OnlineSender] = None
 
     def rank(self) -> Optional[int]:
@@ -69,17 +64,9 @@ class TorchFrontend:
         if isinstance(settings.section, OverflowSettings):
             self._overflows = self._overflows or OverflowRun(settings.section.overflow_nums)
             return OverflowProbe(settings, writer, selection, table, self._spelling, self.custom, self._overflows)
-        if isinstance(settings.section, FreeBenchmarkSettings):
-            self._benchmark = self._benchmark or FreeBenchmarkRun(settings.section, settings.dump_path)
-            step = layout.parse_step(writer.directory.parent.name) or 0
-            return FreeBenchmarkProbe(
-                settings, writer, selection, table, self._spelling, self.custom, self._benchmark, step, self.rank() or 0
-            )
         if isinstance(settings.section, TensorSettings) and settings.section.online_run_ut:
             self._sender = self._sender or OnlineSender(settings.section, self.rank())
             self._sender.opened(writer.directory)
-        if settings.level == "L2" and table is not None:
-            return KernelProbe(settings, writer, selection, table, self._spelling, self.custom)
         return TorchProbe(settings, writer, selection, table, self._spelling, self.custom)
 
     def facts(self) -> dict[str, Any]:
@@ -91,7 +78,7 @@ class TorchFrontend:
     def ending(self) -> list[str]:
         if self._sender is not None:
             self._sender.end()
-        return [line for run in (self._overflows, self._benchmark) if run is not None for line in run.summary()]
+        return self._overflows.summary() if self._overflows is not None else []
 
 
 class PrecisionDebugger(Debugger):
@@ -118,5 +105,5 @@ def refuse_what_is_not_here(settings: Settings) -> None:
         raise UsageError(
             f'task "{settings.task}" is not in this version of msprobe for PyTorch; it has: {", ".join(_TASKS)}.'
         )
-    if settings.level == "L2" and settings.task == "overflow_check":
-        raise UsageError('task "overflow_check" has no level "L2" in this version of msprobe; it has: L0, L1, mix.')
+    if settings.level == "L2":
+        raise UsageError('level "L2" is not in this version of msprobe for PyTorch; it has: L0, L1, mix, debug.')
