@@ -20,6 +20,7 @@ from . import header
 from .api_table import ApiTable, load_table
 from .custom import CustomApis
 from .dataloader import DataLoaderDriver
+from .kernel_probe import KernelProbe
 from .online import OnlineSender
 from .overflow_probe import OverflowProbe
 from .probe import TorchProbe
@@ -67,6 +68,8 @@ class TorchFrontend:
         if isinstance(settings.section, TensorSettings) and settings.section.online_run_ut:
             self._sender = self._sender or OnlineSender(settings.section, self.rank())
             self._sender.opened(writer.directory)
+        if settings.level == "L2" and table is not None:
+            return KernelProbe(settings, writer, selection, table, self._spelling, self.custom)
         return TorchProbe(settings, writer, selection, table, self._spelling, self.custom)
 
     def facts(self) -> dict[str, Any]:
@@ -105,5 +108,5 @@ def refuse_what_is_not_here(settings: Settings) -> None:
         raise UsageError(
             f'task "{settings.task}" is not in this version of msprobe for PyTorch; it has: {", ".join(_TASKS)}.'
         )
-    if settings.level == "L2":
-        raise UsageError('level "L2" is not in this version of msprobe for PyTorch; it has: L0, L1, mix, debug.')
+    if settings.level == "L2" and settings.task == "overflow_check":
+        raise UsageError('task "overflow_check" has no level "L2" in this version of msprobe; it has: L0, L1, mix.')
