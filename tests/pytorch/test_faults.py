@@ -36,8 +36,10 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+@pytest.mark.parametrize(
+    ("level", "place"),
+    [(level, place) for level in ("L0", "L1", "mix") for place in PLACES if (level, place) != ("L0", "regions")],
+)
 def test_a_planted_fault_is_logged_and_told_once_and_changes_nothing(tmp_path, monkeypatch, told, place, level):
     expected = train("convnet", steps=3)
     owner, name = PLACES[place]
@@ -68,3 +70,21 @@ def test_a_module_that_catches_its_own_errors_sees_none_of_ours(tmp_path, monkey
     debugger.stop()
     debugger.step()
     assert not caught
+
+
+def test_a_fault_around_a_fused_module_at_level_l0_stays_ours(tmp_path, monkeypatch):
+    layer = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
+    batch = torch.ones(1, 3, 8)
+    with torch.no_grad():
+        expected = layer(batch)
+    monkeypatch.setattr(*PLACES["regions"], broken)
+    debugger = PrecisionDebugger(configured(tmp_path, level="L0"))
+    debugger.start(layer)
+    with torch.no_grad():
+        layer(batch)
+    debugger.stop()
+    debugger.step()
+    assert "Broken: planted" in Dump(tmp_path / "dump").errors
+    monkeypatch.undo()
+    with torch.no_grad():
+        assert torch.equal(layer(batch), expected)

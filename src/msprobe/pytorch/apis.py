@@ -47,8 +47,6 @@ class _Leaf(threading.local):
 class Apis(TorchFunctionMode):
     """Records the calls of one step while it is entered."""
 
-    records_calls = True
-
     def __init__(
         self,
         recorder: Recorder,
@@ -219,34 +217,6 @@ class Apis(TorchFunctionMode):
         twin = FunctionType(func.__code__, plain, func.__name__, func.__defaults__, func.__closure__)
         twin.__kwdefaults__ = func.__kwdefaults__
         return twin
-
-
-class Watch(Apis):
-    """The mode of level L0, where modules are recorded and calls are not: what it sees is only what
-    makes remembered statistics stale."""
-
-    records_calls = False
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._actions = {
-            **dict.fromkeys(self._table.untracked, self._run_distrusted),
-            **dict.fromkeys(_BACKWARD, self._run_inside),
-        }
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        action = self._actions.get(func)
-        if action is not None:
-            return action(func, args, kwargs or {})
-        if isinstance(func, _OPERATORS):
-            self._lookup[func]  # learns whether it is to be trusted
-            if func in self._table.untracked:
-                self._texts.forget()
-        return func(*args, **kwargs) if kwargs else func(*args)
-
-    def _run_distrusted(self, func: Any, args: Any, kwargs: Any) -> Any:
-        self._distrust(func, args)
-        return func(*args, **kwargs)
 
 
 def _with_torch_function(func: Any) -> Callable[..., Any]:

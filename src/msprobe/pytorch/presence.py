@@ -11,6 +11,7 @@ import importlib
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Optional
 
@@ -18,6 +19,7 @@ import torch
 from torch.nn.modules import module as module_hooks
 
 from msprobe.collect import notices
+from msprobe.collect.recorder import Recorder
 
 from .api_table import Api
 from .apis import Apis
@@ -143,11 +145,56 @@ class Presence:
         record = None
         try:
             with torch._C.DisableTorchFunction():
-                if self._mode.records_calls:
-                    api = _api_of(frame.f_locals["fn"], compiled=True)
-                    record = self._mode.open_opaque(api, frame.f_locals.get("args", ()))
+                api = _api_of(frame.f_locals["fn"], compiled=True)
+                record = self._mode.open_opaque(api, frame.f_locals.get("args", ()))
         finally:
             self._regions.open.append((id(frame), "left", record))
+
+
+class FusedPaths:
+    """Level L0, where there is no mode: our hooks are off a module that would leave its fused or compiled path for
+    them, and off what is below it, while it runs. Nothing is installed where the models have no such module."""
+
+    def __init__(self, modules: Modules, models: Sequence[Any], recorder: Recorder) -> None:
+        self._modules = modules
+        self._models = models
+        self._recorder = recorder
+        self._open: list[int] = []
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        kinds = (module for model in self._models for module in model.modules())
+        if any(isinstance(module, _FUSED) or type(module).__name__ == "OptimizedModule" for module in kinds):
+            self._handles = [
+                module_hooks.register_module_forward_pre_hook(self._before),
+                module_hooks.register_module_forward_hook(self._after, always_call=True),
+            ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _before(self, module: Any, args: Any) -> None:
+        if is_traced() or self._open:
+            return
+        try:
+            if not _runs_without_modes(module):
+                return
+            _api_of(module, compiled=hasattr(module, "_orig_mod"))
+            self._open.append(id(module))
+            self._modules.hide(module)
+        except Exception:
+            self._recorder.fault("module hook", traceback.format_exc())
+
+    def _after(self, module: Any, args: Any, output: Any) -> None:
+        if is_traced() or not self._open or self._open[-1] != id(module):
+            return
+        try:
+            self._open.pop()
+            self._modules.show(module, output)
+        except Exception:
+            self._recorder.fault("module hook", traceback.format_exc())
 
 
 def _eval_frame() -> Any:

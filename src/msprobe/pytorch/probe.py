@@ -20,11 +20,11 @@ from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 
 from . import accelerators
 from .api_table import ApiTable
-from .apis import Apis, Watch
+from .apis import Apis
 from .custom import CustomApis
 from .gradients import Gradients, tensors_in
 from .modules import Modules
-from .presence import Presence
+from .presence import FusedPaths, Presence
 from .spelling import Spelling
 from .tensors import TensorTexts
 
@@ -77,7 +77,7 @@ class TorchProbe:
         statistics = accelerators.DeviceStatistics(kinds) if kinds and want == STATS else None
         if statistics is not None:
             self._deferred = accelerators.DeferredWriter(writer, statistics)
-        self._texts = TensorTexts(want, writer, statistics)
+        self._texts = TensorTexts(want, writer, statistics, remembers=settings.level != "L0")
         self._task = parts
         self.recorder: Recorder = parts.recorder(settings, self._deferred or writer, selection, self._texts)
         self._level = settings.level
@@ -85,9 +85,8 @@ class TorchProbe:
         self._spelling = spelling
         self._custom = custom
         self._apis: Optional[Apis] = None
-        if table is not None:
-            mode = Watch if settings.level == "L0" else parts.apis
-            self._apis = mode(self.recorder, self._gradients, self._texts, table, spelling)
+        if table is not None and settings.level != "L0":
+            self._apis = parts.apis(self.recorder, self._gradients, self._texts, table, spelling)
         self._tokens: Optional[TokenRange] = None
         self._saved: list[Any] = []
 
@@ -170,9 +169,10 @@ class TorchProbe:
         if self._level in ("L0", "mix"):
             modules = self._task.modules(self.recorder, self._gradients, models)
             parts.append(modules)
+            if self._level == "L0":
+                parts.append(FusedPaths(modules, models, self.recorder))
         if self._apis is not None:
             parts.append(Presence(self._apis, modules))
-        if self._apis is not None and self._level != "L0":
             self._spelling.install()
             self._custom.attach(self._apis)
         for part in parts:

@@ -50,14 +50,20 @@ class TensorTexts:
     tensor_types = frozenset({torch.Tensor, torch.nn.Parameter})
 
     def __init__(
-        self, want: int, files: Optional[FileWriter], device_statistics: Optional[DeviceStatistics] = None
+        self,
+        want: int,
+        files: Optional[FileWriter],
+        device_statistics: Optional[DeviceStatistics] = None,
+        remembers: bool = True,
     ) -> None:
+        """Without `remembers` every tensor is measured each time: where no mode sees what makes an answer stale."""
         self._want = want
         self._files = files
         self._device_statistics = device_statistics
         self._known: dict[int, tuple[Any, int, int, bool, str, str, list[str]]] = {}
         self._exposed: set[int] = set()
         self._heads: dict[tuple[Any, Any], str] = {}
+        self._remembers = remembers
         self._check = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
 
     def forget(self) -> None:
@@ -105,12 +111,15 @@ class TensorTexts:
                 return self._fresh(tensor, path)
             body, digest = found
             saved = []
-            storage = tensor.untyped_storage()  # one that numpy knows of cannot be resized
-            if storage.resizable() and not (self._exposed and storage.data_ptr() in self._exposed):
+            if self._remembers and self._is_ours_to_remember(tensor):
                 self._known[key] = (ref(tensor), version, pointer, grad, body, digest, saved)
         if path and self._files is not None:
             return f"{body}{_FLAGS[grad]}, {self._file(tensor, path, saved)}{digest}}}"
         return f"{body}{_FLAGS[grad]}{digest}}}"
+
+    def _is_ours_to_remember(self, tensor: Any) -> bool:
+        storage = tensor.untyped_storage()  # one that numpy knows of cannot be resized
+        return storage.resizable() and not (self._exposed and storage.data_ptr() in self._exposed)
 
     def other_text(self, value: Any, path: str) -> Optional[str]:
         if isinstance(value, torch.Tensor):
