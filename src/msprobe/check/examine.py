@@ -219,8 +219,11 @@ class _Examination:
 
 
 def as_array(tensor: Any) -> Any:
-    """A tensor flat, as numpy holds it: narrow floats as float32, complex numbers as pairs."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    """A tensor flat, as numpy holds it: narrow floats as float32, complex numbers as pairs, sparse ones dense."""
+    plain = tensor.detach()
+    if plain.layout is not torch.strided:
+        plain = plain.to_dense()
+    plain = plain.resolve_conj().resolve_neg().contiguous()
     if plain.is_complex():
         plain = torch.view_as_real(plain)
     elif plain.dtype.is_floating_point and plain.dtype not in (torch.float32, torch.float64):

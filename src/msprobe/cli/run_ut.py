@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=_seconds, default=120.0, metavar="S", help="seconds that one call may take (default: 120)"
     )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the results as a page")
     parser.add_argument("--online", action="store_true", help="check a training run that goes on (is_online)")
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], metavar="MODULE", help="registers custom operators"
@@ -48,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from msprobe.check.pool import WorkerSettings, WorkersFail
     from msprobe.check.precheck import Request, check
-    from msprobe.check.terminal import print_report
     from msprobe.cli.framework import check_framework
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
@@ -82,17 +82,14 @@ def run(args: argparse.Namespace) -> int:
         report = check(request, progress)
     except WorkersFail as error:
         raise DumpError(str(error)) from None
-    print_report(report)
-    files = [*report.files, *([kept] if kept is not None and kept.exists() else [])]
-    for path in files:
-        print(f"Wrote {path}")
-    return report.exit_code
+    if kept is not None and kept.exists():
+        report.files.append(kept)
+    return _tell(args, report)
 
 
 def _online(args: argparse.Namespace, settings: Any) -> int:
     from msprobe.check.online import Checker
     from msprobe.check.pool import WorkerSettings
-    from msprobe.check.terminal import print_report
     from msprobe.dump.errors import DumpError
     from msprobe.report.terminal import printable
 
@@ -105,10 +102,24 @@ def _online(args: argparse.Namespace, settings: Any) -> int:
     kept = (settings.error_data_path / "ut_error_data_online").absolute() if args.save_error_data else None
     workers = WorkerSettings(args.device, kept, tuple(args.imports))
     report = Checker(settings, args.output, log).run(args.jobs, args.timeout, workers)
+    return _tell(args, report)
+
+
+def _tell(args: argparse.Namespace, report: Any) -> int:
+    from msprobe.check.page import write_page
+    from msprobe.check.terminal import print_report
+    from msprobe.dump.errors import DumpError
+
     print_report(report)
+    if args.html is not None:
+        try:
+            write_page(report, args.html)
+        except OSError as error:
+            raise DumpError(f"The page cannot be written: {error}.") from None
+        report.files.append(args.html)
     for path in report.files:
         print(f"Wrote {path}")
-    return report.exit_code
+    return int(report.exit_code)
 
 
 def _settings(args: argparse.Namespace) -> Any:

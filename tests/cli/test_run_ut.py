@@ -1,0 +1,60 @@
+"""`msprobe run_ut` as a user meets it: usage, refusals, the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msprobe.check.page import write_page
+from msprobe.check.precheck import Checked, Report
+from msprobe.cli import main
+
+
+def dump(path: Path, **head: Any) -> Path:
+    rank = path / "step0" / "rank"
+    rank.mkdir(parents=True)
+    content = {"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None, "data": {}, **head}
+    (rank / "dump.json").write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("head", "arguments", "sentence"),
+    [
+        ({}, [], "A dump is needed"),
+        ({}, ["-api_info", "nowhere"], "does not exist"),
+        ({"level": "L0"}, ["-api_info", "dump"], "level L1 or mix"),
+        ({"framework": "mindspore"}, ["-api_info", "dump"], "dump of mindspore"),
+        ({}, ["-api_info", "dump", "-csv_path", "some.csv"], "cannot be resumed"),
+        ({}, ["--online"], "is_online"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, head: Any, arguments: list[str], sentence: str
+) -> None:
+    dump(tmp_path / "dump", **head)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run_ut", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert "Traceback" not in told
+
+
+def test_a_dump_without_calls_is_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run_ut", "-api_info", str(dump(tmp_path / "dump")), "-o", str(tmp_path / "out")]) == 2
+    assert "0 calls" in capsys.readouterr().out
+
+
+def test_the_page_shows_names_as_text_and_loads_nothing(tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script>"
+    report = Report([Checked("step0/rank", "Torch.mm.0", "error", "SKIP", evil)])
+    write_page(report, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert evil not in text
+    assert "Torch.mm.0" in text
+    assert "http://" not in text
+    assert "https://" not in text
+    assert (tmp_path / "page.html").stat().st_mode & 0o777 == 0o640
