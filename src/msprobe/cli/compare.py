@@ -70,6 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import gc
 
+    # Everything that is read stays until the report: collecting garbage would only look at it again and again.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _run(args)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _run(args: argparse.Namespace) -> int:
     from msprobe.cli.framework import check_framework
     from msprobe.compare import compare
     from msprobe.compare.mapping import load_mappings
@@ -77,7 +88,6 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.report.comparison_terminal import print_comparison
     from msprobe.report.terminal import progress
 
-    gc.disable()  # everything that is read stays until the report: collecting would only look at it again
     target, golden = _paths(args)
     if args.framework is not None:
         check_framework(args.framework, open_dump(target).ranks[0])
