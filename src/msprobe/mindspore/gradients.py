@@ -26,6 +26,9 @@ from .backward_graph import LEAF, Graph, Inputs, node_of, tensors_in
 from .executor import backward_pass, when_backward_ends
 from .tensors import Array, TensorTexts, copied, has_values
 
+# Which of a node's gradients belongs to which place of a record.
+Places = list[tuple[int, int]]
+
 
 class _Backward:
     """The backward record of one call while it is being put together, as text."""
@@ -66,6 +69,7 @@ class Gradients:
         self._texts = texts
         self._pending: dict[int, dict[int, _Backward]] = {}
         self._graph = Graph()
+        self._hooked: dict[tuple[int, int], list[tuple[_Backward, Places, Places]]] = {}
         self.latest = -1
         self.repeated = 0
         self.without_node: set[str] = set()
@@ -79,7 +83,7 @@ class Gradients:
         recorder = self._recorder
         outputs = [output] if isinstance(output, TensorPy) else tensors_in(output, [])
         entries: dict[int, Any] = {}
-        places: dict[int, list[tuple[int, int]]] = {}
+        places: dict[int, Places] = {}
         unchanged = False
         for position, tensor in enumerate(outputs):
             node = node_of(tensor)
@@ -107,21 +111,21 @@ class Gradients:
         record = _Backward(backward, above, len(outputs), inputs.count)
         exits = self._graph.exits(entries.values(), inputs) if inputs.edges else []
         _assign(record, exits)
-        nodes: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
+        nodes: dict[int, tuple[Any, Places]] = {}
         for node, slot, positions in exits:
             leading = nodes.setdefault(node._unique_id(), (node, []))[1]
             leading.extend((slot, position) for position in positions)
-        apart = not recorder.selection.everything
+        if not recorder.selection.everything:  # a scope asks in the order in which calls begin: before what is inside
+            for key, node in entries.items():
+                record.waiting += 1
+                node.register_prehook(self._before(record, places[key]))
+            places = {}
         for key, node in entries.items():
-            leaves = nodes.pop(key, None) if not apart else None
-            record.waiting += 1
-            if leaves is None:
-                node.register_prehook(self._incoming_hook(record, places[key]))
-            else:
-                node.register_hook(self._both_hook(record, places[key], leaves[1]))
-        for node, leading in nodes.values():
-            record.waiting += 1
-            node.register_hook(self._outgoing_hook(record, leading))
+            leading = nodes.pop(key, (node, []))[1]
+            if leading or key in places:
+                self._hook(node, key, record, places.get(key, []), leading)
+        for key, (node, leading) in nodes.items():
+            self._hook(node, key, record, [], leading)
 
     def forget_graph(self) -> None:
         """The outermost call has returned: the graph is the framework's alone again."""
@@ -134,39 +138,39 @@ class Gradients:
 
     # The hooks.
 
-    def _both_hook(self, record: _Backward, places: Any, leading: Any) -> Any:
+    def _hook(self, node: Any, key: int, record: _Backward, places: Places, leading: Places) -> None:
+        """One hook a node, however many calls it is the edge of: Cells are nested, and an API ends where its Cell does.
+
+        A hook costs MindSpore more than what it does here. The sequence number tells a node from an older one whose
+        identity it has inherited.
+        """
+        identity = (key, node._sequence_nr())
+        interests = self._hooked.get(identity)
+        if interests is None:
+            interests = self._hooked[identity] = []
+            node.register_hook(self._after(interests))
+        interests.append((record, places, leading))
+        record.waiting += 1
+
+    def _after(self, interests: list[tuple[_Backward, Places, Places]]) -> Any:
         def hook(grad_inputs: Any, grad_outputs: Any) -> None:
-            if self._begins(record):
-                try:
-                    self._take_incoming(record, places, grad_outputs)
-                    self._take_outgoing(record, leading, grad_inputs)
-                    self._fired(record)
-                except Exception:
-                    self._recorder.fault(record.name, traceback.format_exc())
+            with self._texts.unchanging():
+                for record, places, leading in interests:
+                    self._fire(record, places, grad_outputs, leading, grad_inputs)
 
         return hook
 
-    def _incoming_hook(self, record: _Backward, places: Any) -> Any:
-        def hook(grad_outputs: Any) -> None:
-            if self._begins(record):
-                try:
-                    self._take_incoming(record, places, grad_outputs)
-                    self._fired(record)
-                except Exception:
-                    self._recorder.fault(record.name, traceback.format_exc())
+    def _before(self, record: _Backward, places: Places) -> Any:
+        return lambda grad_outputs: self._fire(record, places, grad_outputs, [], ())
 
-        return hook
-
-    def _outgoing_hook(self, record: _Backward, leading: Any) -> Any:
-        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
-            if self._begins(record):
-                try:
-                    self._take_outgoing(record, leading, grad_inputs)
-                    self._fired(record)
-                except Exception:
-                    self._recorder.fault(record.name, traceback.format_exc())
-
-        return hook
+    def _fire(self, record: _Backward, places: Places, incoming: Any, leading: Places, outgoing: Any) -> None:
+        if self._begins(record):
+            try:
+                self._take_incoming(record, places, incoming)
+                self._take_outgoing(record, leading, outgoing)
+                self._fired(record)
+            except Exception:
+                self._recorder.fault(record.name, traceback.format_exc())
 
     def _begins(self, record: _Backward) -> bool:
         """Whether this firing counts: the step is open and it is the first backward through this graph."""
@@ -183,7 +187,7 @@ class Gradients:
                 return False
         return True
 
-    def _take_incoming(self, record: _Backward, places: Any, grads: Any) -> None:
+    def _take_incoming(self, record: _Backward, places: Places, grads: Any) -> None:
         recorder = self._recorder
         if recorder.with_inputs:
             path = recorder.tensors_path(record.name, "input")
@@ -192,7 +196,7 @@ class Gradients:
                 if grad is not None:
                     record.incoming[position] = recorder.values.value(grad, f"{path}.{position}" if path else "")
 
-    def _take_outgoing(self, record: _Backward, leading: Any, grads: Any) -> None:
+    def _take_outgoing(self, record: _Backward, leading: Places, grads: Any) -> None:
         recorder = self._recorder
         if not recorder.with_outputs:
             return

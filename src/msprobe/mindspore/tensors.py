@@ -3,11 +3,14 @@
 A tensor in host memory is read where it is, through its address and strides: no operator of the
 framework runs, and asking for the address waits for the runtime to have filled it. A tensor on a
 device is copied to the host first. Nothing is remembered between calls: MindSpore has no version
-counter that could tell whether a tensor has changed.
+counter that could tell whether a tensor has changed. Only while one node of the backward graph is
+recorded (`unchanging`) can it not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import c_char
 from typing import Any, Optional, Protocol
 
@@ -39,6 +42,19 @@ class FileWriter(Protocol):
 
     def tensor(self, name: str, payload: Payload) -> str: ...
 
+    def link(self, name: str, existing_data_name: str) -> str: ...
+
+
+class _Known:
+    """A tensor's text, in two parts between which the name of its file stands."""
+
+    __slots__ = ("end", "file", "text")
+
+    def __init__(self, text: str, end: str) -> None:
+        self.text = text
+        self.end = end
+        self.file = ""
+
 
 class TensorTexts:
     """The adapter of one step."""
@@ -49,6 +65,16 @@ class TensorTexts:
         self._want = want
         self._files = files
         self._heads: dict[tuple[int, tuple[int, ...]], str] = {}
+        self._known: Optional[dict[int, _Known]] = None
+
+    @contextmanager
+    def unchanging(self) -> Iterator[None]:
+        """Inside, no tensor changes and none goes away: each is measured and written once, however often it is met."""
+        self._known = {}
+        try:
+            yield
+        finally:
+            self._known = None
 
     def tensor_text(self, tensor: Any, path: str) -> str:
         try:
@@ -62,13 +88,21 @@ class TensorTexts:
             return self._without_values(tensor, shape)
         if not on_host:
             return self.array_text(bits(tensor.asnumpy(), row), row, path)
-        strides = tuple(_strides(tensor))
-        numbers, digest, _ = render(pointer, row.code, shape, strides, self._want)
-        text = f"{self._head(row, shape)}{numbers}" if numbers else self._head(row, shape)[:-2]
-        if path and self._files is not None:
-            name = self._files.tensor(path, payload(pointer, row, shape, strides))
-            text = f'{text}, "data_name": {quoted(name)}'
-        return f'{text}, "md5": "{digest}"}}' if digest is not None else f"{text}}}"
+        known = self._known.get(id(tensor)) if self._known is not None else None
+        if known is None:
+            strides = tuple(_strides(tensor))
+            numbers, digest, _ = render(pointer, row.code, shape, strides, self._want)
+            text = f"{self._head(row, shape)}{numbers}" if numbers else self._head(row, shape)[:-2]
+            known = _Known(text, f', "md5": "{digest}"}}' if digest is not None else "}")
+            if self._known is not None:
+                self._known[id(tensor)] = known
+        if not path or self._files is None:
+            return known.text + known.end
+        if known.file:
+            name = self._files.link(path, known.file)
+        else:
+            name = known.file = self._files.tensor(path, payload(pointer, row, shape, tuple(_strides(tensor))))
+        return f'{known.text}, "data_name": {quoted(name)}{known.end}'
 
     def array_text(self, array: Array, row: dtypes.Dtype, path: str) -> str:
         """The same for values of a tensor that are in numpy memory of our own, as `bits` gives them."""
