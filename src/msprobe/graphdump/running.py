@@ -48,14 +48,18 @@ class Prepared:
 
 def prepared(config: Union[str, os.PathLike[str]]) -> Optional[Prepared]:
     """Check and lay out everything; None where this rank is not to be dumped. Raises ConfigError."""
-    settings = load_settings(config)
+    return lay_out(load_settings(config), os.fspath(config), Path(config).read_text(encoding="utf-8"))
+
+
+def lay_out(settings: DumpSettings, source: str, written: str) -> Optional[Prepared]:
+    """`prepared`, for settings that were checked already; `written` is kept with the dump as its configuration."""
     rank = rank_here()
     for remark in remarks(settings, rank):
         notices.inform(remark)
     if rank not in settings.support_device:
         return None
-    staging, variable = prepare(settings, os.fspath(config), rank)
-    return Prepared(settings, Path(config).read_text(encoding="utf-8"), staging, str(variable))
+    staging, variable = prepare(settings, source, rank)
+    return Prepared(settings, written, staging, str(variable))
 
 
 class Running:

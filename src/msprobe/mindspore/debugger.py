@@ -20,6 +20,8 @@ from . import header
 from .api_table import load_table
 from .apis import Api
 from .cells import Models, is_compiled, named_below
+from .graph_kernels import GraphKernels
+from .graph_kernels import refuse as refuse_in_graph
 from .probe import MindSporeProbe
 from .sites import Sites
 
@@ -91,9 +93,12 @@ class PrecisionDebugger(Debugger):
 
     @classmethod
     def _refuse(cls, settings: Settings) -> None:
+        if in_graph_mode() and settings.level == "L2":
+            refuse_in_graph(settings)
+            return
         if in_graph_mode():
             raise UsageError(
-                "graph mode is not in this version of msprobe for MindSpore: call "
+                "graph mode at other levels than L2 is not in this version of msprobe for MindSpore: call "
                 "mindspore.set_context(mode=mindspore.PYNATIVE_MODE) before PrecisionDebugger(…)."
             )
         if settings.task not in _TASKS:
@@ -102,6 +107,13 @@ class PrecisionDebugger(Debugger):
             )
         if settings.level == "L2":
             raise UsageError('level "L2" is not in this version of msprobe for MindSpore; it has: L0, L1, mix, debug.')
+
+    @classmethod
+    def _of(cls, settings: Settings) -> PrecisionDebugger:
+        debugger = super()._of(settings)
+        if in_graph_mode():
+            debugger._lifecycle = GraphKernels(settings)  # type: ignore[assignment]
+        return debugger
 
     @classmethod
     def _frontend(cls) -> tuple[Frontend, Custom]:

@@ -22,7 +22,6 @@ def graph_dump(path: Union[str, os.PathLike[str]], disk_budget: int = DISK_BUDGE
     Call it before the first graph is compiled: the framework reads its configuration once. A wrong file raises
     ConfigError with every problem in it. `disk_budget` (bytes) bounds what lies on the disk only in passing.
     """
-    global _running
     if _running is not None:
         raise UsageError("graph_dump() was called before in this process; the framework reads its configuration once.")
     if graph_has_run():
@@ -30,8 +29,13 @@ def graph_dump(path: Union[str, os.PathLike[str]], disk_budget: int = DISK_BUDGE
     if disk_budget < LEAST_BUDGET:
         raise UsageError(f"disk_budget is {disk_budget} bytes; allowed: {LEAST_BUDGET} or more.")
     found = prepared(path)
-    if found is None:
-        return
+    if found is not None:
+        begin(found, disk_budget)
+
+
+def begin(found: Prepared, disk_budget: int) -> None:
+    """From now on the framework writes, and the worker reads."""
+    global _running
     os.environ[VARIABLE] = found.variable
     _running = _start(found, disk_budget)
 

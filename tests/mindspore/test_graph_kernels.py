@@ -1,0 +1,110 @@
+"""PrecisionDebugger at level L2 in graph mode: the framework's Dump from config.json, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msprobe.collect.lifecycle import UsageError
+from msprobe.config import load
+from msprobe.graphdump import GraphDump
+from msprobe.graphdump.dump_settings import COMMON, parse_settings
+from msprobe.mindspore.graph_kernels import data_dump, refuse
+
+SCRIPT = Path(__file__).with_name("graph_train.py")
+
+
+def run(top: Path, *words: str, task: str = "statistics", section: Any = None, **keys: Any) -> Any:
+    config = top / "config.json"
+    config.write_text(
+        json.dumps({"task": task, "level": "L2", "dump_path": str(top / "d"), task: section or {}, **keys})
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
+    command = [sys.executable, str(SCRIPT), str(config), *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=top)
+
+
+def test_statistics_of_the_chosen_operators_and_steps(tmp_path: Path):
+    bare = run(tmp_path, "bare")
+    section = {
+        "list": ["Exp", "name-regex(.*MatMul.*)"],
+        "data_mode": ["output"],
+        "summary_mode": ["max", "mean", "md5"],
+    }
+    ended = run(tmp_path, section=section, step=[0, "2"])
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == bare.stdout
+    dump = GraphDump(tmp_path / "d")
+    assert dump.iterations == (0, 2)
+    assert {tensor.io for tensor in dump.tensors} == {"output"}
+    assert {"Exp", "MatMul"} <= {tensor.type for tensor in dump.tensors} <= {"Exp", "MatMul"}
+    exp = next(tensor for tensor in dump.tensors if tensor.type == "Exp" and tensor.iteration == 0)
+    assert exp.row is not None
+    assert (exp.row["Max Value"], exp.row["Avg Value"]) == ("1.0", "1.0")  # exp(0)
+    assert list(exp.row)[10:] == ["Max Value", "Avg Value", "MD5"]
+    assert not any(tensor.file for tensor in dump.tensors)
+
+
+def test_too_late_is_told_and_nothing_is_dumped(tmp_path: Path):
+    ended = run(tmp_path, "late")
+    assert ended.returncode == 0, ended.stderr
+    assert "start() comes too late: a graph was compiled already" in ended.stderr
+    assert not (tmp_path / "d").exists()
+
+
+def test_overflow_check_saves_the_operators_that_overflow(tmp_path: Path):
+    ended = run(tmp_path, "burst", task="overflow_check", section={"check_mode": "all"})
+    assert ended.returncode == 0, ended.stderr
+    dump = GraphDump(tmp_path / "d")
+    first = min((t for t in dump.tensors if t.iteration is not None), key=lambda t: t.timestamp)
+    assert (first.type, first.iteration) == ("Exp", 1)
+
+
+def test_model_train_with_msprobe_step(tmp_path: Path):
+    ended = run(tmp_path, "model", task="tensor")
+    assert ended.returncode == 0, ended.stderr
+    dump = GraphDump(tmp_path / "d")
+    assert dump.iterations == (0, 1, 2)
+    assert all(tensor.file for tensor in dump.tensors)
+
+
+@pytest.mark.parametrize(
+    ("task", "section", "words"),
+    [
+        ("structure", {}, "it has: statistics, tensor, overflow_check"),
+        ("statistics", {"summary_mode": "xor"}, 'use "statistics", "md5" or a list'),
+        ("tensor", {"file_format": "bin"}, 'use "npy"'),
+    ],
+)
+def test_what_graph_mode_does_not_have_says_what_there_is(tmp_path: Path, task: str, section: Any, words: str):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"task": task, "level": "L2", "dump_path": "/d", task: section}))
+    with pytest.raises(UsageError, match=words):
+        refuse(load("mindspore", str(config), graph_mode=True))
+
+
+def test_every_key_has_its_place(tmp_path: Path):
+    config = tmp_path / "config.json"
+    section = {"list": ["Default/Conv-op12"], "data_mode": ["input"], "summary_mode": "md5"}
+    keys = {"rank": [1, 3], "step": [0, "5-7"], "statistics": section}
+    config.write_text(json.dumps({"task": "statistics", "level": "L2", "dump_path": "/d", **keys}))
+    value = data_dump(load("mindspore", str(config), graph_mode=True), initial=4)
+    assert value[COMMON] == {
+        "path": "/d",
+        "net_name": "Net",
+        "iteration": "0|5|6|7",
+        "initial_iteration": 4,
+        "support_device": [1, 3],
+        "saved_data": "statistic",
+        "statistic_category": ["max", "min", "avg", "l2norm", "md5"],
+        "input_output": 1,
+        "dump_mode": 1,
+        "kernels": ["Default/Conv-op12"],
+    }
+    parse_settings(value, "x", {})
