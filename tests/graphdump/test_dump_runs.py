@@ -174,8 +174,11 @@ def test_the_operator_that_raises_has_its_inputs_saved():
     assert np.array_equal(np.load(tensor.path), -np.eye(3, dtype=np.float32))
 
 
-def test_set_dump_chooses():
-    run = Run(("mark",), {"dump_mode": 2, "iteration": "1"})
+def test_set_dump_chooses_and_names_that_are_too_long_are_mapped():
+    run = Run(("mark", "long"), {"dump_mode": 2, "iteration": "1", "saved_data": "full"})
+    assert any(re.fullmatch(r"\d+\.npy", file) for file in run.files)
+    assert all(tensor.row is not None for tensor in run.dump.tensors if tensor.iteration is not None)
+    assert run.dump.notes == ()
     assert run.losses == bare()
     assert all("second-Dense" in tensor.operator for tensor in run.dump.tensors if tensor.iteration is not None)
     assert {"MatMul", "BiasAdd"} <= {tensor.type for tensor in run.dump.tensors}

@@ -2,7 +2,8 @@
 
 burst: one product overflows in step 1; raise: Cholesky refuses its input in step 2; mark: set_dump on one Cell;
 wide: tensors of eight megabytes; script:FILE calls msprobe.mindspore.graph_dump(FILE) first; late: after the
-first step; kill: the process ends without warning after step 1.
+first step; kill: the process ends without warning after step 1; long: a class name too long
+for file names.
 """
 
 import os
@@ -45,6 +46,8 @@ class Trained(nn.Cell):
         return y.mean() + ops.cast(half, ms.float32).mean() + root.sum() * 0.5
 
 
+if "long" in words:
+    Trained.__name__ = "Trained" * 30
 ms.set_context(mode=ms.GRAPH_MODE)
 net = Trained()
 if "mark" in words:
