@@ -19,6 +19,18 @@ from torch import nn
 Fault = Optional[str]
 
 
+class WrongBackward(torch.autograd.Function):
+    """The identity, whose gradient is ten percent too large."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 1.1
+
+
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int, fault: Fault) -> None:
         super().__init__()
@@ -49,6 +61,8 @@ class Attention(nn.Module):
         weights = F.softmax(scores, dim=-2 if self.fault == "wrong softmax dim" else -1)
         out = torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width)
         out = self.proj(out)
+        if self.fault == "wrong backward":
+            out = WrongBackward.apply(out)
         if self.fault == "halved gradient" and out.requires_grad:
             out.register_hook(lambda grad: grad * 0.5)
         return out

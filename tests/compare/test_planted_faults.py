@@ -54,6 +54,8 @@ FAULTS: list[tuple[str, str, tuple[str, ...], str, dict[str, Any]]] = [
     ("transformer", "wrong reduction", (ROOT,), "cross_entropy", {}),
     ("transformer", "lost gradient", ("blocks.1.attn",), "", {}),
     ("transformer", "halved gradient", ("blocks.1.attn", "blocks.1"), "backward", {}),
+    ("transformer", "wrong backward", ("blocks.1.attn",), "backward", {}),
+    ("transformer", "wrong backward", ("blocks.1.attn",), "backward", L0),
     ("transformer", "double-counted gradient", ("blocks.1.fc1",), "parameters_grad", {}),
     ("transformer", "double-counted gradient", ("blocks.1.fc1",), "parameters_grad", L0),
     ("transformer", "changed weight", ("blocks.1.fc2",), "weight", {}),

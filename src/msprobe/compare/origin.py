@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from msprobe.compare import distance
-from msprobe.compare.calls import FORWARD, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, Match
 from msprobe.compare.distance import value_key
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
 from msprobe.compare.source import user_line
@@ -120,6 +120,11 @@ def _is_discrete(row: Row) -> bool:
 
 def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     """An input that nothing recorded before explains: a call that one run lacks, other wiring, or unseen code."""
+    maker = _maker(index, inputs, trace)
+    if maker is not None:
+        for row in inputs:
+            row.role = PROPAGATED
+        return _blame(maker, trace)
     structural = _structural(index, inputs, trace)
     if structural is not None:
         _shift_blame(index, structural.index, trace)
@@ -137,6 +142,22 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         said = f"the target passes what {ours.call.name} gave; the golden run passes something else"
         return _candidate("wiring", index, row, trace, (said,))
     return _candidate("input", index, row, trace)
+
+
+def _maker(index: int, inputs: list[Row], trace: Trace) -> Optional[int]:
+    """A backward that gave the wrong gradient from right ones, though it was recorded later: a module's backward is
+    complete only when all its inputs' gradients are, and by then others have used some of them."""
+    if trace.groups[index][0].call.direction != BACKWARD:
+        return None
+    wanted = {value_key(row.golden) for row in inputs} - {None}
+    for later in trace.introduced:
+        match, rows = trace.groups[later]
+        bad = bad_rows(rows)
+        if later == index or match.call.direction != BACKWARD or any(row.is_input for row in bad):
+            continue
+        if any(value_key(row.golden) in wanted for row in bad):
+            return later
+    return None
 
 
 def _shift_blame(index: int, to: int, trace: Trace) -> None:
