@@ -72,11 +72,14 @@ class Call:
         incoming = [None if t is None else _raised(t) for t in self.incoming]
         return self._run(tensors, incoming, torch.device("cpu"), _raise)
 
-    def moved(self, number: int, epsilon: float) -> Results:
-        """The golden side again, with every float of the inputs moved at random by at most `epsilon` of its value."""
+    def moved(self, number: int, epsilon: float, within: bool) -> Results:
+        """The golden side again, with every float of the inputs moved at random by at most `epsilon` of its value.
+
+        `within`: an argument's least and largest value stay bounds, as a probability needs.
+        """
         random = torch.Generator().manual_seed(zlib.crc32(f"{self._name}.{number}".encode()))
-        tensors = [_moved(t, epsilon, random) for t in self.tensors]
-        incoming = [None if t is None else _moved(t, epsilon, random) for t in self.incoming]
+        tensors = [_moved(t, epsilon, random, within) for t in self.tensors]
+        incoming = [None if t is None else _moved(t, epsilon, random, False) for t in self.incoming]
         return self._run(tensors, incoming, torch.device("cpu"), _raise)
 
     def _run(self, tensors: list[Any], incoming: list[Any], where: Any, dtype_of: Callable[[Any], Any]) -> Results:
@@ -183,14 +186,14 @@ def _raised(tensor: Any) -> Any:
     return tensor.clone() if dtype is tensor.dtype else tensor.to(dtype)
 
 
-def _moved(tensor: Any, epsilon: float, random: Any) -> Any:
+def _moved(tensor: Any, epsilon: float, random: Any, within: bool) -> Any:
     wide = _raised(tensor)
     if not wide.is_floating_point() or not wide.numel():
         return wide
     shift = torch.rand(wide.shape, generator=random, dtype=wide.dtype).mul_(2 * epsilon).add_(1 - epsilon)
-    low, high = wide.min(), wide.max()
     shift.mul_(wide)
-    return shift if low.isnan() or high.isnan() else shift.clamp_(low, high)
+    low, high = wide.min(), wide.max()
+    return shift.clamp_(low, high) if within and not (low.isnan() or high.isnan()) else shift
 
 
 def _named(value: Named, where: Any, dtype_of: Callable[[Any], Any]) -> Any:

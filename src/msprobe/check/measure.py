@@ -175,13 +175,15 @@ def measure_others(device: Array, golden: Array) -> Metrics:
     return Metrics(device.size, wrong, cosine=1.0 if not wrong else math.nan)
 
 
-def same_but_for_rounding(device: Array, golden: Array, moved: list[Array], form: Optional[Format]) -> bool:
+def same_but_for_rounding(
+    device: Array, golden: Array, moved: list[Array], form: Optional[Format], incoming: float = 0.0
+) -> bool:
     """Whether the difference is no larger than what rounding of the inputs does to the golden result.
 
     `moved` are golden results for inputs that were moved by at most one unit in the last place. An algorithm that is as
     good as its number format allows cannot be expected to be nearer. Two units of the tensor's usual size are granted
-    on top: a value that cancels to zero exactly does not move, yet is computed with rounding. Integers (an index, a
-    rank) may differ where they flip there too.
+    on top, and in float32 and wider eight of the `incoming` gradients' size: a value that cancels to zero exactly does
+    not move, yet is computed with rounding. Integers (an index, a rank) may differ where they flip there too.
     """
     with np.errstate(all="ignore"):
         if form is None:
@@ -201,5 +203,7 @@ def same_but_for_rounding(device: Array, golden: Array, moved: list[Array], form
             return True
         usual = np.sqrt(np.mean(np.square(right[finite])))
         bound = 16.0 * noise + 2.0 * unit + 2.0 * form.epsilon * usual
+        if form.mantissa >= FORMATS["float32"].mantissa:
+            bound += 8.0 * form.epsilon * incoming
         beyond = np.count_nonzero(error > bound) / error.size
         return bool(beyond <= 0.01 and np.linalg.norm(error) <= np.linalg.norm(bound))

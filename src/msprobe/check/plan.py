@@ -91,6 +91,8 @@ def _listed(name: Name, items: Sequence[str]) -> bool:
 
 
 def _unfit(record: Record) -> Optional[str]:
+    if "raised" in record or "unfinished" in record:
+        return "it did not return in the training run"
     if "input_args" not in record:
         return "the dump has no inputs of it (data_mode)"
     if not isinstance(record["input_args"], list) or not isinstance(record.get("input_kwargs", {}), dict):
