@@ -84,7 +84,6 @@ def test_bad_settings_are_refused_with_their_key(tmp_path, keys, message):
     [
         ({"task": "overflow_check"}, "it has: statistics, tensor, structure"),
         ({"task": "free_benchmark"}, "it has: statistics, tensor, structure"),
-        ({"level": "L2"}, "it has: L0, L1, mix, debug"),
     ],
 )
 def test_what_is_not_here_yet_says_what_is(tmp_path, keys, words):

@@ -22,6 +22,8 @@ from .apis import Api
 from .cells import Models, is_compiled, named_below
 from .graph_kernels import GraphKernels
 from .graph_kernels import refuse as refuse_in_graph
+from .kernel_probe import KernelProbe
+from .kernels import HAS_DISPATCH
 from .probe import MindSporeProbe
 from .sites import Sites
 
@@ -69,10 +71,12 @@ class MindSporeFrontend:
                 "MindSpore is in graph mode now: Cells and APIs run compiled and are not seen. "
                 "Call mindspore.set_context(mode=mindspore.PYNATIVE_MODE) before the model runs."
             )
-        if settings.level in ("L1", "mix") and self._sites is None:
+        names_calls = settings.level in ("L1", "mix", "L2")
+        if names_calls and self._sites is None:
             self._sites = Sites(load_table())
-        sites = self._sites if settings.level in ("L1", "mix") else None
-        return MindSporeProbe(settings, writer, selection, sites, self.custom)
+        sites = self._sites if names_calls else None
+        kind = KernelProbe if settings.level == "L2" else MindSporeProbe
+        return kind(settings, writer, selection, sites, self.custom)
 
     def facts(self) -> dict[str, Any]:
         return header.mindspore_facts()
@@ -105,8 +109,8 @@ class PrecisionDebugger(Debugger):
             raise UsageError(
                 f'task "{settings.task}" is not in this version of msprobe for MindSpore; it has: {", ".join(_TASKS)}.'
             )
-        if settings.level == "L2":
-            raise UsageError('level "L2" is not in this version of msprobe for MindSpore; it has: L0, L1, mix, debug.')
+        if settings.level == "L2" and not HAS_DISPATCH:
+            raise UsageError('level "L2" needs MindSpore 2.8 or later; this one has: L0, L1, mix, debug.')
 
     @classmethod
     def _of(cls, settings: Settings) -> PrecisionDebugger:

@@ -1,0 +1,43 @@
+"""Everything that is hooked into MindSpore for one step of level L2 in dynamic mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msprobe.collect import notices
+
+from .cells import named_below
+from .jit import JitRegions
+from .kernels import Callers, Kernels, Surroundings
+from .probe import MindSporeProbe
+
+
+class KernelProbe(MindSporeProbe):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._apis = Callers(self.recorder, self._gradients)
+        self._jit = JitRegions(self._apis, self._suspend, self._resume)
+        self._kernels = Kernels(self.recorder, self._gradients)
+
+    def _put_in(self) -> None:
+        named = list(named_below(self._models))
+        self._cells = Surroundings(self.recorder, self._gradients, named)
+        self._cells.install()
+        if self._sites is not None and self._apis is not None:
+            self._sites.put_in(self._apis, [*self._models, *(each.cell for each in named)])
+            self._custom.attach(self._apis)
+        self._jit.install()
+        self._kernels.install()
+
+    def _take_out(self) -> None:
+        self._kernels.remove()
+        super()._take_out()
+
+    def _suspend(self) -> None:
+        notices.warn_once("level L2: what runs inside a compiled region (mindspore.jit, optimizers) is not seen.")
+        self._kernels.remove()
+        super()._suspend()
+
+    def _resume(self) -> None:
+        super()._resume()
+        self._kernels.install()
