@@ -45,7 +45,7 @@ class Account:
                 f"{faults} calls of step {step} could not be recorded whole; training was not affected. "
                 f"The reasons are in {directory / layout.ERRORS}."
             )
-        if not self.steps:
+        if not self.steps and self._settings.task != "free_benchmark":
             self._tell_first_step(step, finished, directory)
         self.steps.append(step)
 

@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional, Protocol
 from msprobe.config import Settings
 from msprobe.dump import layout
 from msprobe.dump.archive import archive_older_run
+from msprobe.dump.quiet import QuietWriter
 from msprobe.dump.writer import Head, RankWriter, Worker
 
 from . import notices
@@ -78,8 +79,8 @@ class Frontend(Protocol):
 def selection_of(settings: Settings) -> Selection:
     section = settings.section
     scope, wanted = getattr(section, "scope", ()), getattr(section, "list", ())
-    if len(scope) == 1:  # level L2 of PyTorch: the kernels of one API
-        scope, wanted = (), scope
+    if len(scope) == 1 or settings.task == "free_benchmark":  # calls, no range; at level L2 of PyTorch one API
+        scope, wanted = (), scope or wanted
     return Selection(scope, wanted, getattr(section, "data_mode", ("all",)))
 
 
@@ -189,7 +190,7 @@ class Lifecycle:
         settings = self.settings
         rank = self._frontend.rank()
         saves = settings.task in ("tensor", "overflow_check") or bool(getattr(settings.section, "tensor_list", ()))
-        if not self.account.steps:
+        if not self.account.steps and settings.task != "free_benchmark":
             self._archive(rank)
             if saves and settings.task != "overflow_check":
                 self.account.tell_estimate(self._frontend.parameter_bytes(self._models or ()))
@@ -197,7 +198,8 @@ class Lifecycle:
         directory = layout.rank_directory(settings.dump_path, self.step_number, rank, parent)
         data_dir = str(directory / layout.TENSORS) if saves else None
         head = Head(settings.task, settings.level, self._frontend.name, data_dir, settings.extra_info)
-        self._writer = RankWriter(directory, head, self._worker)
+        records = settings.task != "free_benchmark"
+        self._writer = RankWriter(directory, head, self._worker) if records else QuietWriter(directory)
         self._selection.restart()
         self._probe = self._frontend.probe(settings, self._writer, self._selection)
         self._run_facts = self._run_facts or run_facts(settings)

@@ -12,14 +12,17 @@ from msprobe.collect.debugger import Custom, Debugger
 from msprobe.collect.lifecycle import Frontend, UsageError
 from msprobe.collect.selection import Selection
 from msprobe.config import Settings
-from msprobe.config.settings import OverflowSettings, TensorSettings
+from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, TensorSettings
+from msprobe.dump import layout
 from msprobe.dump.writer import RankWriter
+from msprobe.tasks.free_benchmark import FreeBenchmarkRun
 from msprobe.tasks.overflow import OverflowRun
 
 from . import header
 from .api_table import ApiTable, load_table
 from .custom import CustomApis
 from .dataloader import DataLoaderDriver
+from .free_benchmark_probe import FreeBenchmarkProbe
 from .kernel_probe import KernelProbe
 from .online import OnlineSender
 from .overflow_probe import OverflowProbe
@@ -27,7 +30,7 @@ from .probe import TorchProbe
 from .seed import seed_all
 from .spelling import Spelling
 
-_TASKS = ("statistics", "tensor", "structure", "overflow_check")
+_TASKS = ("statistics", "tensor", "structure", "overflow_check", "free_benchmark")
 
 
 class TorchFrontend:
@@ -39,6 +42,7 @@ class TorchFrontend:
         self._spelling = Spelling()
         self._table: Optional[ApiTable] = None
         self._overflows: Optional[OverflowRun] = None
+        self._benchmark: Optional[FreeBenchmarkRun] = None
         self._sender: Optional[OnlineSender] = None
 
     def rank(self) -> Optional[int]:
@@ -65,6 +69,12 @@ class TorchFrontend:
         if isinstance(settings.section, OverflowSettings):
             self._overflows = self._overflows or OverflowRun(settings.section.overflow_nums)
             return OverflowProbe(settings, writer, selection, table, self._spelling, self.custom, self._overflows)
+        if isinstance(settings.section, FreeBenchmarkSettings):
+            self._benchmark = self._benchmark or FreeBenchmarkRun(settings.section, settings.dump_path)
+            step = layout.parse_step(writer.directory.parent.name) or 0
+            return FreeBenchmarkProbe(
+                settings, writer, selection, table, self._spelling, self.custom, self._benchmark, step, self.rank() or 0
+            )
         if isinstance(settings.section, TensorSettings) and settings.section.online_run_ut:
             self._sender = self._sender or OnlineSender(settings.section, self.rank())
             self._sender.opened(writer.directory)
@@ -81,7 +91,7 @@ class TorchFrontend:
     def ending(self) -> list[str]:
         if self._sender is not None:
             self._sender.end()
-        return self._overflows.summary() if self._overflows is not None else []
+        return [line for run in (self._overflows, self._benchmark) if run is not None for line in run.summary()]
 
 
 class PrecisionDebugger(Debugger):

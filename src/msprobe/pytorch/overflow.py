@@ -23,7 +23,8 @@ from msprobe.tasks.scan import FORMATS, NEAR, TOP, scan
 from . import unusual
 from .api_table import Api
 from .apis import Apis, _recomputed
-from .gradients import Gradients, Inputs, _Backward, tensors_in
+from .gradients import Inputs, _Backward, tensors_in
+from .held_gradients import HeldGradients
 from .modules import Modules
 from .tensors import CODES, TensorTexts
 
@@ -264,8 +265,8 @@ def _strong(value: Any) -> tuple[Any, bool]:
     return value, True
 
 
-class OverflowGradients(Gradients):
-    """Holds the gradients of one call until all have come, looks, and lets go."""
+class OverflowGradients(HeldGradients):
+    """Looks at the gradients of one call when all have come."""
 
     _recorder: OverflowRecorder
 
@@ -278,23 +279,15 @@ class OverflowGradients(Gradients):
         self._received[backward_of(name)] = _Weakly(stack, args, kwargs)
 
     def _take_incoming(self, record: _Backward, places: Any, grads: Any) -> None:
-        for position, number in places:
-            grad = record.incoming[position] = grads[number]
-            if not record.remaining and grad is not None and self._recorder.eyes.look(grad) != FINITE:
-                self._recorder.met_bad = True  # its inputs need no gradient: only its parameters will show it
+        super()._take_incoming(record, places, grads)
+        if not record.remaining:  # its inputs need no gradient: only its parameters will show a bad one
+            recorder = self._recorder
+            bad = (recorder.eyes.look(grad) != FINITE for grad in (grads[n] for _, n in places) if grad is not None)
+            recorder.met_bad = recorder.met_bad or any(bad)
 
-    def _write_outgoing(self, record: _Backward, position: int, grad: Any) -> None:
-        record.outgoing[position] = grad
-
-    def _write(self, record: _Backward) -> None:
-        record.done = True
+    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
         recorder = self._recorder
-        incoming = [_tensor(grad) for grad in record.incoming]
-        outgoing = [_tensor(grad) for grad in record.outgoing]
-        record.incoming, record.outgoing = [], []
         forward = self._received.pop(record.name, None)
-        if recorder.closed:
-            return
         eyes = recorder.eyes
         found = FINITE
         for grad in outgoing:
@@ -363,10 +356,6 @@ class OverflowGradients(Gradients):
         super().close()
         self._received.clear()
         self._recorder.forget_dead()
-
-
-def _tensor(grad: Any) -> Any:
-    return grad if isinstance(grad, torch.Tensor) else None
 
 
 def _forward_of(name: str) -> str:
