@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, Call, Match
-from msprobe.compare.distance import ValueKey, value_key
-from msprobe.compare.rows import NOT_COMPARED, PASS, Row, is_tensor
+from msprobe.compare.distance import ValueKey, result_key, value_key
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row, is_tensor
 from msprobe.compare.trace import Group, forward_name
 
 
@@ -22,6 +22,10 @@ def cover(groups: Sequence[Group]) -> None:
     for match, rows in groups:
         if match.how != "unmatched":
             _cover_items(match, rows)
+            moved = _moved(match, rows)
+            if moved:
+                sides = sides or (_Side(groups, golden=False), _Side(groups, golden=True))
+                _cover_moved(match, rows, moved, sides[0])
             continue
         if match.call.recompute:
             continue
@@ -51,6 +55,28 @@ def _cover_items(match: Match, rows: Sequence[Row]) -> None:
             row.reason = f"covered: the results of {match.call.name} agree"
 
 
+def _moved(match: Match, rows: Sequence[Row]) -> list[Row]:
+    """Differing rows of an API that hold the same numbers on both sides: only their order can differ."""
+    if match.call.kind != "api":
+        return []
+    bad = [row for row in rows if row.verdict in (WARNING, ERROR)]
+    return [
+        row for row in bad if result_key(row.target) is not None and result_key(row.target) == result_key(row.golden)
+    ]
+
+
+def _cover_moved(match: Match, rows: Sequence[Row], moved: list[Row], side: _Side) -> None:
+    """A sum over elements in another order: harmless where the call's results, or those of its module, agree."""
+    module = side.agreeing_module(match.call)
+    settled = _results_agree([row for row in rows if row not in moved])
+    for row in moved:
+        if module is not None or (settled and row.is_input):
+            row.verdict, row.distance = NOT_COMPARED, None
+            row.reason = (
+                f"covered: the same numbers in another order, and the results of {module or match.call.name} agree"
+            )
+
+
 class _Side:
     def __init__(self, groups: Sequence[Group], golden: bool) -> None:
         self._parent: dict[str, Optional[str]] = {}
@@ -78,7 +104,7 @@ class _Side:
 
     def covering(self, call: Call, rows: Sequence[Row]) -> str:
         """Why an unmatched call does not matter; empty where it may."""
-        module = self._agreeing_module(call)
+        module = self.agreeing_module(call)
         if module is not None:
             return f"the results of {module} agree"
         given = [row.golden if self._golden else row.target for row in rows if not row.is_input]
@@ -87,7 +113,7 @@ class _Side:
             return "its result agrees where it is used"
         return ""
 
-    def _agreeing_module(self, call: Call) -> Optional[str]:
+    def agreeing_module(self, call: Call) -> Optional[str]:
         """The nearest module around a call whose results (or parameters' gradients) were compared, if they agree."""
         name = self._parent.get(forward_name(call), call.parent) if call.direction == BACKWARD else call.parent
         while name is not None:

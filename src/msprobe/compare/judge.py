@@ -17,7 +17,7 @@ from msprobe.compare import distance
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.presets import Preset
 from msprobe.compare.rounding import Context, epsilon_of
-from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row, is_tensor
+from msprobe.compare.rows import ERROR, NOT_COMPARED, OTHER_BYTES, PASS, WARNING, Row, is_tensor
 
 AMPLIFICATION = 16.0
 """How much larger than all noise before it a difference may be and still be called noise."""
@@ -127,6 +127,8 @@ class Judge:
                 _not_compared(row, "rounding: its gradient was nothing else, and the optimizer may have scaled it up")
             elif row.verdict != NOT_COMPARED:
                 continue
+            elif row.reason == OTHER_BYTES:
+                row.verdict = PASS if self.level else WARNING
             elif row.distance == 0.0 or (self._expected and self._is_expected(row)):
                 row.verdict = PASS
                 self._requires_grad(row)

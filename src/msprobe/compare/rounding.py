@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msprobe.compare import distance
 from msprobe.compare.calls import FORWARD, GRADS, Match, module_class
-from msprobe.compare.rows import Row, is_tensor
+from msprobe.compare.rows import Row, is_tensor, slots
 
 ALGORITHMS = 16.0
 """Convolutions have algorithms (direct, Winograd, FFT) whose rounding differs by this much."""
@@ -36,11 +36,21 @@ class Context:
         self.input_floor = min([s for s in map(distance.scale, inputs) if s > 0], default=0.0)
         if call.direction == GRADS:
             self.input_floor = gradient_scale.get(call.key, 0.0)
+        if match.how == "fused":
+            self._take_whole_calls(match)
         self.direction = call.direction
         self.key = call.key
         word = module_class(call.key) if self.module else call.key.rpartition(".")[2]
         self.has_kink = word.lower() in _KINKS
         self.has_algorithms = word.lower().startswith("conv")
+
+    def _take_whole_calls(self, match: Match) -> None:
+        """Rows of a fused match are outputs alone: the shapes that went in are in the records."""
+        for call in (match.target, match.golden, *match.before):
+            for _, item in slots(call) if call is not None else ():
+                if item is not None and is_tensor(item) and item["shape"]:
+                    self.widest = max(self.widest, *item["shape"])
+        self.module = True
 
     def relative_to_inputs(self, row: Row, away: float) -> float:
         """A result that cancels to nothing is rounding of what went in: measured against that, not against itself."""

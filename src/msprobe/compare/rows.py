@@ -21,6 +21,7 @@ WARNING = "warning"
 ERROR = "error"
 NOT_COMPARED = "not_compared"
 
+OTHER_BYTES = "the same statistics, other bytes: the same numbers in another order, or other signs of zero"
 RAISED = "raised"
 """The slot of the exception that a call ended with."""
 _RAISED_BY_READER = "parameters_grad.raised"

@@ -161,7 +161,7 @@ def _match(target: Call, golden: Call, how: str, confidence: float, before: tupl
 def _by_place(target: Calls, golden: Calls) -> list[Match]:
     """What a gap leaves: one call for one, or one fused call for several, when the outputs have the same shape."""
     if len(target) > 1 and len(golden) > 1:
-        pairs = common_order([(c.kind, _out(c)) for c in target], [(c.kind, _out(c)) for c in golden])
+        pairs = common_order([_place(c) for c in target], [_place(c) for c in golden])
         return [Match(target[i], golden[j], "position", 0.4) for i, j in pairs]
     one, many = (target[0], golden) if len(target) == 1 else (golden[0], target)
     last = _last_of_fused(one, many)
@@ -171,6 +171,13 @@ def _by_place(target: Calls, golden: Calls) -> list[Match]:
         return [Match(target[0], golden[0], "position", 0.5)]
     ours, theirs = (one, many[last]) if one is target[0] else (many[last], one)
     return [Match(ours, theirs, "fused", 0.5, tuple(many[:last]))]
+
+
+def _place(call: Call) -> Hashable:
+    """Among several calls on both sides only those are each other's that make the same shape of the same input."""
+    inputs = call.record.get("input_args") if isinstance(call.record, dict) else None
+    key = result_key(inputs[0]) if isinstance(inputs, list) and inputs else None
+    return (call.kind, _out(call), key) if key else (id(call),)
 
 
 def _last_of_fused(one: Call, many: Calls) -> Optional[int]:
