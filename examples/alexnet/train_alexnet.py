@@ -37,9 +37,7 @@ def ask_for_a_dump(directory: Path, steps: int) -> None:
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument(
-    "--dump", type=Path, help="directory for the dump; without it the network is only trained"
-)
+parser.add_argument("--dump", type=Path, help="directory for the dump; without it the network is only trained")
 parser.add_argument("--steps", type=int, default=2)
 arguments = parser.parse_args()
 if arguments.dump:

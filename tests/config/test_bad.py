@@ -189,6 +189,4 @@ def test_relative_paths_in_a_working_directory_that_is_gone_are_told(
     gone.rmdir()
     expected = 'dump_path: found "d"; the working directory is gone: use an absolute path'
     assert expected in problems("pytorch", path)
-    assert problems("pytorch", "c.json") == [
-        "file: there is no such file; check the path (working directory: gone)"
-    ]
+    assert problems("pytorch", "c.json") == ["file: there is no such file; check the path (working directory: gone)"]

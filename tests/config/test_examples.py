@@ -45,9 +45,7 @@ def test_an_example_loads_and_says_what_has_no_effect(name: str) -> None:
 def test_the_example_with_a_trailing_comma_gets_its_line_and_column() -> None:
     with pytest.raises(ConfigError) as caught:
         load("mindspore", DATA / TRAILING_COMMA, graph_mode=False)
-    assert str(caught.value).split("\n")[1:] == [
-        "  - line 11, column 29: a comma after the last item; remove it"
-    ]
+    assert str(caught.value).split("\n")[1:] == ["  - line 11, column 29: a comma after the last item; remove it"]
 
 
 def test_the_backward_example_keeps_its_gradient_file() -> None:

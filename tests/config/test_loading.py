@@ -101,9 +101,7 @@ def test_every_field_of_the_settings_is_a_key_and_every_key_a_field() -> None:
 
 def test_arguments_win_over_the_file(loaded: Any) -> None:
     config = {"task": "tensor", "level": "L0", "step": [7], "dump_path": "/from/file"}
-    settings = loaded(
-        config, task="statistics", level="mix", step=["0-2", 5], dump_path=Path("/from/argument")
-    )
+    settings = loaded(config, task="statistics", level="mix", step=["0-2", 5], dump_path=Path("/from/argument"))
     assert (settings.task, settings.level) == ("statistics", "mix")
     assert (settings.step, settings.dump_path) == (frozenset([0, 1, 2, 5]), Path("/from/argument"))
 
@@ -124,9 +122,7 @@ def test_a_dump_path_argument_is_enough(tmp_path: Path) -> None:
     assert load("pytorch", str(path), dump_path="/d").dump_path == Path("/d")
 
 
-def test_paths_may_hold_blanks_and_any_language(
-    loaded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_may_hold_blanks_and_any_language(loaded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert loaded({"dump_path": "./my dump/数据 é"}).dump_path == tmp_path / "my dump/数据 é"
 
@@ -261,9 +257,7 @@ HINTS: list[tuple[str, dict[str, object], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("framework", "config", "expected"), HINTS, ids=[str(config) for _, config, _ in HINTS]
-)
+@pytest.mark.parametrize(("framework", "config", "expected"), HINTS, ids=[str(config) for _, config, _ in HINTS])
 def test_a_known_key_without_effect_is_told(
     loaded: Any, framework: str, config: dict[str, object], expected: list[str]
 ) -> None:
@@ -278,10 +272,7 @@ def test_keys_of_the_fields_other_tools_load_with_a_warning(loaded: Any, name: s
 
 def test_graph_mode_that_is_not_known_yet_accepts_what_either_mode_accepts(loaded: Any) -> None:
     assert loaded({"level": "L2", "statistics": {"summary_mode": ["max"]}}, "mindspore").warnings == ()
-    assert (
-        loaded({"task": "overflow_check", "overflow_check": {"check_mode": "aicore"}}, "mindspore").warnings
-        == ()
-    )
+    assert loaded({"task": "overflow_check", "overflow_check": {"check_mode": "aicore"}}, "mindspore").warnings == ()
 
 
 def test_settings_and_errors_travel_between_processes(loaded: Any) -> None:

@@ -23,9 +23,7 @@ LEAVES = st.one_of(
     st.floats(),
     st.text(),
     st.text(alphabet="0123456789-", max_size=6),
-    st.sampled_from(
-        [*TASKS, *LEVELS, "", "all", "true", "md5", "forward", "fix", "to_cpu", "cpu", "bin", "\ud800"]
-    ),
+    st.sampled_from([*TASKS, *LEVELS, "", "all", "true", "md5", "forward", "fix", "to_cpu", "cpu", "bin", "\ud800"]),
 )
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
     LEAVES,
@@ -46,9 +44,7 @@ DOCUMENTS = st.builds(
     st.dictionaries(st.sampled_from(list(SECTIONS)), members(SECTION_KEYS), max_size=4),
 )
 MODES = st.sampled_from([("pytorch", None), ("mindspore", None), ("mindspore", True), ("mindspore", False)])
-RELAXED = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+RELAXED = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def settled(framework: str, path: object, **arguments: Any) -> None:
@@ -87,9 +83,7 @@ def test_any_bytes_load_or_are_refused_with_a_problem(tmp_path: Path, data: byte
 
 @RELAXED
 @given(task=ANYTHING, level=ANYTHING, step=ANYTHING, dump_path=ANYTHING)
-def test_any_argument_loads_or_is_refused_with_a_problem(
-    task: Any, level: Any, step: Any, dump_path: Any
-) -> None:
+def test_any_argument_loads_or_is_refused_with_a_problem(task: Any, level: Any, step: Any, dump_path: Any) -> None:
     settled("pytorch", None, task=task, level=level, step=step, dump_path=dump_path)
 
 

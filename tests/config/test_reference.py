@@ -34,9 +34,7 @@ TABLES = [("Common keys", COMMON), *((f"Section `{task}`", keys) for task, keys 
 
 
 @pytest.mark.parametrize(("heading", "keys"), TABLES, ids=[heading for heading, _ in TABLES])
-def test_the_reference_has_every_key_with_its_default_and_where_it_acts(
-    heading: str, keys: tuple[Key, ...]
-) -> None:
+def test_the_reference_has_every_key_with_its_default_and_where_it_acts(heading: str, keys: tuple[Key, ...]) -> None:
     table = rows(heading)
     assert list(table) == [key.name for key in keys]
     for key in keys:
@@ -61,9 +59,7 @@ def test_the_reference_has_the_keys_of_other_tools_and_their_reasons() -> None:
     assert table == expected
 
 
-def test_the_example_and_the_error_of_the_reference_are_real(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_and_the_error_of_the_reference_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     example = json.loads(TEXT.split("```json\n", 1)[1].split("```", 1)[0])
     Path("config.json").write_text(json.dumps(example))

@@ -92,9 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"msprobe {__version__}")
-    parser.add_argument(
-        "-f", "--framework", choices=FRAMEWORKS, help="accepted as before; checked against the dump"
-    )
+    parser.add_argument("-f", "--framework", choices=FRAMEWORKS, help="accepted as before; checked against the dump")
     parser.add_argument("verb", nargs="?", metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

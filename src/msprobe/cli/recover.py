@@ -16,9 +16,7 @@ exit code: 0 done or nothing to do, 1 some rank directories failed, 2 none could
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = HELP_EPILOG
     parser.add_argument("path", type=Path, metavar="DIR", help="a dump, a step directory or a rank directory")
-    parser.add_argument(
-        "--all", action="store_true", help="make the json files again where they exist already"
-    )
+    parser.add_argument("--all", action="store_true", help="make the json files again where they exist already")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
