@@ -4,7 +4,7 @@
 
 1. CPU time of examining every call of GPT dumps (real data), over loading its tensors and calling the API once on both
    sides, forward and backward.
-2. The time of one worker over that of two, one thread each, start-up apart.
+2. One worker over two, one thread each, start-up apart.
 """
 
 from __future__ import annotations
@@ -80,13 +80,21 @@ def main() -> int:
         ratio = checked / bare
         print(f"{rounds * len(tasks)} calls of a GPT, {torch.get_num_threads()} thread")
         print(f"examining / loading and calling on both sides: {ratio:.2f} (at most {LIMIT})")
-        speed_up = compare_jobs(rank, tasks, rounds)
-        print(f"one worker / two workers: {speed_up:.2f} (at least {SPEED_UP})")
+        elapsed, speed_up = compare_jobs(rank, tasks, rounds)
+        print(f"one worker / the busier of two, CPU time: {speed_up:.2f} (at least {SPEED_UP}); elapsed: {elapsed:.2f}")
         return 0 if ratio <= LIMIT and speed_up >= SPEED_UP else 1
 
 
-def compare_jobs(rank: RankDump, tasks: list[Any], rounds: int) -> float:
-    times = {}
+def worker_seconds(pool: Pool) -> list[float]:
+    """User and system time of each worker so far."""
+    tick = os.sysconf("SC_CLK_TCK")
+    fields = [Path(f"/proc/{one.process.pid}/stat").read_text().rpartition(")")[2].split() for one in pool._workers]
+    return [(int(one[11]) + int(one[12])) / tick for one in fields]
+
+
+def compare_jobs(rank: RankDump, tasks: list[Any], rounds: int) -> tuple[float, float]:
+    """Elapsed time needs a machine of one's own; the CPU time of the busier worker is what it would be there."""
+    times, busiest = {}, {}
     for jobs in (1, 2):
         queue = [
             {"rank": str(rank.path), "call": t.call, "title": t.title, "forward": t.forward, "backward": t.backward}
@@ -95,10 +103,11 @@ def compare_jobs(rank: RankDump, tasks: list[Any], rounds: int) -> float:
         ]
         with Pool(jobs, WorkerSettings(), 600.0) as pool:
             pool.wait_until_ready()
-            started = time.perf_counter()
+            started, before = time.perf_counter(), worker_seconds(pool)
             assert sum(1 for _ in pool.run(queue)) == len(queue)
             times[jobs] = time.perf_counter() - started
-    return times[1] / times[2]
+            busiest[jobs] = max(now - then for now, then in zip(worker_seconds(pool), before))
+    return times[1] / times[2], busiest[1] / busiest[2]
 
 
 if __name__ == "__main__":
