@@ -109,6 +109,8 @@ class PrecisionDebugger(Debugger):
             raise UsageError(
                 f'task "{settings.task}" is not in this version of msprobe for MindSpore; it has: {", ".join(_TASKS)}.'
             )
+        if getattr(settings.section, "online_run_ut", False):
+            raise UsageError("online_run_ut is not in this version of msprobe for MindSpore.")
         if settings.level == "L2" and not HAS_DISPATCH:
             raise UsageError('level "L2" needs MindSpore 2.8 or later; this one has: L0, L1, mix, debug.')
 
