@@ -115,7 +115,7 @@ class PrecisionDebugger(Debugger):
 
 def refuse_what_is_not_here(settings: Settings) -> None:
     if settings.task == "run_ut":
-        raise UsageError('task "run_ut" checks a dump and collects nothing: msprobe run_ut -api_info DUMP -config FILE.')
+        raise UsageError('task "run_ut" checks a dump and collects nothing: use msprobe run_ut -api_info DUMP.')
     if settings.task not in _TASKS:
         raise UsageError(
             f'task "{settings.task}" is not in this version of msprobe for PyTorch; it has: {", ".join(_TASKS)}.'
