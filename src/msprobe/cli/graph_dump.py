@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     stderr = subprocess.PIPE if notes_errors else None
     process = subprocess.Popen([sys.executable, *command], env=environment, stderr=stderr)
     running = found.start(process.pid, args.disk_budget or DISK_BUDGET, may_pause=True)
+    running.resume_if_it_ends(process)
     passed = _Passing(process.stderr)
     code = _wait(process)
     failure = passed.text() if code != 0 else None

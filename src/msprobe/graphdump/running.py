@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -69,6 +71,16 @@ class Running:
         self._process = process
         self._settings = settings
         self._budget = budget
+
+    def resume_if_it_ends(self, process: subprocess.Popen[bytes]) -> None:
+        """A worker that is killed must not leave the training held."""
+
+        def watch() -> None:
+            self._process.wait()
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+
+        threading.Thread(target=watch, daemon=True).start()
 
     def send(self, line: str) -> None:
         assert self._process.stdin is not None

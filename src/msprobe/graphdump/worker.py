@@ -103,15 +103,16 @@ class Worker:
         return found
 
     def _weigh(self) -> None:
-        """Hold the training when half of the budget lies on the disk, let it go on when a quarter does."""
+        """Hold the training when a quarter of the budget lies on the disk, let it go on when an eighth does: what is
+        written while we do not look has the rest."""
         self._looked = time.monotonic()
         used = self._staging.bytes_used()
         self.told.peak = max(self.told.peak, used)
-        if used > self._job.budget // 2 and not self._paused and self._policy.frees_disk:
+        if used > self._job.budget // 4 and not self._paused and self._policy.frees_disk:
             if self._job.may_pause and self._signal(signal.SIGSTOP):
                 self._paused = True
                 self.told.paused += 1
-        elif self._paused and used <= self._job.budget // 4:
+        elif self._paused and used <= self._job.budget // 8:
             self._let_run()
 
     def _let_run(self) -> None:
