@@ -182,10 +182,10 @@ class OverflowApis(Apis):
                 recorder.fail(call, error)
             raise
         try:
-            if inputs is not None:
+            if inputs is not None and call is not None:
                 self._gradients.watch(name, list(parents), inputs, output)
                 assert isinstance(self._gradients, OverflowGradients)
-                self._gradients.remember(name, recorder.place(1), args, kwargs)
+                self._gradients.remember(name, recorder.stack_of(call), args, kwargs)
             if call is not None:
                 if api.collective:
                     self._collectives.leave(api.name, call, name, args, kwargs, output)
@@ -224,7 +224,7 @@ class _Weakly:
 
     __slots__ = ("args", "kwargs", "stack")
 
-    def __init__(self, stack: int, args: Any, kwargs: Any) -> None:
+    def __init__(self, stack: Optional[int], args: Any, kwargs: Any) -> None:
         self.stack = stack
         self.args = [_weak(value) for value in args]
         self.kwargs = {key: _weak(value) for key, value in kwargs.items()} if kwargs else {}
@@ -275,7 +275,7 @@ class OverflowGradients(HeldGradients):
         self._received: dict[str, _Weakly] = {}
         self._roles: dict[str, str] = {}
 
-    def remember(self, name: str, stack: int, args: Any, kwargs: Any) -> None:
+    def remember(self, name: str, stack: Optional[int], args: Any, kwargs: Any) -> None:
         self._received[backward_of(name)] = _Weakly(stack, args, kwargs)
 
     def _take_incoming(self, record: _Backward, places: Any, grads: Any) -> None:

@@ -352,9 +352,9 @@ class OverflowRecorder(Recorder):
         """The step ends: what is known of tensors that are gone is dropped."""
         self.run.known = {key: known for key, known in self.run.known.items() if known[0]() is not None}
 
-    def place(self, depth: int) -> int:
-        """The number of the caller's stack, for a record that may come later."""
-        return self._places.number(depth + 1)
+    def stack_of(self, call: int) -> Optional[int]:
+        """The number of an open call's stack, for a gradient that may come later."""
+        return self._opened[call].stack
 
 
 def _with(value: Any, copies: dict[int, Any]) -> Any:
