@@ -1,6 +1,6 @@
 /* Two questions to a tensor in host memory, each answered in one pass at the speed of reading it.
 
-   scan(address, dtype code, elements) -> (largest |bit pattern|, subnormal elements)
+   scan(address, dtype code, elements) -> (largest |bit pattern|, subnormal elements, counted in 16 bits only)
        Bit patterns of IEEE magnitudes order as the magnitudes do, infinity and NaN above all others.
    ratio(first, its code, second, its code, elements, floor) -> (largest max(a/b, b/a), flipped signs, unequal)
        Magnitudes below `floor` count as `floor`. NaN against NaN and an infinity against itself are equal;
@@ -23,28 +23,46 @@ enum { FLOAT16, BFLOAT16, FLOAT32, FLOAT64, FORMATS };
 #define PART 1024
 #define PART 1024
 
-#define SCAN(name, type, mask)                                                                                  \
-    CLONES static void name(const void *memory, int64_t count, type normal, uint64_t *top, int64_t *tiny) {    \
+/* Many running maxima: one alone waits for itself. */
+#define TOP_OF(name, type, mask)                                                                                \
+    CLONES static uint64_t name(const void *memory, int64_t count) {                                           \
         const type *values = memory;                                                                           \
-        type high = 0;                                                                                         \
-        int64_t small = 0;                                                                                     \
-        for (int64_t start = 0; start < count; start += BLOCK) {                                              \
-            const int64_t end = count - start < BLOCK ? count : start + BLOCK;                                \
-            type found = 0;                                                                                    \
-            for (int64_t i = start; i < end; i++) {                                                           \
-                const type magnitude = values[i] & mask;                                                      \
-                high = magnitude > high ? magnitude : high;                                                   \
-                found = (type)(found + ((type)(magnitude - 1) < (type)(normal - 1)));                        \
+        type high[64] = {0}, top = 0;                                                                          \
+        int64_t i = 0;                                                                                         \
+        for (; i + 64 <= count; i += 64)                                                                      \
+            for (int j = 0; j < 64; j++) {                                                                    \
+                const type magnitude = values[i + j] & mask;                                                  \
+                high[j] = magnitude > high[j] ? magnitude : high[j];                                          \
             }                                                                                                  \
-            small += (int64_t)found;                                                                           \
+        for (; i < count; i++) {                                                                              \
+            const type magnitude = values[i] & mask;                                                          \
+            top = magnitude > top ? magnitude : top;                                                          \
         }                                                                                                      \
-        *top = high;                                                                                           \
-        *tiny = small;                                                                                         \
+        for (int j = 0; j < 64; j++)                                                                          \
+            top = high[j] > top ? high[j] : top;                                                              \
+        return top;                                                                                            \
     }
 
-SCAN(scan16, uint16_t, 0x7fff)
-SCAN(scan32, uint32_t, 0x7fffffff)
-SCAN(scan64, uint64_t, UINT64_C(0x7fffffffffffffff))
+TOP_OF(top32, uint32_t, 0x7fffffffu)
+TOP_OF(top64, uint64_t, UINT64_C(0x7fffffffffffffff))
+
+CLONES static uint64_t scan16(const void *memory, int64_t count, uint16_t normal, int64_t *tiny) {
+    const uint16_t *values = memory;
+    uint16_t high = 0;
+    int64_t small = 0;
+    for (int64_t start = 0; start < count; start += BLOCK) {
+        const int64_t end = count - start < BLOCK ? count : start + BLOCK;
+        uint16_t found = 0;
+        for (int64_t i = start; i < end; i++) {
+            const uint16_t magnitude = values[i] & 0x7fff;
+            high = magnitude > high ? magnitude : high;
+            found = (uint16_t)(found + ((uint16_t)(magnitude - 1) < (uint16_t)(normal - 1)));
+        }
+        small += found;
+    }
+    *tiny = small;
+    return high;
+}
 
 static inline float half_to_float(uint16_t bits) {
     const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
@@ -158,16 +176,16 @@ static PyObject *scan(PyObject *module, PyObject *args) {
     PyThreadState *state = count > (1 << 16) ? PyEval_SaveThread() : NULL;
     switch (code) {
     case FLOAT16:
-        scan16(memory, count, 0x0400, &top, &tiny);
+        top = scan16(memory, count, 0x0400, &tiny);
         break;
     case BFLOAT16:
-        scan16(memory, count, 0x0080, &top, &tiny);
+        top = scan16(memory, count, 0x0080, &tiny);
         break;
     case FLOAT32:
-        scan32(memory, count, 0x00800000, &top, &tiny);
+        top = top32(memory, count);
         break;
     default:
-        scan64(memory, count, UINT64_C(0x0010000000000000), &top, &tiny);
+        top = top64(memory, count);
     }
     if (state)
         PyEval_RestoreThread(state);

@@ -36,6 +36,8 @@ def _scan(address: int, code: int, count: int) -> tuple[int, int]:
     if not 0 <= code < len(_NAMES) or count < 0 or (count and not address):
         raise ValueError("scan: unknown dtype, or no memory")
     magnitudes = _array(address, code, count) & _UNSIGNED[code]((1 << (_BITS[code] - 1)) - 1)
+    if _BITS[code] > 16:
+        return int(magnitudes.max(initial=0)), 0
     tiny = np.count_nonzero(magnitudes - _UNSIGNED[code](1) < _UNSIGNED[code]((1 << _MANTISSA[code]) - 1))
     return int(magnitudes.max(initial=0)), int(tiny)
 
