@@ -291,17 +291,17 @@ def test_an_api_that_cannot_be_run_again_is_named_once(tmp_path, told):
 
 def test_preheating_lifts_the_limit_of_a_false_alarm(tmp_path):
     def run(where, **preheat):
-        section = {"pert_mode": "add_noise", "fuzz_device": "npu", **preheat}
+        section = {"pert_mode": "add_noise", "fuzz_device": "npu", "list": ["sub"], **preheat}
         debugger = PrecisionDebugger(configured(where, task="free_benchmark", section=section))
         for _ in range(3):
             debugger.start()
-            torch.reciprocal(torch.tensor([1e-4, 2.0]) * 1.0)  # right, but steep: noise of 1e-8 moves it
-            torch.sub(torch.tensor([1.0002e-4, 1.0]), 1e-4)
+            torch.sub(torch.tensor([1.002e-4, 1.001e-4]), 1e-4)  # right, but steep: noise of 1e-8 moves it
             debugger.stop()
             debugger.step()
-        return Rows(where).names
+        return [(row["step"], row["api_name"]) for row in Rows(where)]
 
-    assert "Torch.sub.0" not in run(tmp_path / "a", if_preheat=True, preheat_step=1)
+    assert run(tmp_path / "a") == [("0", "Torch.sub.0"), ("1", "Torch.sub.0"), ("2", "Torch.sub.0")]
+    assert run(tmp_path / "b", if_preheat=True, preheat_step=1) == []
 
 
 def test_fix_restores_a_loss_curve(tmp_path):
