@@ -79,8 +79,9 @@ def dump_root(rank_dir: Path) -> Path:
 
 def tensor_file_name(name: str, suffix: str) -> str:
     """A file name for a tensor's name: the same name always gives the same file, two names never one."""
-    if len(name) + len(suffix) <= MAX_FILE_NAME and ".." not in name and _SAFE.match(name):
-        return name + suffix
+    plain = name + suffix
+    if len(plain) <= MAX_FILE_NAME and ".." not in plain and _SAFE.match(name):
+        return plain
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     room = MAX_FILE_NAME - len(suffix) - len(digest) - 1
     kept = re.sub(r"\.{2,}", "_", _UNSAFE.sub("_", name)).lstrip(".-+=@,#")[:room]
