@@ -4,6 +4,9 @@
 
    `n` is a multiple of 16. Returns how many are zero. NaN may be lost in the extremes; the sum shows it. */
 
+/* Bytes: memory that is not in a cache comes half as fast again when it is asked for this early. */
+#define AHEAD 8192
+
 static inline int64_t key_of_float(float value) {
     int32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -25,6 +28,7 @@ __attribute__((target("avx2,fma"))) static int64_t finite_f32_avx2(const void *d
         for (int k = 0; k < 2; k++) {
             const float *at = (const float *)x + i + 8 * k;
             __m256 v = _mm256_loadu_ps(at);
+            _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T0);
             __m256d first = _mm256_cvtps_pd(_mm_loadu_ps(at)), second = _mm256_cvtps_pd(_mm_loadu_ps(at + 4));
             lowest = _mm256_min_ps(lowest, v);
             highest = _mm256_max_ps(highest, v);
@@ -63,6 +67,7 @@ __attribute__((target("avx512f,avx512dq"))) static int64_t finite_f32_avx512(con
     for (int64_t i = 0; i < n; i += 16) {
         const float *at = (const float *)x + i;
         __m512 v = _mm512_loadu_ps(at);
+        _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T0);
         __m512d first = _mm512_cvtps_pd(_mm256_loadu_ps(at)), second = _mm512_cvtps_pd(_mm256_loadu_ps(at + 8));
         lowest = _mm512_min_ps(lowest, v);
         highest = _mm512_max_ps(highest, v);
