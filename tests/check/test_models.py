@@ -22,10 +22,10 @@ import sys, warnings
 warnings.simplefilter("ignore")
 sys.path.insert(0, sys.argv[1])
 from msprobe.pytorch import PrecisionDebugger
-import planted
+import wrong_kernels
 debugger = PrecisionDebugger(sys.argv[2])
-debugger.start(); planted.steps(); debugger.stop(); debugger.step()
-print(sorted(planted.FORWARD), sorted(planted.BACKWARD), sep="\\n")
+debugger.start(); wrong_kernels.steps(); debugger.stop(); debugger.step()
+print(sorted(wrong_kernels.FORWARD), sorted(wrong_kernels.BACKWARD), sep="\\n")
 """
 
 
@@ -88,9 +88,19 @@ def test_twenty_kernels_that_are_wrong_on_the_device_are_found_from_statistics_a
 ) -> None:
     """The dump was made with right kernels elsewhere: here the workers have the wrong ones."""
     forward, backward = _planted_dump(tmp_path, "statistics")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(HERE)])
+    monkeypatch.setattr(sys, "path", [str(HERE), *sys.path])
     out = tmp_path / "out"
-    arguments = ["run_ut", "-api_info", str(tmp_path / "dump"), "-o", str(out), "--jobs", "2", "--import", "planted"]
+    arguments = [
+        "run_ut",
+        "-api_info",
+        str(tmp_path / "dump"),
+        "-o",
+        str(out),
+        "--jobs",
+        "2",
+        "--import",
+        "wrong_kernels",
+    ]
     assert main(arguments) == 1
     found = _read(out)
     wrong = {call for call, row in found.items() if row[0] == "error"}
