@@ -9,7 +9,7 @@ import mindspore as ms
 import pytest
 from mindspore import Tensor, mint, nn, ops
 from mindspore.dataset import GeneratorDataset
-from mindspore.train import Model
+from mindspore.train import Callback, Model
 from mscollecting import Dump, collecting, configured
 from msmodels import Net, batch, made, trained
 
@@ -64,12 +64,27 @@ def model_trained(callbacks: Any, prepare: Any = None) -> bytes:
     return b"".join(p.asnumpy().tobytes() for p in net.get_parameters())
 
 
-@pytest.mark.parametrize(("level", "task"), [("L0", "statistics"), ("L1", "statistics"), ("mix", "tensor")])
+class Losses(Callback):
+    """The loss of every step, bit by bit."""
+
+    def __init__(self) -> None:
+        self.seen = b""
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        self.seen += run_context.original_args().net_outputs.asnumpy().tobytes()
+
+
+@pytest.mark.parametrize(("level", "task"), CASES)
 def test_model_train_gives_the_same_bits_and_one_directory_a_step(tmp_path, level, task):
-    expected = [model_trained([]) for _ in range(4)][-1]
+    bare, losses = Losses(), Losses()
+    for _ in range(4):
+        bare.seen = b""
+        expected = model_trained([bare])
     debugger = PrecisionDebugger(configured(tmp_path, level, task))
-    assert model_trained([MsprobeStep(debugger)], debugger.start) == expected
-    for number in range(3):
+    assert model_trained([MsprobeStep(debugger), losses], debugger.start) == expected
+    assert losses.seen == bare.seen
+    assert len(losses.seen) == 12
+    for number in range(3 if level != "debug" else 0):
         dump = Dump(tmp_path / "dump", number)
         assert any(name.endswith((".backward", "backward.0")) for name in dump.names)
         assert ("Cell.head.Dense.parameters_grad" in dump.names) == (level != "L1")
