@@ -17,7 +17,11 @@ SCRIPT = Path(__file__).with_name("train_distributed.py")
 def torchrun(*arguments):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MSPROBE_CHECK_CACHE": "1"}
-    finished = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=180, env=environment)
+    for _ in range(3):
+        finished = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=180, env=environment)
+        # gloo now and then aborts a rank that has done everything, while the process ends; also without msprobe.
+        if "terminate called without an active exception" not in finished.stderr:
+            break
     assert finished.returncode == 0, finished.stderr
     return finished
 

@@ -221,6 +221,7 @@ def test_overflow_check_has_no_kernel_level(tmp_path: Path):
 def test_acl_config_is_answered_with_the_way_that_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     acl = tmp_path / "acl.json"
     acl.write_text(json.dumps({"dump": {}}))
+    caplog.set_level("INFO", logger="msprobe")
     with collecting(tmp_path, level="L2", acl_config=str(acl)) as dump:
         torch.ones(2) + 1
     assert dump.names

@@ -29,6 +29,7 @@ def _ready() -> logging.Logger:
         handler = _CurrentStderr()
         handler.setFormatter(logging.Formatter("[msprobe] %(levelname)s: %(message)s"))
         _logger.addHandler(handler)
+    _logger.disabled = False  # a logging.config of the script disables loggers that are there before it
     if _logger.level == logging.NOTSET:
         _logger.setLevel(logging.INFO)  # a script's own level for our logger stays
     return _logger
