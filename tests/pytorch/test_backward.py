@@ -307,3 +307,20 @@ def test_calls_that_return_their_input_are_told(tmp_path, told):
         torch.sum(F.dropout(x, 0.5, training=False)).backward()
     assert "Functional.dropout.0.backward" not in dump.names
     assert told("returned their input unchanged")
+
+
+def test_an_input_that_feeds_several_calls_of_a_module_gets_the_sum_of_their_gradients(tmp_path):
+    class Residual(nn.Module):
+        def forward(self, x):
+            return torch.tanh(x) + x * 3
+
+    model = nn.Sequential(Residual())
+    x = torch.linspace(-1, 1, 8, requires_grad=True)
+    with collecting(tmp_path, model, level="L0") as dump:
+        model(x * 1).sum().backward()
+    expected = x.grad
+    assert expected.min() > 3  # neither edge alone gives this: tanh's is at most 1, the other exactly 3
+    found = dump.data["Module.0.Residual.backward.0"]["output"][0]
+    assert found["Max"] == pytest.approx(float(expected.max()))
+    assert found["Min"] == pytest.approx(float(expected.min()))
+    assert found["Norm"] == pytest.approx(float(expected.norm()))

@@ -19,8 +19,8 @@ def torchrun(*arguments):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MSPROBE_CHECK_CACHE": "1"}
     for _ in range(3):
         finished = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=180, env=environment)
-        # gloo now and then aborts a rank while the process ends, seen in runs without msprobe: only such a run is
-        # repeated. One with msprobe on that aborts is a failure.
+        # gloo now and then aborts a rank while the process ends, seen in runs without a debugger: only such a run is
+        # repeated. One with a debugger that aborts is a failure.
         if arguments or "terminate called without an active exception" not in finished.stderr:
             break
     assert finished.returncode == 0, finished.stderr
