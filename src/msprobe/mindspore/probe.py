@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from mindspore._c_expression import TensorPy
@@ -34,6 +35,32 @@ def wanted_statistics(settings: Settings) -> int:
     return want | LOW_PRECISION if settings.precision == "low" else want
 
 
+def plain_recorder(settings: Settings, writer: Any, selection: Selection, texts: TensorTexts) -> Recorder:
+    return Recorder(
+        writer,
+        Values(texts),
+        selection,
+        with_data=settings.task != "structure",
+        with_stacks=settings.extra_info,
+        saves=saves_tensors(settings),
+        batch=Values(TensorTexts(CRC, None)),
+    )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a task puts in the place of plain recording."""
+
+    recorder: Callable[[Settings, Any, Selection, TensorTexts], Any] = plain_recorder
+    gradients: Callable[[Any, TensorTexts], Gradients] = Gradients
+    parameters: Callable[[Any], ParameterGradients] = ParameterGradients
+    apis: Callable[[Any, Any], Apis] = Apis
+    cells: Callable[[Any, Any, Sequence[Named]], Cells] = Cells
+
+
+RECORDING = Parts()
+
+
 class MindSporeProbe:
     def __init__(
         self,
@@ -42,23 +69,17 @@ class MindSporeProbe:
         selection: Selection,
         sites: Optional[Sites],
         custom: CustomApis,
+        parts: Parts = RECORDING,
     ) -> None:
         texts = TensorTexts(wanted_statistics(settings), writer)
-        self.recorder = Recorder(
-            writer,
-            Values(texts),
-            selection,
-            with_data=settings.task != "structure",
-            with_stacks=settings.extra_info,
-            saves=saves_tensors(settings),
-            batch=Values(TensorTexts(CRC, None)),
-        )
+        self._task = parts
+        self.recorder: Recorder = parts.recorder(settings, writer, selection, texts)
         self._level = settings.level
-        self._gradients = Gradients(self.recorder, texts)
-        self._parameters = ParameterGradients(self.recorder)
+        self._gradients = parts.gradients(self.recorder, texts)
+        self._parameters = parts.parameters(self.recorder)
         self._sites = sites
         self._custom = custom
-        self._apis = Apis(self.recorder, self._gradients) if sites is not None else None
+        self._apis = parts.apis(self.recorder, self._gradients) if sites is not None else None
         self._jit = JitRegions(self._apis, self._suspend, self._resume)
         self._models: Sequence[Any] = ()
         self._hooks: list[int] = []
@@ -149,7 +170,7 @@ class MindSporeProbe:
             return
         named = list(named_below(self._models))
         if self._level in ("L0", "mix"):
-            self._cells = Cells(self.recorder, self._gradients, named)
+            self._cells = self._task.cells(self.recorder, self._gradients, named)
             self._cells.install()
             self._watch_parameters(named)
         if self._sites is not None and self._apis is not None:
