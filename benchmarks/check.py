@@ -22,11 +22,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 from models import BATCH, GPT, SEQUENCE, VOCABULARY
 
-from msprobe.check.call import Call
 from msprobe.check.examine import Examiner, loader
 from msprobe.check.plan import make_plan
 from msprobe.check.pool import Pool, WorkerSettings
-from msprobe.check.resolve import Callables
+from msprobe.check.pytorch_call import TorchCall
+from msprobe.check.pytorch_resolve import Callables
 from msprobe.dump.reader import RankDump, open_dump
 from msprobe.pytorch import PrecisionDebugger
 
@@ -64,7 +64,7 @@ def main() -> int:
 
         def once() -> None:
             for task in tasks:
-                call = Call(callables.find(task.title), task.call, task.forward, task.backward, loader(rank))
+                call = TorchCall(callables.find(task.title), task.call, task.forward, task.backward, loader(rank))
                 call.run("cpu")
                 call.golden()
 
@@ -96,11 +96,7 @@ def compare_jobs(rank: RankDump, tasks: list[Any], rounds: int) -> tuple[float, 
     """Elapsed time needs a machine of one's own; the CPU time of the busier worker is what it would be there."""
     times, busiest = {}, {}
     for jobs in (1, 2):
-        queue = [
-            {"rank": str(rank.path), "call": t.call, "title": t.title, "forward": t.forward, "backward": t.backward}
-            for _ in range(rounds)
-            for t in tasks
-        ]
+        queue = [{"framework": "pytorch", "rank": str(rank.path), **vars(t)} for _ in range(rounds) for t in tasks]
         with Pool(jobs, WorkerSettings(), 600.0) as pool:
             pool.wait_until_ready()
             started, before = time.perf_counter(), worker_seconds(pool)

@@ -205,7 +205,15 @@ def session() -> Session:
 
 
 def parcel_of(files: list[list[Any]], body: bytes = b"", **changed: Any) -> bytes:
-    task = {"call": "Torch.relu.0", "title": "Torch.relu", "step": 0, "forward": {}, "backward": None, "files": files}
+    task = {
+        "framework": "pytorch",
+        "call": "Torch.relu.0",
+        "title": "Torch.relu",
+        "step": 0,
+        "forward": {},
+        "backward": None,
+        "files": files,
+    }
     text = json.dumps({**task, **changed}).encode()
     return struct.pack("<I", len(text)) + text + body
 

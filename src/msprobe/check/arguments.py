@@ -60,6 +60,20 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, dict) and "dtype" in value and "shape" in value and isinstance(value.get("type"), str)
 
 
+def flat_records(value: Any, nulls: bool = False) -> list[Any]:
+    """The tensors and numbers of a recorded result, in order; nulls where they are wanted."""
+    if value is None:
+        return [None] if nulls else []
+    if isinstance(value, list):
+        return [one for part in value for one in flat_records(part, nulls)]
+    if isinstance(value, dict):
+        if is_tensor(value) or value.get("type") in ("bool", "int", "float", "complex"):
+            return [value]
+        if "type" not in value:
+            return [one for part in value.values() for one in flat_records(part, nulls)]
+    return []
+
+
 def _value(value: Any, tensors: list[dict[str, Any]], depth: int) -> Any:
     if value is None:
         return None

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
-import torch
 
 from msprobe.check import arguments, judge, standards
-from msprobe.check.call import Call, Results, as_tensor, flat_records
+from msprobe.check.arguments import flat_records
+from msprobe.check.framework import Call, Framework, Load, NotCallable, Results, load
 from msprobe.check.generate import NotMade
 from msprobe.check.judge import ERROR, PASS, SKIP, WARNING, Verdict
 from msprobe.check.measure import FORMATS, Metrics, measure_floats, measure_others, same_but_for_rounding
-from msprobe.check.resolve import Callables, NotCallable
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
 
@@ -54,34 +53,33 @@ class Outcome:
 
 
 class Examiner:
-    """Of one worker: the table of callables is made once."""
+    """Of one worker and one framework, whose table of callables is made once."""
 
-    def __init__(self, device: str = "cpu", keep: bool = False) -> None:
+    def __init__(self, device: str = "cpu", keep: bool = False, framework: str = "pytorch") -> None:
         self._device = device
         self._keep = keep
-        self._callables = Callables()
+        self.framework = load(framework)
 
     def examine(
         self, name: str, title: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], rank: RankDump
     ) -> Outcome:
         """`name` is the call's, `Functional.conv2d.0`. Raises nothing that a call may raise."""
         try:
-            found = self._callables.find(title)
-            if found.api.name in _NOT_UNIQUE:
-                return Outcome(message="its result is not unique: order or signs may differ")
-            call = Call(found, name, forward, backward, loader(rank))
+            call = self.framework.call(title, name, forward, backward, loader(rank))
         except (NotCallable, NotMade, DumpError) as error:
             return Outcome(message=str(error))
         except _FAILURES as error:
             return Outcome(message=f"its inputs cannot be made: {_short(error)}")
-        examination = _Examination(name, found.api.name, call, loader(rank))
+        if call.api in _NOT_UNIQUE:
+            return Outcome(message="its result is not unique: order or signs may differ")
+        examination = _Examination(self.framework, name, call, loader(rank))
         outcome = examination.run(self._device, forward, backward)
         if self._keep and ERROR in (outcome.forward, outcome.backward):
             outcome.kept = examination.data()
         return outcome
 
 
-def loader(rank: RankDump) -> Callable[[dict[str, Any]], Any]:
+def loader(rank: RankDump) -> Load:
     """A tensor's saved values, or None where the dump has only its statistics."""
 
     def load(item: dict[str, Any]) -> Any:
@@ -94,8 +92,8 @@ def loader(rank: RankDump) -> Callable[[dict[str, Any]], Any]:
 
 
 class _Examination:
-    def __init__(self, name: str, api: str, call: Call, load: Callable[[dict[str, Any]], Any]) -> None:
-        self._name, self._api, self._call, self._load = name, api, call, load
+    def __init__(self, framework: Framework, name: str, call: Call, load: Load) -> None:
+        self._framework, self._name, self._call, self._load = framework, name, call, load
         self._moved: Optional[list[Results]] = None
         self._golden: Optional[Results] = None
         self._device: Optional[Results] = None
@@ -142,10 +140,12 @@ class _Examination:
             slot = f"{direction}.output.{number}"
             result = mine[number] if mine is not None else None
             if result is not None:
-                statuses.append(self._judged(slot, result.cpu(), expected))
+                result = self._framework.on_host(result)
+                statuses.append(self._judged(slot, result, expected))
             item = recorded[number] if len(recorded) == len(right) else None
-            saved = self._saved(item) if expected.layout is torch.strided else None  # a sparse one's file is its values
-            if saved is not None and (result is None or not _same(saved, result.cpu())):
+            dense = self._framework.is_dense(expected)  # a sparse one's file is its values
+            saved = self._saved(item) if dense else None
+            if saved is not None and (result is None or not self._framework.same(saved, result)):
                 status = self._judged(slot + RECORDED, saved, expected)
                 if status != PASS and result is not None and statuses[-1] == PASS:
                     self._notes.append(
@@ -157,47 +157,52 @@ class _Examination:
     def _judged(self, slot: str, device: Any, golden: Any) -> str:
         """Measures and judges one tensor; looks again, with moved inputs, before it says anything bad."""
         name = f"{self._name}.{slot}"
-        dtype = str(device.dtype).replace("torch.", "")
+        framework = self._framework
+        dtype = framework.dtype(device)
         if device.shape != golden.shape:
             verdict = Verdict(ERROR, f"shape {list(device.shape)} instead of {list(golden.shape)}")
             metrics = None
         else:
-            rounded = golden.to(device.dtype)
             form = FORMATS.get(dtype)
-            ours, theirs = as_array(device), as_array(rounded)
+            ours, theirs = framework.flat(device), framework.flat(framework.rounded(golden, device))
             if form is None:
                 metrics = measure_others(ours, theirs)
                 verdict = judge.judge_others(metrics)
             else:
-                metrics = measure_floats(ours, theirs, form, standards.ulp_limit(self._api, dtype))
+                metrics = measure_floats(ours, theirs, form, standards.ulp_limit(self._call.api, dtype))
                 verdict = judge.judge_floats(metrics, dtype)
             if verdict.status != PASS:
-                moved = self._moved_results(slot, device.dtype)
+                moved = self._moved_results(slot, device)
                 if moved and same_but_for_rounding(ours, theirs, moved, form, self._incoming(slot)):
                     verdict = Verdict(PASS, "differs by no more than rounding of its inputs makes it differ")
         shape = list(device.shape)
-        self._rows.append(Row(name, str(golden.dtype), str(device.dtype), shape, metrics, verdict))
+        dtypes = framework.shown_dtype(golden), framework.shown_dtype(device)
+        self._rows.append(Row(name, *dtypes, shape, metrics, verdict))
         if verdict.status in (ERROR, WARNING):
             head, recorded, _ = slot.partition(RECORDED)
             self._notes.append(f"{'recorded ' if recorded else ''}{head}: {verdict.reason}")
         return verdict.status
 
-    def _moved_results(self, slot: str, dtype: Any) -> list[Any]:
+    def _moved_results(self, slot: str, device: Any) -> list[Any]:
         """The same slot of the golden side for inputs that were moved by the coarsest rounding in the call."""
+        framework = self._framework
+        own = FORMATS.get(framework.dtype(device))
         if self._moved is None:
-            floats = [t.dtype for t in self._call.tensors if t.dtype.is_floating_point]
-            epsilon = max((torch.finfo(one).eps for one in [*floats, dtype] if one.is_floating_point), default=0.0)
+            forms = [own, *(FORMATS.get(framework.dtype(one)) for one in self._call.tensors)]
+            epsilon = max((form.epsilon for form in forms if form is not None), default=0.0)
             self._moved = self._move(epsilon, within=False) or self._move(epsilon, within=True)
         direction, _, number = slot.replace(RECORDED, "").partition(".output.")
         found = [(one.outputs if direction == "forward" else one.gradients)[int(number)] for one in self._moved]
-        return [as_array(one.to(dtype) if not dtype.is_floating_point else one) for one in found if one is not None]
+        return [
+            framework.flat(framework.rounded(one, device) if own is None else one) for one in found if one is not None
+        ]
 
     def _incoming(self, slot: str) -> float:
         """The usual size of the gradients that came in, for a gradient that goes out."""
         if slot.startswith("forward"):
             return 0.0
-        sizes = [as_array(one).astype(np.float64) for one in self._call.incoming if one is not None and one.numel()]
-        return max((float(np.sqrt(np.mean(np.square(one)))) for one in sizes), default=0.0)
+        sizes = [self._framework.flat(one).astype(np.float64) for one in self._call.incoming if one is not None]
+        return max((float(np.sqrt(np.mean(np.square(one)))) for one in sizes if one.size), default=0.0)
 
     def _move(self, epsilon: float, within: bool) -> list[Results]:
         try:
@@ -209,51 +214,25 @@ class _Examination:
         if not isinstance(item, dict) or "data_name" not in item or item.get("type") not in arguments.TENSORS:
             return None
         try:
-            return as_tensor(self._load(item))
+            return self._framework.loaded(self._load(item))
         except (DumpError, NotMade) as error:
             self._notes.append(f"a recorded output is not judged: {error}")
             return None
 
     def _random(self, golden: Results, own: Optional[Results]) -> Outcome:
-        if "dropout" not in self._api or "alpha" in self._api or own is None:
+        if "dropout" not in self._call.api or "alpha" in self._call.api or own is None:
             self._notes.append("it draws random numbers: nothing to compare with")
             return Outcome(message="; ".join(self._notes))
-        result, expected = own.outputs[0].cpu(), golden.outputs[0]
-        size = max(result.numel(), 1)
-        draws = size if self._api in ("dropout", "dropout_", "native_dropout") else max(len(result), 1)
-        shares = [1.0 - float(torch.count_nonzero(one)) / size for one in (result, expected)]
+        framework = self._framework
+        result, expected = framework.on_host(own.outputs[0]), golden.outputs[0]
+        size = max(framework.flat(result).size, 1)
+        draws = size if self._call.api in ("dropout", "dropout_", "native_dropout") else max(result.shape[0], 1)
+        shares = [1.0 - float(np.count_nonzero(framework.flat(one))) / size for one in (result, expected)]
         verdict = judge.judge_dropout(shares[0], shares[1], draws)
-        self._rows.append(
-            Row(
-                f"{self._name}.forward.output.0",
-                str(expected.dtype),
-                str(result.dtype),
-                list(result.shape),
-                None,
-                verdict,
-            )
-        )
+        name = f"{self._name}.forward.output.0"
+        dtypes = framework.shown_dtype(expected), framework.shown_dtype(result)
+        self._rows.append(Row(name, *dtypes, list(result.shape), None, verdict))
         return Outcome(verdict.status, SKIP, verdict.reason, self._rows)
-
-
-def as_array(tensor: Any) -> Any:
-    """A tensor flat, as numpy holds it: narrow floats as float32, complex numbers as pairs, sparse ones dense."""
-    plain = tensor.detach()
-    if plain._is_zerotensor():
-        plain = torch.zeros(plain.shape, dtype=plain.dtype)
-    if plain.layout is not torch.strided:
-        plain = plain.to_dense()
-    plain = plain.resolve_conj().resolve_neg().contiguous()
-    if plain.is_complex():
-        plain = torch.view_as_real(plain)
-    elif plain.dtype.is_floating_point and plain.dtype not in (torch.float32, torch.float64):
-        plain = plain.to(torch.float32)
-    flat: np.ndarray[Any, Any] = plain.reshape(-1).numpy()
-    return flat
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other))
 
 
 def _directions(results: Optional[Results]) -> list[tuple[str, list[Any]]]:
@@ -264,13 +243,12 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300]
 
 
-def save(kept: dict[str, Any], directory: Path) -> None:
-    """Inputs and outputs of a failing call as .pt files in a directory of its own."""
+def save(kept: dict[str, Any], directory: Path, framework: Framework) -> None:
+    """Inputs and outputs of a failing call in a directory of its own."""
     from msprobe.dump import layout, tensors
-    from msprobe.pytorch.tensors import payload
 
     layout.make_directory(directory)
     for name, tensor in kept.items():
-        plain = tensor.detach().cpu().contiguous()
-        parts = tensors.encode(payload(plain))
-        layout.write_file(directory / layout.tensor_file_name(name, ".pt"), (bytes(part) for part in parts))  # type: ignore[call-overload]
+        payload = framework.payload(framework.on_host(tensor))
+        file = layout.tensor_file_name(name, payload.suffix)
+        layout.write_file(directory / file, (bytes(part) for part in tensors.encode(payload)))  # type: ignore[call-overload]

@@ -15,6 +15,7 @@ from typing import Any, Callable, Optional
 
 from msprobe.check import frames
 from msprobe.check.frames import Refused
+from msprobe.check.framework import FRAMEWORKS
 from msprobe.check.names import parse
 from msprobe.dump import layout
 from msprobe.dump.reader import RankDump
@@ -68,7 +69,8 @@ def unpack(length: int, take: Callable[[int], bytes], spool: Path) -> Task:
                 wanted -= len(part)
         finally:
             os.close(fd)
-    return {key: task[key] for key in ("call", "title", "step", "forward", "backward")} | {"rank": str(spool)}
+    keys = ("framework", "call", "title", "step", "forward", "backward")
+    return {key: task[key] for key in keys} | {"rank": str(spool)}
 
 
 def _all(take: Callable[[int], bytes], size: int) -> bytes:
@@ -83,6 +85,8 @@ def _checked(task: Any, left: int) -> list[tuple[str, int]]:
     """The files of a parcel, after everything that its text says was found to be of the right kind."""
     if not isinstance(task, dict):
         raise Refused("a parcel that is no object")
+    if task.get("framework") not in FRAMEWORKS:
+        raise Refused("a parcel of no framework that is checked")
     name = parse(f"{task.get('call')}.forward")
     if name is None or name.title != task.get("title"):
         raise Refused("a parcel without a proper name")
@@ -111,6 +115,7 @@ def tasks_of(rank: RankDump, step: Optional[int]) -> Iterator[Task]:
 
     for task in make_plan(rank.records).tasks:
         yield {
+            "framework": rank.head.get("framework"),
             "call": task.call,
             "title": task.title,
             "step": step or 0,

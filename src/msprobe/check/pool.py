@@ -28,11 +28,15 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """`error_data` is where failing calls leave their tensors; None: nowhere. `imports` register custom operators."""
+    """`error_data` is where failing calls leave their tensors; None: nowhere. `imports` register custom operators.
+
+    `framework` is imported before a worker is ready; with None the first task says which.
+    """
 
     device: str = "cpu"
     error_data: Optional[Path] = None
     imports: tuple[str, ...] = ()
+    framework: Optional[str] = "pytorch"
 
 
 class WorkersFail(Exception):
@@ -142,6 +146,7 @@ class Pool:
         worker = _Worker(process, Connection(ours.detach()))
         error_data = self._settings.error_data
         first = {
+            "framework": self._settings.framework,
             "device": self._settings.device,
             "error_data": None if error_data is None else str(error_data),
             "imports": list(self._settings.imports),

@@ -137,6 +137,7 @@ def _tasks(units: list[_Unit]) -> Iterator[dict[str, Any]]:
         for task in unit.tasks:
             yield {
                 "unit": number,
+                "framework": unit.rank.head.get("framework"),
                 "rank": str(unit.rank.path),
                 "call": task.call,
                 "title": task.title,

@@ -23,46 +23,59 @@ def main(handle: int) -> None:
     settings = json.loads(pipe.recv_bytes())
     warnings.simplefilter("ignore")
     sys.path[:0] = settings["paths"]
-    import torch
-
-    torch.set_num_threads(1)
-    for module in settings["imports"]:
-        importlib.import_module(module)
-    from msprobe.check.examine import Examiner
-
-    keep = settings["error_data"]
-    examiner = Examiner(settings["device"], keep is not None)
-    if settings["device"] == "cpu" and settings["memory"]:
-        _limit_memory(settings["memory"])
+    worker = _Worker(settings)
+    if settings["framework"] is not None:
+        worker.examiner(settings["framework"])
     pipe.send_bytes(b'{"ready": true}')
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             for task in json.loads(pipe.recv_bytes()):
-                pipe.send_bytes(json.dumps(_answer(examiner, task, keep)).encode())
+                pipe.send_bytes(json.dumps(worker.answer(task)).encode())
 
 
-def _answer(examiner: Any, task: dict[str, Any], keep: Any) -> dict[str, Any]:
-    from msprobe.check.examine import save
-    from msprobe.check.results import detail_cells
-    from msprobe.dump import layout
-    from msprobe.dump.reader import RankDump
+class _Worker:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._keep = settings["error_data"]
+        self._examiners: dict[str, Any] = {}
 
-    try:
-        rank = RankDump(Path(task["rank"]))
-        outcome = examiner.examine(task["call"], task["title"], task["forward"], task["backward"], rank)
-    except MemoryError:
-        return {"forward": "SKIP", "backward": "SKIP", "message": "not enough memory for it here", "rows": []}
-    except Exception as error:
-        text = f"it could not be examined: {type(error).__name__}: {error}"[:300]
-        return {"forward": "SKIP", "backward": "SKIP", "message": text, "rows": []}
-    message = outcome.message
-    if outcome.kept and keep is not None:
+    def examiner(self, framework: str) -> Any:
+        """The framework is imported when it is first needed: a machine may have but one of them."""
+        found = self._examiners.get(framework)
+        if found is None:
+            from msprobe.check.examine import Examiner
+
+            found = self._examiners[framework] = Examiner(self._settings["device"], self._keep is not None, framework)
+            found.framework.use_one_thread()
+            for module in self._settings["imports"]:
+                importlib.import_module(module)
+            if self._settings["device"] == "cpu" and self._settings["memory"]:
+                _limit_memory(self._settings["memory"])
+        return found
+
+    def answer(self, task: dict[str, Any]) -> dict[str, Any]:
+        from msprobe.check.examine import save
+        from msprobe.check.results import detail_cells
+        from msprobe.dump import layout
+        from msprobe.dump.reader import RankDump
+
         try:
-            save(outcome.kept, Path(keep) / layout.tensor_file_name(task["call"], ""))
-        except (OSError, KeyError) as error:
-            message += f"; its data could not be kept: {error}"
-    rows = [detail_cells(row) for row in outcome.rows]
-    return {"forward": outcome.forward, "backward": outcome.backward, "message": message, "rows": rows}
+            examiner = self.examiner(task["framework"])
+            rank = RankDump(Path(task["rank"]))
+            outcome = examiner.examine(task["call"], task["title"], task["forward"], task["backward"], rank)
+        except MemoryError:
+            return {"forward": "SKIP", "backward": "SKIP", "message": "not enough memory for it here", "rows": []}
+        except Exception as error:
+            text = f"it could not be examined: {type(error).__name__}: {error}"[:300]
+            return {"forward": "SKIP", "backward": "SKIP", "message": text, "rows": []}
+        message = outcome.message
+        if outcome.kept and self._keep is not None:
+            try:
+                save(outcome.kept, Path(self._keep) / layout.tensor_file_name(task["call"], ""), examiner.framework)
+            except (OSError, KeyError) as error:
+                message += f"; its data could not be kept: {error}"
+        rows = [detail_cells(row) for row in outcome.rows]
+        return {"forward": outcome.forward, "backward": outcome.backward, "message": message, "rows": rows}
 
 
 def _limit_memory(share: int) -> None:

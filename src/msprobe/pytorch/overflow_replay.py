@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import torch
 
 from msprobe.check import arguments, names
-from msprobe.check.call import Call, as_tensor
 from msprobe.check.examine import loader
+from msprobe.check.framework import NotCallable
 from msprobe.check.generate import NotMade
-from msprobe.check.resolve import Callables, Found, NotCallable
+from msprobe.check.pytorch_call import TorchCall, as_tensor
+from msprobe.check.pytorch_resolve import Callables, Found
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
 
@@ -41,7 +42,7 @@ def replay(rank: RankDump, name: str) -> Replayed:
         found = Callables().find(parsed.title)
         _all_saved(forward)
         around = _around(found, record, load)
-        results = Call(around, name, forward, record if backward else None, load).run("cpu")
+        results = TorchCall(around, name, forward, record if backward else None, load).run("cpu")
     except (NotMade, NotCallable) as error:
         raise DumpError(f"{name} cannot be replayed: {error}.") from None
     except RuntimeError as error:

@@ -11,6 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
+from msprobe.check.framework import NotCallable
 from msprobe.pytorch import spelling
 from msprobe.pytorch.api_table import Api, load_table
 
@@ -23,10 +24,6 @@ _OPERATORS_LEFT_OUT = frozenset(("from_file", "save", "warn", "format", "print")
 class Found(NamedTuple):
     api: Api
     func: Callable[..., Any]
-
-
-class NotCallable(Exception):
-    """The title names nothing that may be called; the message is a reason for the user."""
 
 
 class Callables:

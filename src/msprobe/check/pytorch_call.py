@@ -7,15 +7,16 @@ arguments included. Backward runs where the dump has gradients for it.
 from __future__ import annotations
 
 import zlib
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import torch
 
 from msprobe.check import arguments, generate
 from msprobe.check.arguments import Named
+from msprobe.check.framework import Load, Results
 from msprobe.check.generate import NotMade
-from msprobe.check.resolve import Found
+from msprobe.check.pytorch_resolve import Found
 
 RAISED = {
     torch.float16: torch.float32,
@@ -29,24 +30,15 @@ for _name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnu
 _TUPLE_LAST = frozenset(("__getitem__", "__setitem__"))
 _WRITES = frozenset(("batch_norm", "instance_norm"))  # running statistics are written where they are
 
-Load = Callable[[dict[str, Any]], Any]
 
-
-class Results(NamedTuple):
-    """Tensors only, flat. `gradients` has one entry a tensor argument, None where there is none."""
-
-    outputs: list[Any]
-    gradients: list[Any]
-    random: bool
-
-
-class Call:
+class TorchCall:
     """What a record says about a call, with its tensors in memory. Raises NotMade where that cannot be."""
 
     def __init__(
         self, found: Found, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
     ) -> None:
         self._api, self._func = found
+        self.api: str = self._api.name
         self._name = name
         self._arguments = arguments.read(forward)
         self.tensors = [self._tensor(item, f"{name}.input.{n}", load) for n, item in enumerate(self._arguments.tensors)]
@@ -56,7 +48,7 @@ class Call:
         ]
         self.incoming: list[Any] = []
         if backward is not None and any(self._wants):
-            given = flat_records(backward.get("input"), nulls=True)
+            given = arguments.flat_records(backward.get("input"), nulls=True)
             self.incoming = [
                 None if item is None else self._tensor(item, f"{name}.grad.{n}", load) for n, item in enumerate(given)
             ]
@@ -136,20 +128,6 @@ def flat(value: Any) -> list[Any]:
         return [one for part in value for one in flat(part)]
     if isinstance(value, dict):
         return [one for part in value.values() for one in flat(part)]
-    return []
-
-
-def flat_records(value: Any, nulls: bool = False) -> list[Any]:
-    """The tensors and numbers of a recorded result, in the order of `flat`; nulls where they are wanted."""
-    if value is None:
-        return [None] if nulls else []
-    if isinstance(value, list):
-        return [one for part in value for one in flat_records(part, nulls)]
-    if isinstance(value, dict):
-        if arguments.is_tensor(value) or value.get("type") in ("bool", "int", "float", "complex"):
-            return [value]
-        if "type" not in value:
-            return [one for part in value.values() for one in flat_records(part, nulls)]
     return []
 
 

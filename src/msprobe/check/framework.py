@@ -1,0 +1,101 @@
+"""What the check needs of a framework, and nothing else: a call made from records, and its tensors as numbers.
+
+One file family a framework (`pytorch_*`, `mindspore_*`) implements it; a worker loads the one that its dump names. The
+rest of the check knows neither torch nor mindspore.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Optional, Protocol
+
+from msprobe.dump.tensors import Payload
+
+FRAMEWORKS = ("pytorch", "mindspore")
+Load = Callable[[dict[str, Any]], Any]
+
+
+class NotCallable(Exception):
+    """The title names nothing that may be called; the message is a reason for the user."""
+
+
+class Results(NamedTuple):
+    """Tensors only, flat. `gradients` has one entry a tensor argument, None where there is none.
+
+    Of a golden side: `made` says in words how it was made where that is not "the same API one step wider"; `weak`, that
+    it is no better than the CPU in the recorded dtypes, which cannot be held against it.
+    """
+
+    outputs: list[Any]
+    gradients: list[Any]
+    random: bool
+    made: str = ""
+    weak: bool = False
+
+
+class Call(Protocol):
+    """What a record says about a call, with its tensors in memory."""
+
+    @property
+    def api(self) -> str:
+        """The name that the standards know: `conv2d`."""
+
+    @property
+    def tensors(self) -> list[Any]: ...
+
+    @property
+    def incoming(self) -> list[Any]:
+        """The gradients of the outputs, None where there is none; empty: backward is not run."""
+
+    def run(self, device: str) -> Results:
+        """On the device under test, in the recorded dtypes."""
+
+    def golden(self) -> Results: ...
+
+    def moved(self, number: int, epsilon: float, within: bool) -> Results:
+        """The golden side again, with every float of the inputs moved at random by at most `epsilon` of its value.
+
+        `within`: an argument's least and largest value stay bounds, as a probability needs.
+        """
+
+
+class Framework(Protocol):
+    def use_one_thread(self) -> None:
+        """For a process that is the check's own: there are as many of them as there should be threads."""
+
+    def call(
+        self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
+    ) -> Call:
+        """Raises NotCallable, or NotMade where the records do not hold all that it takes."""
+
+    def on_host(self, tensor: Any) -> Any: ...
+
+    def loaded(self, array: Any) -> Any:
+        """A tensor file's array as a tensor."""
+
+    def dtype(self, tensor: Any) -> str:
+        """`float32`, as the table of dtypes has it."""
+
+    def shown_dtype(self, tensor: Any) -> str:
+        """The same in the framework's own spelling, for the details file."""
+
+    def rounded(self, tensor: Any, like: Any) -> Any:
+        """The tensor in the dtype of another one."""
+
+    def flat(self, tensor: Any) -> Any:
+        """Its elements for measuring: narrow floats as float32, complex numbers as pairs."""
+
+    def is_dense(self, tensor: Any) -> bool: ...
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Bit by bit, dtype and shape included."""
+
+    def payload(self, tensor: Any) -> Payload: ...
+
+
+def load(name: str) -> Framework:
+    """Imports the framework. Whatever its import raises is the caller's."""
+    if name == "pytorch":
+        from msprobe.check.pytorch_framework import PyTorch
+
+        return PyTorch()
+    raise ValueError(f"{name[:40]!r} is no framework that is checked: {', '.join(FRAMEWORKS)}")
