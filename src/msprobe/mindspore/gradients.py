@@ -51,8 +51,8 @@ class _Backward:
         self.name = name
         self.parents = parents
         self.parent = parents[-1] if parents else None
-        self.incoming: list[str] = ["null"] * outputs
-        self.outgoing: list[str] = ["null"] * inputs
+        self.incoming: list[Any] = ["null"] * outputs
+        self.outgoing: list[Any] = ["null"] * inputs
         self.remaining: dict[int, int] = {}
         self.held: dict[int, tuple[Array, dtypes.Dtype]] = {}
         self.shared: list[int] = []
@@ -206,17 +206,19 @@ class Gradients:
             held = record.held.get(position)
             if held is None and (not left or grad is None or not has_values(grad)):
                 if grad is not None:
-                    path = recorder.tensors_path(record.name, "output")
-                    record.outgoing[position] = recorder.values.value(grad, f"{path}.{position}" if path else "")
+                    self._write_outgoing(record, position, grad)
                 continue
             if grad is not None:
                 record.held[position] = copied(grad) if held is None else _added(held, grad)
             if not left:
-                self._write_held(record, position)
+                self._write_sum(record, position, *record.held.pop(position))
 
-    def _write_held(self, record: _Backward, position: int) -> None:
+    def _write_outgoing(self, record: _Backward, position: int, grad: Any) -> None:
         path = self._recorder.tensors_path(record.name, "output")
-        array, row = record.held.pop(position)
+        record.outgoing[position] = self._recorder.values.value(grad, f"{path}.{position}" if path else "")
+
+    def _write_sum(self, record: _Backward, position: int, array: Array, row: dtypes.Dtype) -> None:
+        path = self._recorder.tensors_path(record.name, "output")
         record.outgoing[position] = self._texts.array_text(array, row, f"{path}.{position}" if path else "")
 
     def _fired(self, record: _Backward) -> None:
@@ -247,7 +249,7 @@ class Gradients:
     def _finish_pass(self, number: int) -> None:
         for record in self._pending.pop(number, {}).values():
             for position in list(record.held):
-                self._write_held(record, position)
+                self._write_sum(record, position, *record.held.pop(position))
             self._write(record)
 
     def _write(self, record: _Backward) -> None:
