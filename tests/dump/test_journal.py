@@ -127,3 +127,18 @@ def test_stacks_may_come_before_or_after_their_use_and_be_made_late() -> None:
     assert json.loads(found.text(found.stacks[7])) == ["File x, line 1, in f, \n y"]
     assert json.loads(found.text(found.debugs[b'"d"'])) == "value, 1, {"
     assert found.damaged == 0
+
+
+def test_a_place_is_a_parent_without_a_record() -> None:
+    lines = [
+        journal.place_line('a "b"', None),
+        journal.place_line("c", 'a "b"'),
+        journal.record_line("d", "c", None, ""),
+    ]
+    found = journal.scan("".join(lines).encode(), check=True)
+    assert {json.loads(name): json.loads(parent) for name, parent in found.places.items()} == {
+        'a "b"': None,
+        "c": 'a "b"',
+    }
+    assert (found.damaged, len(found.records)) == (0, 1)
+    assert journal.scan(b'["place", "a", nul]\n["place", "a"]\n').damaged == 2

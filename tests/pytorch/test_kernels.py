@@ -49,7 +49,7 @@ def test_names_directions_and_parents(tmp_path: Path):
     with collecting(tmp_path, model, level="L2") as dump:
         model(torch.ones(3, 4)).sum().backward()
     construct = dump.construct
-    assert list(construct) == dump.names
+    assert [name for name in construct if name.startswith("Aten.")] == dump.names
     assert construct["Aten.addmm.default.0.forward"] == "Functional.linear.0.forward"
     assert construct["Aten.native_layer_norm.default.0.forward"] == "Functional.layer_norm.0.forward"
     assert construct["Aten.mul.Tensor.0.forward"] == "Tensor.__mul__.0.forward"
@@ -69,7 +69,32 @@ def test_a_kernel_outside_of_any_api_has_its_module(tmp_path: Path):
     x = torch.ones(3)
     with collecting(tmp_path, model, level="L2") as dump:
         model(x)
-    assert dump.construct == {"Aten.full.default.0.forward": "Module.0.Plain.forward.0"}
+    assert dump.construct == {
+        "Module.0.Plain.forward.0": None,
+        "Aten.full.default.0.forward": "Module.0.Plain.forward.0",
+    }
+
+
+def test_above_a_kernel_stand_its_api_and_every_module_around(tmp_path: Path):
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.LayerNorm(4))
+    for number, dumped in enumerate((tmp_path / "all", tmp_path / "one")):
+        options = {"section": {"list": ["Functional.linear.0.backward"]}} if number else {}
+        with collecting(dumped, model, level="L2", **options) as dump:
+            model(torch.ones(3, 4)).sum().backward()
+
+        def above(name: str) -> list[str]:
+            found = []
+            while (parent := dump.construct[name]) is not None:
+                found.append(name := parent)
+            return found
+
+        backward = ["Functional.linear.0.backward", "Module.0.0.Linear.backward.0", "Module.0.Sequential.backward.0"]
+        assert above("Aten.mm.default.0.backward") == backward
+        if not number:
+            forward = ["Functional.linear.0.forward", "Module.0.0.Linear.forward.0", "Module.0.Sequential.forward.0"]
+            assert above("Aten.addmm.default.0.forward") == forward
+            assert all(name in dump.construct for name in dump.names)
+    assert not any("layer_norm" in name or "relu" in name for name in dump.construct)  # nothing of theirs is recorded
 
 
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=["plain", "foreach", "fused"])
@@ -139,10 +164,12 @@ def test_one_api_name_means_its_kernels(tmp_path: Path, key: str):
     model = Small()
     with collecting(tmp_path, model, level="L2", section={key: ["Functional.linear.1.backward"]}) as dump:
         model(torch.ones(3, 4)).sum().backward()
-    assert set(dump.construct.values()) == {"Functional.linear.1.backward"}
+    assert {dump.construct[name] for name in dump.names} == {"Functional.linear.1.backward"}
     with collecting(tmp_path / "f", model, level="L2", section={key: ["Functional.linear.0.forward"]}) as dump:
         model(torch.ones(3, 4)).sum().backward()
-    assert dump.construct == {"Aten.addmm.default.0.forward": "Functional.linear.0.forward"}
+    assert {name: dump.construct[name] for name in dump.names} == {
+        "Aten.addmm.default.0.forward": "Functional.linear.0.forward"
+    }
 
 
 def test_data_mode_and_structure(tmp_path: Path):
@@ -187,7 +214,7 @@ def test_the_backward_of_one_api_is_run_from_a_dumped_gradient(tmp_path: Path):
         forward(x, w).backward()
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(w.grad, torch.autograd.grad(forward(x, w), w)[0])
-    assert set(dump.construct.values()) == {"Functional.linear.1.backward"}
+    assert {dump.construct[name] for name in dump.names} == {"Functional.linear.1.backward"}
     (product,) = (record for name, record in dump.data.items() if name.startswith("Aten.mm.default"))
     assert product["output"][0]["Max"] == 14.0  # 2 rows of ones times 7, whatever the script's gradient was
 

@@ -30,6 +30,8 @@ class Writer(Protocol):
 
     def record(self, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None: ...
 
+    def place(self, name: str, parent: Optional[str]) -> None: ...
+
     def debug(self, name: str, text: str) -> None: ...
 
     def stack(self, number: int, frames: Callable[[], Sequence[str]]) -> None: ...
@@ -78,6 +80,7 @@ class Recorder:
         self._saves = saves
         self._stacks = Stacks(writer.stack) if with_stacks else None
         self._calls = count()
+        self._placed: set[str] = set()
         self._open = _Open()
         _recorders.add(self)
 
@@ -122,6 +125,15 @@ class Recorder:
         stack = self._stacks.number(depth + 1) if self._stacks is not None else None
         self.writer.begin(call, name, parent, stack, text)
         return call
+
+    def place(self, parents: Sequence[str]) -> None:
+        """The calls around a record, outermost first, where they get no record of their own (level L2)."""
+        for depth in range(len(parents) - 1, -1, -1):
+            name = parents[depth]
+            if name in self._placed:
+                return
+            self._placed.add(name)
+            self.writer.place(name, parents[depth - 1] if depth else None)
 
     def leave(self, call: int, name: str, output: Any, extra: str = "") -> None:
         """It returned `output`; `extra` is JSON members that follow."""

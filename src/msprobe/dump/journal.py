@@ -71,6 +71,10 @@ def stack_line(number: int, frames: Union[Sequence[str], Callable[[], Sequence[s
     return f'["stack", {number}, {json.dumps(list(listed))}]\n'
 
 
+def place_line(name: str, parent: Optional[str]) -> str:
+    return f'["place", {quote(name)}, {"null" if parent is None else quote(parent)}]\n'
+
+
 def debug_line(name: str, text: str) -> str:
     return f'["debug", {quote(name)}, {text}]\n'
 
@@ -93,6 +97,7 @@ class Scan:
     records: dict[bytes, Entry] = field(default_factory=dict)
     stacks: dict[int, Span] = field(default_factory=dict)
     debugs: dict[bytes, Span] = field(default_factory=dict)
+    places: dict[bytes, bytes] = field(default_factory=dict)
     duplicates: list[bytes] = field(default_factory=list)
     damaged: int = 0
     torn: bool = False
@@ -127,10 +132,10 @@ _LINE = re.compile(
     rb'\["(?:'
     rb'begin",[ ]?' + _NUMBER + _PLACE + rb'|end",[ ]?' + _NUMBER + rb'(?=\{)|record",[ ]?' + _PLACE + rb"|"
     rb'drop",[ ]?(-?\d{1,18})(?=\])|stack",[ ]?' + _NUMBER + rb'(?=\[)|debug",[ ]?(' + _STRING + rb"),[ ]?|"
-    rb'(head)",[ ]?(?=\{))',
+    rb'(head)",[ ]?(?=\{)|place",[ ]?(' + _STRING + rb"),[ ]?(" + _STRING + rb"|null)(?=\]))",
     re.DOTALL,
 )
-_BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG = 4, 5, 8, 9, 10, 11  # the last group of each alternative; 12: head
+_BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG, _PLACED = 4, 5, 8, 9, 10, 11, 14  # the last group of each; 12: head
 _BRACKET, _BRACE = ord("]"), ord("}")
 
 Begun = tuple[bytes, bytes, bytes, Span]
@@ -193,6 +198,8 @@ def _take(found: Scan, begun: dict[int, Begun], line: re.Match[bytes], body: Spa
         found.stacks[int(line[_STACK])] = body
     elif kind == _DEBUG:
         found.debugs[line[_DEBUG]] = body
+    elif kind == _PLACED:
+        found.places[line[13]] = line[_PLACED]
     elif _parses(line):
         found.head = json.loads(found.text(body))
     else:

@@ -106,7 +106,8 @@ class RankDump:
         if self._scan is not None:
             if self._scan.head.get("level") == "L1" or not self._scan.head.get("extra_info", True):
                 return {}
-            return {_name(name): json.loads(entry.parent) for name, entry in self._scan.records.items()}
+            parents = {**self._scan.places, **{name: one.parent for name, one in self._scan.records.items()}}
+            return {_name(name): json.loads(parent) for name, parent in parents.items()}
         file = self.path / layout.CONSTRUCT
         if not file.exists():
             return {}

@@ -41,7 +41,9 @@ def _debugs(found: Scan) -> Iterable[bytes]:
 
 
 def _construct(found: Scan) -> Iterable[bytes]:
-    return (name + b": " + entry.parent for name, entry in found.records.items())
+    """Every record and every call that was only passed through (at L2: APIs and modules), each with its parent."""
+    parents = {**found.places, **{name: entry.parent for name, entry in found.records.items()}}
+    return (name + b": " + parent for name, parent in parents.items())
 
 
 def _stacks(found: Scan) -> Iterable[bytes]:

@@ -80,6 +80,10 @@ class RankWriter:
         if len(pending) >= BATCH:
             self._worker.hand_over()
 
+    def place(self, name: str, parent: Optional[str]) -> None:
+        """A call that gets no record of its own and stands above some: an entry of construct.json."""
+        self._add(journal.place_line, name, parent)
+
     def debug(self, name: str, text: str) -> None:
         """An entry of debug.json; `text` is a whole JSON value."""
         self._add(journal.debug_line, name, text)

@@ -85,6 +85,7 @@ class _Kernels:
         try:
             wanted = selection.everything or selection.enter(name, parents)
             if wanted and (selection.forward if direction == FORWARD else selection.backward):
+                recorder.place(parents)
                 call = recorder.enter(name, parents[-1] if parents else None, args, kwargs, 4)
             if direction == FORWARD and selection.backward and requires_grad():
                 if old and AVAILABLE:

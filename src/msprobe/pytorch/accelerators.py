@@ -119,6 +119,7 @@ class DeferredWriter:
         self.error = writer.error
         self.tensor = writer.tensor
         self.link = writer.link
+        self.place = writer.place
 
     def begin(self, call: int, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None:
         self._hold(self._writer.begin, call, name, parent, stack, text)

@@ -133,6 +133,7 @@ class Kernels(TorchDispatchMode):
             if not (selection.forward if direction == FORWARD else selection.backward):
                 return None
             if selection.everything or selection.enter(name, parents):
+                recorder.place(parents)
                 return recorder.enter(name, parents[-1] if parents else None, args, kwargs, 3)
         except Exception:
             recorder.fault(name, traceback.format_exc())
