@@ -41,3 +41,12 @@ def backward_of(name: str) -> str:
         return f"{head}.{BACKWARD}"
     stem, _, direction = head.rpartition(".")
     return f"{stem}.{BACKWARD}.{last}" if direction == FORWARD else name
+
+
+def forward_of(name: str) -> str:
+    """The other way round."""
+    head, _, last = name.rpartition(".")
+    if last == BACKWARD:
+        return f"{head}.{FORWARD}"
+    stem, _, direction = head.rpartition(".")
+    return f"{stem}.{FORWARD}.{last}" if direction == BACKWARD else name

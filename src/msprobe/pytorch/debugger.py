@@ -16,7 +16,7 @@ from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, Ten
 from msprobe.dump import layout
 from msprobe.dump.writer import RankWriter
 from msprobe.tasks.free_benchmark import FreeBenchmarkRun
-from msprobe.tasks.overflow import OverflowRun
+from msprobe.tasks.overflow_run import OverflowRun
 
 from . import header
 from .api_table import ApiTable, load_table

@@ -18,6 +18,7 @@ import torch
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.stacks import Stacks
 from msprobe.tasks.free_benchmark import Difference, FreeBenchmarkRun, floor_of
+from msprobe.tasks.looks import value_of
 from msprobe.tasks.scan import FORMATS, ratio, scan
 from msprobe.tasks.sources import source_line
 
@@ -26,7 +27,7 @@ from .api_table import Api
 from .apis import Apis
 from .gradients import Inputs, _Backward, tensors_in
 from .held_gradients import HeldGradients
-from .overflow import _value, _writes
+from .overflow import writes
 from .perturb import NotChanged, changed, first_float, mapped
 
 _SCANNED = {getattr(torch, name): code for name, code in FORMATS.items()}
@@ -109,7 +110,7 @@ class Second:
         one, other = _plain(one), _plain(other)
         code = _SCANNED[one.dtype]
         top, _ = scan(one.data_ptr(), code, one.numel())
-        floor = floor_of(name, self.mode, _value(top, code))
+        floor = floor_of(name, self.mode, value_of(top, code))
         worst, flipped, unequal = ratio(
             one.data_ptr(), code, other.data_ptr(), _SCANNED[other.dtype], one.numel(), floor
         )
@@ -143,7 +144,7 @@ class FreeBenchmarkApis(Apis):
         random = None
         try:
             random = second.random_state() if api.random or api.untracked else None
-            if _writes(api, args, kwargs) and first_float(args, kwargs) is not None:
+            if writes(api, args, kwargs) and first_float(args, kwargs) is not None:
                 before = mapped((args, kwargs), _copy)
         except Exception:
             recorder.fault(name, traceback.format_exc())
@@ -210,8 +211,8 @@ class FreeBenchmarkApis(Apis):
         inputs: Optional[Inputs] = None
         kept = None
         try:
-            writes = not api.untracked and _writes(api, args, kwargs)  # where it is not known, versions tell later
-            if torch.is_grad_enabled() and not writes:
+            writing = not api.untracked and writes(api, args, kwargs)  # where it is not known, versions tell later
+            if torch.is_grad_enabled() and not writing:
                 inputs = Inputs(args, kwargs)
                 if inputs.edges or inputs.leaves:
                     random = second.random_state() if api.random or api.untracked else None

@@ -10,11 +10,14 @@ from msprobe.collect.values import Values
 from msprobe.config import Settings
 from msprobe.dump.writer import RankWriter
 from msprobe.stats import CRC
-from msprobe.tasks.overflow import OverflowRecorder, OverflowRun
+from msprobe.tasks.overflow import OverflowRecorder
+from msprobe.tasks.overflow_run import OverflowRun
 
 from .api_table import ApiTable
 from .custom import CustomApis
-from .overflow import OverflowApis, OverflowGradients, OverflowModules, ScalerWatch, TorchEyes
+from .overflow import OverflowApis, OverflowGradients, OverflowModules
+from .overflow_eyes import TorchEyes
+from .overflow_scaler import ScalerWatch
 from .probe import Parts, TorchProbe
 from .spelling import Spelling
 from .tensors import TensorTexts

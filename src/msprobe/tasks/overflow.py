@@ -8,10 +8,8 @@ that comes of them (a softmax over a row of -inf) has its producer there.
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional, Protocol
 from weakref import ref
@@ -22,13 +20,13 @@ from msprobe.collect.stacks import Stacks
 from msprobe.collect.values import Values
 from msprobe.dump import layout
 
+from .looks import FINITE, INFINITE, WORDS
+from .open_calls import Holder, OpenCall, numbers_state
+from .overflow_run import OverflowRun
 from .ranges import Ranges
 from .sources import source_line
 
-FINITE, INFINITE, NAN = 0, 1, 2
 PRODUCER, PROPAGATOR = "producer", "propagator"
-
-_WORDS = {INFINITE: "infinity", NAN: "NaN"}
 
 
 class OverflowStop(RuntimeError):
@@ -37,6 +35,9 @@ class OverflowStop(RuntimeError):
 
 class Eyes(Protocol):
     """What a framework brings: its tensors, and a look at one."""
+
+    remembers: bool  # whether `version` tells a tensor that has changed from one that has not
+    budget: int  # bytes of forward arguments that may be held strongly, for a replay of a gradient
 
     def arguments(self, args: Any, kwargs: Any) -> list[Any]:
         """The tensors among arguments, however nested."""
@@ -49,6 +50,9 @@ class Eyes(Protocol):
     def versions(self, tensors: list[Any]) -> list[tuple[Any, int]]: ...
 
     def copy(self, tensor: Any) -> Any: ...
+
+    def hold(self, tensor: Any, strongly: bool = False) -> Optional[Holder]:
+        """The tensor for later, weakly unless it may be kept; None for what is no tensor."""
 
     def size(self, tensor: Any) -> int: ...
 
@@ -67,72 +71,6 @@ class StepWriter(Writer, Protocol):
     def flush(self) -> None: ...
 
     def finish(self) -> Any: ...
-
-
-@dataclass
-class OverflowRun:
-    """What is known over the steps of a run."""
-
-    limit: int
-    ranges: Ranges = field(default_factory=Ranges)
-    counted: int = 0
-    producers: int = 0
-    propagators: int = 0
-    scaled: int = 0
-    skipped_steps: int = 0
-    made_infinity: bool = False
-    first: str = ""
-    known: dict[int, tuple[Any, int]] = field(default_factory=dict)  # finite after an in-place call, at this version
-
-    def summary(self) -> list[str]:
-        """What is told when the run ends."""
-        told = []
-        if self.producers or self.propagators:
-            told.append(
-                f"overflow_check: {self.producers} calls made NaN or infinity and {self.propagators} handed it on; "
-                f"the first: {self.first}."
-            )
-        else:
-            told.append("overflow_check: no call returned NaN or infinity that it was not given.")
-        if self.scaled or self.skipped_steps:
-            told.append(
-                f"overflow_check: {self.scaled} of them in gradients of a loss that a GradScaler had scaled, which do "
-                f"not count; it skipped {self.skipped_steps} optimizer steps for it and lowers its scale, as it should."
-            )
-        return told + self.ranges.tables()
-
-
-class _Call:
-    """One open call."""
-
-    __slots__ = (
-        "args",
-        "copies",
-        "flagged",
-        "kwargs",
-        "lost",
-        "name",
-        "parent",
-        "random",
-        "stack",
-        "state",
-        "versions",
-        "written",
-    )
-
-    def __init__(self, name: str, parent: Optional[str], args: Any, kwargs: Any) -> None:
-        self.name = name
-        self.parent = parent
-        self.args = args
-        self.kwargs = kwargs
-        self.stack: Optional[int] = None
-        self.state = FINITE
-        self.copies: dict[int, Any] = {}
-        self.versions: list[tuple[Any, int]] = []
-        self.lost = False
-        self.written: Sequence[Any] = ()
-        self.random: Any = None
-        self.flagged = 0
 
 
 class OverflowRecorder(Recorder):
@@ -156,14 +94,17 @@ class OverflowRecorder(Recorder):
         self.eyes = eyes
         self.run = run
         self.under_scaler = False
+        self.scaling = False  # the loss is being scaled right now
         self.met_bad = False  # a bad gradient came by that has no record
+        self._gradients_bad = False
+        self._scaled = False
         self._frames: dict[int, Callable[[], Sequence[str]]] = {}
         self._places = Stacks(self._frames.__setitem__)
         self._writes_stacks = with_stacks
         self._announced: set[int] = set()
-        self._opened: dict[int, _Call] = {}
+        self._opened: dict[int, OpenCall] = {}
         self._flagged: set[str] = set()
-        self._beside: Sequence[Any] = ()
+        self._beside: Mapping[str, Any] = {}
 
     @property
     def with_inputs(self) -> bool:
@@ -186,30 +127,41 @@ class OverflowRecorder(Recorder):
         *,
         writes: bool,
         written: Sequence[Any] = (),
+        more: Optional[Mapping[str, Any]] = None,
         keeps: int = 64 << 20,
         random: Any = None,
     ) -> int:
         """A call begins. `writes`: it may change its arguments, `written` if that is known and any otherwise; they
-        are looked at now, and copied for a replay where they take no more than `keeps` bytes."""
+        are looked at now, and copied for a replay where they take no more than `keeps` bytes. `more`: what it may
+        change that is no argument, by name (the parameters of a compiled region)."""
         number = next(self._calls)
-        call = _Call(name, parent, args, kwargs)
+        call = OpenCall(name, parent, args, kwargs)
         call.stack = self._places.number(depth + 1)
         call.flagged = len(self._flagged)
         call.random = random
         eyes = self.eyes
         tensors = eyes.arguments(args, kwargs)
         if writes:
-            changing = list(written) or tensors
+            changing = call.changing = list(written) or tensors
             call.written = written
-            call.state = max(map(self._state, changing), default=FINITE)
+            call.given = max(map(self._state, changing), default=FINITE)
             if keeps and sum(map(eyes.size, changing)) <= keeps:
                 call.copies = {id(tensor): eyes.copy(tensor) for tensor in changing}
             else:
                 call.lost = keeps > 0
             tensors = [tensor for tensor in tensors if not any(tensor is one for one in changing)]
+        if more:
+            call.more = more
+            call.given = max(call.given, *map(eyes.look, more.values()))
         call.versions = eyes.versions(tensors)
         self._opened[number] = call
         return number
+
+    def loosen(self, call: int) -> None:
+        """The call has returned and is under way still (an asynchronous collective): its tensors are not kept."""
+        opened = self._opened.get(call)
+        if opened is not None:
+            opened.loosen(self.eyes.hold)
 
     def _state(self, tensor: Any) -> int:
         """A look that an in-place call before this one may have had already."""
@@ -218,25 +170,39 @@ class OverflowRecorder(Recorder):
             return FINITE
         return self.eyes.look(tensor)
 
-    def beside(self, tensors: Sequence[Any]) -> None:
+    def beside(self, tensors: Mapping[str, Any]) -> None:
         """The parameters of the module that `leave` is about to end."""
         self._beside = tensors
 
     def leave(self, call: int, name: str, output: Any, extra: str = "") -> None:
         opened = self._opened.pop(call)
-        beside, self._beside = self._beside, ()
+        beside, self._beside = self._beside, {}
         found = FINITE
-        for tensor in self.eyes.arguments((output,), None):
+        tensors = self.eyes.arguments((output,), None)
+        for tensor in tensors:
             found = max(found, self.eyes.look(tensor, self.run.ranges, name))
+        changed = opened.more
+        if not tensors and opened.changing:  # it returns nothing: what it wrote is its result
+            changed = {**changed, **{str(number): tensor for number, tensor in enumerate(opened.changing)}}
+        bad = {key: tensor for key, tensor in changed.items() if self.eyes.look(tensor) != FINITE}
+        found = max([found, *map(self.eyes.look, bad.values())])
         if found == FINITE:
-            for tensor in opened.written:
-                self.run.known[id(tensor)] = (ref(tensor), self.eyes.version(tensor))
+            if self.eyes.remembers:
+                for tensor in opened.written:
+                    self.run.known[id(tensor)] = (ref(tensor), self.eyes.version(tensor))
             return
-        given = self._given(opened, beside)
-        role = self._role(found, given, len(self._flagged) > opened.flagged)
+        whole = opened.tighten() if opened.loosened else True
+        role = self._role(found, self._given(opened, beside), len(self._flagged) > opened.flagged)
         if role is None:
             return
         members = self._members(opened, output, role)
+        if not whole:
+            members.append('"inputs_gone": true')
+        if bad:
+            members.append(f'"changed": {self.values.mapping(bad, f"{name}.changed")}')
+        if beside:  # only a producer is ever replayed: its parameters get files
+            path = f"{name}.parameters" if role == PRODUCER else ""
+            members.append(f'"parameters": {self.values.mapping(beside, path)}')
         if extra:
             members.append(extra)
         self.keep(name, opened.parent, opened.stack, ", ".join(members), found, role)
@@ -282,8 +248,10 @@ class OverflowRecorder(Recorder):
         run = self.run
         again = name in self._flagged  # a further parameter of the same module
         self._flagged.add(name)
-        if found == INFINITE and not back:
+        scaled = self._is_scaled(role, back)
+        if found == INFINITE and not back and not scaled:
             run.made_infinity = True
+        self._gradients_bad = self._gradients_bad or back
         run.producers += role == PRODUCER and not again
         run.propagators += role == PROPAGATOR and not again
         if stack is not None and self._writes_stacks and stack not in self._announced:
@@ -291,11 +259,11 @@ class OverflowRecorder(Recorder):
             self.writer.stack(stack, self._frames[stack])
         self.one(name, parent, text, stack if self._writes_stacks else None)
         verb = "made" if role == PRODUCER else "handed on"
-        told = f"{name} {verb} {_WORDS[found]}, {self._where()}, {self._line(stack)}"
+        told = f"{name} {verb} {WORDS[found]}, {self._where()}, {self._line(stack)}"
         run.first = run.first or told
         if again:
             return
-        if back and self.under_scaler:
+        if scaled:
             run.scaled += 1
             return
         run.counted += 1
@@ -308,27 +276,34 @@ class OverflowRecorder(Recorder):
                 '"overflow_nums": -1 never stops.'
             )
 
+    def _is_scaled(self, role: str, back: bool) -> bool:
+        """Of a scaled loss: itself, its gradients, and what only hands these on (unscaling, clipping)."""
+        scaled = self.scaling or (self.under_scaler and (back or (self._scaled and role == PROPAGATOR)))
+        self._scaled = self._scaled or scaled
+        return scaled
+
     def _role(self, found: int, given: int, inside: bool) -> Optional[str]:
         """None where nothing overflowed: an infinity that was handed in is handed on."""
         if found == FINITE:
             return None
-        handed_in = given == INFINITE and not self.run.made_infinity
+        handed_in = given == INFINITE and not self.run.made_infinity and not self._gradients_bad
         if handed_in and found == INFINITE:
             return None
         return PRODUCER if not inside and (given == FINITE or handed_in) else PROPAGATOR
 
-    def _given(self, call: _Call, beside: Sequence[Any]) -> int:
+    def _given(self, call: OpenCall, beside: Mapping[str, Any]) -> int:
         eyes = self.eyes  # an argument that the call has changed unannounced can no longer say what it was
         unchanged = [tensor for tensor, version in call.versions if eyes.version(tensor) == version]
-        given = max([call.state, *map(eyes.look, (*unchanged, *beside))])
-        return max(given, _scalars((call.args, call.kwargs)))
+        given = max([call.given, *map(eyes.look, (*unchanged, *beside.values()))])
+        return max(given, numbers_state((call.args, call.kwargs)))
 
-    def _members(self, call: _Call, output: Any, role: str) -> list[str]:
+    def _members(self, call: OpenCall, output: Any, role: str) -> list[str]:
         self.eyes.fresh()
         path = f"{call.name}.input"
+        args, kwargs = call.original()
         members = [
-            f'"input_args": {self.values.sequence(_with(call.args, call.copies), path)}',
-            f'"input_kwargs": {self.values.mapping(_with(call.kwargs, call.copies), path)}',
+            f'"input_args": {self.values.sequence(args, path)}',
+            f'"input_kwargs": {self.values.mapping(kwargs, path)}',
             f'"output": {self.values.result(output, f"{call.name}.output")}',
             f'"overflow": "{role}"',
         ]
@@ -355,27 +330,3 @@ class OverflowRecorder(Recorder):
     def stack_of(self, call: int) -> Optional[int]:
         """The number of an open call's stack, for a gradient that may come later."""
         return self._opened[call].stack
-
-
-def _with(value: Any, copies: dict[int, Any]) -> Any:
-    """The arguments as they were before the call."""
-    if not copies:
-        return value
-    if id(value) in copies:
-        return copies[id(value)]
-    if type(value) in (list, tuple):
-        return type(value)(_with(member, copies) for member in value)
-    if type(value) is dict:
-        return {key: _with(member, copies) for key, member in value.items()}
-    return value
-
-
-def _scalars(value: Any, depth: int = 4) -> int:
-    """Whether a number among the arguments is itself NaN or infinite."""
-    if isinstance(value, float):
-        return NAN if math.isnan(value) else INFINITE if math.isinf(value) else FINITE
-    if depth and isinstance(value, (list, tuple)):
-        return max((_scalars(member, depth - 1) for member in value), default=FINITE)
-    if depth and isinstance(value, dict):
-        return max((_scalars(member, depth - 1) for member in value.values()), default=FINITE)
-    return FINITE

@@ -1,0 +1,137 @@
+"""overflow_check on PyTorch: a look at a tensor, and a tensor held until its gradients come."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+from weakref import ref
+
+import torch
+
+from msprobe.stats import STATS, measure
+from msprobe.tasks.looks import FINITE, INFINITE, NAN, look_at
+from msprobe.tasks.open_calls import Holder
+from msprobe.tasks.ranges import Ranges
+from msprobe.tasks.scan import FORMATS
+
+from . import unusual
+from .gradients import tensors_in
+from .tensors import CODES, TensorTexts
+
+_SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
+_SCANNED = {getattr(torch, name): code for name, code in FORMATS.items()}
+_SCANNED.update({torch.complex64: FORMATS["float32"], torch.complex128: FORMATS["float64"]})
+_WIDE = frozenset({torch.complex64, torch.complex128})
+
+
+class TorchEyes:
+    """A look at a tensor: one pass over its bits where it lies in host memory."""
+
+    remembers = True
+    budget = 0  # autograd keeps what a gradient depends on
+
+    def __init__(self, texts: TensorTexts) -> None:
+        self._texts = texts
+
+    def arguments(self, args: Any, kwargs: Any) -> list[Any]:
+        found: list[Any] = []
+        for value in args:
+            if isinstance(value, torch.Tensor):
+                found.append(value)
+            elif type(value) not in _SIMPLE:
+                tensors_in(value, found)
+        return tensors_in(kwargs, found) if kwargs else found
+
+    def look(self, tensor: Any, ranges: Optional[Ranges] = None, title: str = "") -> int:
+        dtype = tensor.dtype
+        if not (dtype.is_floating_point or dtype.is_complex):
+            return FINITE
+        code = _SCANNED.get(dtype)
+        try:
+            if code is not None and tensor.is_cpu and tensor.is_contiguous():
+                pointer = tensor.data_ptr()
+                count = tensor.numel()
+                if pointer or not count:
+                    return look_at(pointer, code, 2 * count if dtype in _WIDE else count, dtype, ranges, title)
+        except RuntimeError:  # a wrapper without memory of its own
+            pass
+        return self._measured(tensor)
+
+    def _measured(self, tensor: Any) -> int:
+        """Strided, on another device, of another kind: the statistics' way."""
+        plain = tensor
+        if not tensor.is_cpu or tensor.layout is not torch.strided or type(tensor) not in TensorTexts.tensor_types:
+            found, _, _ = unusual.as_plain(tensor)
+            if found is None:
+                return FINITE
+            plain = found
+        code = CODES.get(plain.dtype)
+        if code is None:
+            return FINITE
+        with torch.no_grad(), unusual.without_modes():
+            plain = plain.detach().resolve_conj().resolve_neg()
+        stats = measure(plain.data_ptr(), code, plain.shape, plain.stride(), STATS)
+        return NAN if stats.nan else INFINITE if stats.posinf or stats.neginf else FINITE
+
+    def version(self, tensor: Any) -> int:
+        try:
+            return int(tensor._version)
+        except RuntimeError:  # an inference tensor keeps no count
+            return 0
+
+    def versions(self, tensors: list[Any]) -> list[tuple[Any, int]]:
+        try:
+            return [(tensor, tensor._version) for tensor in tensors]
+        except RuntimeError:
+            return [(tensor, self.version(tensor)) for tensor in tensors]
+
+    def copy(self, tensor: Any) -> Any:
+        if torch._C._len_torch_dispatch_stack():
+            with unusual.without_modes():
+                return tensor.detach().clone()
+        return tensor.detach().clone()
+
+    def hold(self, tensor: Any, strongly: bool = False) -> Optional[Holder]:
+        if not isinstance(tensor, torch.Tensor):
+            return None
+        return _Weak(tensor)
+
+    def size(self, tensor: Any) -> int:
+        return int(tensor.numel()) * int(tensor.element_size())
+
+    def fresh(self) -> None:
+        self._texts.forget()
+
+    def circumstances(self) -> str:
+        if not torch._C._is_any_autocast_enabled():
+            return ""
+        kinds = [kind for kind in ("cpu", "cuda", "npu") if _autocasts(kind)]
+        members = ", ".join(f'"{kind}": "{torch.get_autocast_dtype(kind)}"' for kind in kinds)
+        return f'"autocast": {{{members}}}' if kinds else ""
+
+
+def _autocasts(kind: str) -> bool:
+    try:
+        return torch.is_autocast_enabled(kind)
+    except RuntimeError:  # no such device in this build
+        return False
+
+
+class _Weak(Holder):
+    """A tensor that autograd may keep; ones stand in for it once it is gone or was changed.
+
+    What a gradient depends on is kept, or the output instead: mostly the ones do not matter.
+    """
+
+    __slots__ = ("dtype", "requires_grad", "shape", "tensor", "version")
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = ref(tensor)
+        self.version = None if tensor.is_inference() else tensor._version
+        self.shape, self.dtype, self.requires_grad = tensor.shape, tensor.dtype, tensor.requires_grad
+
+    def restored(self) -> tuple[Any, bool]:
+        tensor = self.tensor()
+        if tensor is not None and self.version is not None and tensor._version == self.version:
+            return tensor, True
+        ones = torch.ones(self.shape, dtype=self.dtype)
+        return (ones.requires_grad_() if self.requires_grad else ones), False
