@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 from msprobe.check.generate import NotMade
 
 TENSORS = frozenset(("torch.Tensor", "torch.nn.parameter.Parameter", "mindspore.Tensor", "numpy.ndarray"))
-NAMED = frozenset(("torch.dtype", "torch.device", "torch.memory_format", "torch.layout"))
+NAMED = frozenset(("torch.dtype", "torch.device", "torch.memory_format", "torch.layout", "mindspore.dtype"))
 _DEPTH = 32
 
 

@@ -23,7 +23,7 @@ from msprobe.dump.reader import RankDump
 
 MOVES = 3
 RECORDED = ".recorded"
-_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError, KeyError)
+_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError, KeyError, NotMade)
 
 
 # Eigenvalues come in any order, eigenvectors with any sign or phase.
@@ -97,6 +97,7 @@ class _Examination:
         self._moved: Optional[list[Results]] = None
         self._golden: Optional[Results] = None
         self._device: Optional[Results] = None
+        self._unequal = True  # the golden side can do better than the device under test
         self._notes: list[str] = []
         self._rows: list[Row] = []
 
@@ -112,6 +113,12 @@ class _Examination:
             self._notes.append(f"{device} cannot run it: {_short(error)}")
         if golden.random:
             return self._random(golden, own)
+        self._unequal = device != "cpu" or not golden.weak
+        for where, results in (("the golden side", golden), (device, own)):
+            if results is not None and results.no_gradients:
+                self._notes.append(f"{where} cannot run its backward: {results.no_gradients}")
+        if not self._unequal:
+            self._notes.append(f"{golden.made}, and that is the device under test")
         statuses = []
         for direction, record in (("forward", forward), ("backward", backward)):
             recorded = flat_records((record or {}).get("output"), nulls=direction == "backward")
@@ -130,6 +137,8 @@ class _Examination:
     def _direction(self, direction: str, golden: Results, own: Optional[Results], recorded: list[Any]) -> str:
         right = golden.outputs if direction == "forward" else golden.gradients
         mine = None if own is None else own.outputs if direction == "forward" else own.gradients
+        if direction == "backward" and (golden.no_gradients or (own is not None and own.no_gradients)):
+            return SKIP
         if mine is not None and len(mine) != len(right):
             self._notes.append(f"{len(mine)} results of its {direction} instead of {len(right)}")
             return ERROR
@@ -141,13 +150,14 @@ class _Examination:
             result = mine[number] if mine is not None else None
             if result is not None:
                 result = self._framework.on_host(result)
-                statuses.append(self._judged(slot, result, expected))
+                if self._unequal:
+                    statuses.append(self._judged(slot, result, expected))
             item = recorded[number] if len(recorded) == len(right) else None
             dense = self._framework.is_dense(expected)  # a sparse one's file is its values
             saved = self._saved(item) if dense else None
             if saved is not None and (result is None or not self._framework.same(saved, result)):
                 status = self._judged(slot + RECORDED, saved, expected)
-                if status != PASS and result is not None and statuses[-1] == PASS:
+                if status != PASS and result is not None and self._unequal and statuses[-1] == PASS:
                     self._notes.append(
                         "the re-run here is right: look at the device and the kernel of the training run"
                     )
@@ -177,7 +187,8 @@ class _Examination:
                     verdict = Verdict(PASS, "differs by no more than rounding of its inputs makes it differ")
         shape = list(device.shape)
         dtypes = framework.shown_dtype(golden), framework.shown_dtype(device)
-        self._rows.append(Row(name, *dtypes, shape, metrics, verdict))
+        said = "; ".join(filter(None, (verdict.reason, self._golden.made if self._golden is not None else "")))
+        self._rows.append(Row(name, *dtypes, shape, metrics, Verdict(verdict.status, said)))
         if verdict.status in (ERROR, WARNING):
             head, recorded, _ = slot.partition(RECORDED)
             self._notes.append(f"{'recorded ' if recorded else ''}{head}: {verdict.reason}")

@@ -21,6 +21,7 @@ class NotCallable(Exception):
 class Results(NamedTuple):
     """Tensors only, flat. `gradients` has one entry a tensor argument, None where there is none.
 
+    `no_gradients` is the reason where backward was wanted and could not run.
     Of a golden side: `made` says in words how it was made where that is not "the same API one step wider"; `weak`, that
     it is no better than the CPU in the recorded dtypes, which cannot be held against it.
     """
@@ -28,6 +29,7 @@ class Results(NamedTuple):
     outputs: list[Any]
     gradients: list[Any]
     random: bool
+    no_gradients: str = ""
     made: str = ""
     weak: bool = False
 
@@ -98,4 +100,8 @@ def load(name: str) -> Framework:
         from msprobe.check.pytorch_framework import PyTorch
 
         return PyTorch()
+    if name == "mindspore":
+        from msprobe.check.mindspore_framework import MindSpore
+
+        return MindSpore()
     raise ValueError(f"{name[:40]!r} is no framework that is checked: {', '.join(FRAMEWORKS)}")

@@ -139,6 +139,7 @@ class Pool:
         with theirs:
             command = [sys.executable, "-c", f"from msprobe.check.worker import main; main({theirs.fileno()})"]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            environment.setdefault("GLOG_v", "4")  # MindSpore's own log: what fails is in the results
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
             process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from msprobe.check.framework import FRAMEWORKS
     from msprobe.check.pool import WorkerSettings, WorkersFail
     from msprobe.check.precheck import Request, check
     from msprobe.cli.framework import check_framework
@@ -62,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
     dump = open_dump(args.api_info)
     for rank in dump.ranks:
         check_framework(args.framework, rank)
-        if rank.head.get("framework") != "pytorch":
-            raise DumpError(f"{rank.path} is a dump of {rank.head.get('framework')}; this version checks PyTorch's.")
+        if rank.head.get("framework") not in FRAMEWORKS:
+            raise DumpError(f"{rank.path} is a dump of {rank.head.get('framework')}; checked are {FRAMEWORKS}.")
     kept = None
     if args.save_error_data:
         kept = (settings.error_data_path / f"ut_error_data{time.strftime('%Y%m%d%H%M%S')}").absolute()
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         args.resumed,
         args.jobs,
         args.timeout,
-        WorkerSettings(args.device, kept, tuple(args.imports)),
+        WorkerSettings(args.device, kept, tuple(args.imports), str(dump.ranks[0].head.get("framework"))),
     )
     try:
         report = check(request, progress)
@@ -100,7 +101,7 @@ def _online(args: argparse.Namespace, settings: Any) -> int:
         print(printable(sentence), flush=True)
 
     kept = (settings.error_data_path / "ut_error_data_online").absolute() if args.save_error_data else None
-    workers = WorkerSettings(args.device, kept, tuple(args.imports))
+    workers = WorkerSettings(args.device, kept, tuple(args.imports), args.framework)
     report = Checker(settings, args.output, log).run(args.jobs, args.timeout, workers)
     return _tell(args, report)
 

@@ -1,0 +1,51 @@
+"""A MindSpore record's title to a callable: only what the support list names, whatever a dump says.
+
+The table is the one that collection uses. A title is looked up in it and never taken apart to reach into a module; what
+stands at that place now is called, so that a patch which a user imports into the workers is what is checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
+
+from msprobe.check.framework import NotCallable
+from msprobe.mindspore.api_table import Listed, load_table
+
+_RANDOM = """bernoulli bernoulli_ choice_with_mask dropout dropout1d dropout2d dropout3d exponential_
+fractional_max_pool2d fractional_max_pool3d gamma gumbel_softmax laplace log_normal log_uniform_candidate_sampler
+multinomial multinomial_with_replacement normal normal_ poisson rand rand_like randint randint_like randn randn_like
+random_ random_categorical random_gamma random_poisson randperm rrelu shuffle standard_laplace standard_normal uniform
+uniform_ uniform_candidate_sampler"""
+
+
+class Found(NamedTuple):
+    """`name` is the API's without its home: `norm` of `mint.linalg.norm`."""
+
+    name: str
+    func: Callable[..., Any]
+    random: bool
+
+
+class Callables:
+    def __init__(self) -> None:
+        self.known: dict[str, Listed] = {}
+        self._ambiguous: set[str] = set()
+        self._random = frozenset(_RANDOM.split())
+        for listed in load_table():
+            title = listed.api.title
+            first = self.known.setdefault(title, listed)
+            if first.api.name != listed.api.name:  # `mint.norm` and `mint.linalg.norm` are both `Mint.norm`
+                self._ambiguous.add(title)
+
+    def find(self, title: str) -> Found:
+        """The callable of a title; raises NotCallable."""
+        listed = self.known.get(title)
+        if listed is None:
+            if title.startswith("Primitive."):
+                raise NotCallable("a Primitive's attributes are not in the dump")
+            raise NotCallable(f"{title} is not in the support list, or this installation has no such API")
+        if listed.api.collective:
+            raise NotCallable("a collective cannot be run alone")
+        if title in self._ambiguous:
+            raise NotCallable("two APIs are recorded under this name")
+        return Found(title.rpartition(".")[2], getattr(listed.holder, listed.name), listed.name in self._random)
