@@ -100,7 +100,7 @@ def test_every_key_has_its_place(tmp_path: Path):
         "net_name": "Net",
         "iteration": "0|5|6|7",
         "initial_iteration": 4,
-        "support_device": [1, 3],
+        "support_device": [0],
         "saved_data": "statistic",
         "statistic_category": ["max", "min", "avg", "l2norm", "md5"],
         "input_output": 1,

@@ -70,6 +70,11 @@ def set_aside(rank_dir: Path, tell: Tell) -> None:
     tell(("aside", rank_dir), f"{rank_dir} already held a dump; it was moved to {old / inside}.")
 
 
+def put_aside(dump_path: Path, inside: Path) -> Path:
+    """Moves one directory of an older run, named from dump_path on; returns what it is in now."""
+    return _move(_absolute(dump_path), [inside])
+
+
 def _is_sister(one: Member, me: Member) -> bool:
     if one.get("job") != me["job"]:
         return False

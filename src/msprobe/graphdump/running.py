@@ -39,11 +39,11 @@ class Prepared:
     staging: Path
     variable: str
 
-    def start(self, pid: int, budget: int, may_pause: bool) -> Running:
-        job = Job(self.settings, self.written, str(self.staging), budget, pid, may_pause)
+    def start(self, pid: int, budget: int, may_pause: bool, by_steps: bool = False) -> Running:
+        job = Job(self.settings, self.written, str(self.staging), budget, pid, may_pause, by_steps)
         command = [sys.executable, "-m", "msprobe.graphdump.worker"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        running = Running(process, self.settings, budget)
+        running = Running(process, self.settings, budget, by_steps)
         running.send(job.to_json())
         return running
 
@@ -67,8 +67,11 @@ def lay_out(settings: DumpSettings, source: str, written: str) -> Optional[Prepa
 class Running:
     """The worker's process."""
 
-    def __init__(self, process: subprocess.Popen[str], settings: DumpSettings, budget: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], settings: DumpSettings, budget: int, by_steps: bool = False
+    ) -> None:
         self._process = process
+        self._by_steps = by_steps
         self._settings = settings
         self._budget = budget
 
@@ -101,6 +104,8 @@ class Running:
             )
             return {}
         told: dict[str, Any] = json.loads(text)
+        if self._by_steps and not told["tensors"]:
+            return told  # no compiled region ran: nothing to tell
         for note in told["notes"]:
             notices.inform(note + ".")
         counts = f"tensors: {told['tensors']}, rows of statistic.csv: {told['rows']}, tensor files: {told['kept']}"

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Optional
 
 from msprobe.graphdump.directory import GRAPHS, METADATA, ORDERS
 from msprobe.graphdump.dump_settings import DumpSettings
+from msprobe.graphdump.messages import Messages
 from msprobe.graphdump.policies import policy_for
 from msprobe.graphdump.saving import make_directory
 from msprobe.graphdump.staged import Staged, Staging
@@ -30,7 +30,8 @@ _AT_LEAST_EVERY = 0.005
 
 @dataclass(frozen=True)
 class Job:
-    """What the worker is told on its first line of input."""
+    """What the worker is told on its first line of input. `by_steps`: only what is written between the messages
+    that open and close a step is wanted, and the step takes the place of the framework's iteration."""
 
     settings: DumpSettings
     written: str
@@ -38,6 +39,7 @@ class Job:
     budget: int
     pid: int
     may_pause: bool
+    by_steps: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -76,13 +78,14 @@ class Worker:
         self._looked = 0.0
         self._cost = 0.0
 
-    def run(self, ended: threading.Event) -> None:
+    def run(self, messages: Messages) -> None:
         """Until the run has ended and nothing is left to do."""
         while True:
-            last = ended.is_set()
+            last = messages.ended
             found = self._look()
+            messages.read()
             for one in found:
-                self._policy.take(one)
+                self._take(one, messages)
                 if time.monotonic() - self._looked > _AT_LEAST_EVERY:
                     self._staging.look()
                     self._weigh()
@@ -92,8 +95,15 @@ class Worker:
                 break
             if not found:
                 self._let_run()
-                ended.wait(max(_PAUSE, 2 * self._cost))
+                messages.read(max(_PAUSE, 2 * self._cost))
         self._let_run()
+
+    def _take(self, one: Staged, messages: Messages) -> None:
+        placed = messages.steps.place(one) if self._job.by_steps else one
+        if placed is None:
+            self._staging.discard(one)
+        else:
+            self._policy.take(placed)
 
     def _look(self) -> list[Staged]:
         before = time.monotonic()
@@ -139,6 +149,8 @@ class Worker:
             for folder in (GRAPHS, ORDERS, METADATA):
                 if (top / folder).is_dir() and not (target / folder).exists():
                     (top / folder).rename(target / folder)
+            if self._job.by_steps:
+                _count_in_steps(target / ORDERS, target / self._job.settings.net_name)
             noted = target / METADATA / "data_dump.json"
             if noted.is_file():
                 noted.unlink()
@@ -151,22 +163,25 @@ class Worker:
             pass  # another rank's files are still there
 
 
-def _listen(ended: threading.Event, failures: list[str]) -> None:
-    for line in sys.stdin:
-        failures.append(json.loads(line)["failed"])
-    ended.set()
+def _count_in_steps(orders: Path, net: Path) -> None:
+    """The history of each graph, as the steps that its files are of."""
+    for path in sorted(orders.glob("ms_global_execution_order_graph_*.csv")):
+        graph = net / path.stem.rpartition("_")[2]
+        steps = sorted(int(one.name) for one in graph.iterdir() if one.name.isdecimal()) if graph.is_dir() else []
+        path.unlink()
+        if steps:
+            path.write_text("".join(f"{step}\n" for step in steps), encoding="utf-8")
+            path.chmod(0o400)
 
 
 def main() -> int:
     """Reads the job and the end from stdin, writes one line of JSON (Told) to stdout."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the terminal sends them to everyone; our end is the pipe's
-    worker = Worker(Job.from_json(sys.stdin.readline()))
-    ended = threading.Event()
-    failures: list[str] = []
-    threading.Thread(target=_listen, args=(ended, failures), daemon=True).start()
-    worker.run(ended)
-    worker.finish(failures[-1] if failures else None)
+    messages = Messages(sys.stdin.fileno())
+    worker = Worker(Job.from_json(messages.first()))
+    worker.run(messages)
+    worker.finish(messages.failure)
     print(json.dumps(asdict(worker.told)), flush=True)
     return 0
 

@@ -14,7 +14,9 @@ from msprobe.collect.debugger import Custom, Debugger, OnClassOrInstance
 from msprobe.collect.lifecycle import Frontend, UsageError
 from msprobe.collect.selection import Selection
 from msprobe.config import Settings, load
+from msprobe.config.settings import OverflowSettings
 from msprobe.dump.writer import RankWriter
+from msprobe.tasks.overflow_run import OverflowRun
 
 from . import header
 from .api_table import load_table
@@ -24,10 +26,12 @@ from .graph_kernels import GraphKernels
 from .graph_kernels import refuse as refuse_in_graph
 from .kernel_probe import KernelProbe
 from .kernels import HAS_DISPATCH
+from .overflow_probe import OverflowProbe
 from .probe import MindSporeProbe
+from .region_kernels import RegionLifecycle
 from .sites import Sites
 
-_TASKS = ("statistics", "tensor", "structure")
+_TASKS = ("statistics", "tensor", "structure", "overflow_check")
 _PYNATIVE = "pynative"
 
 
@@ -42,6 +46,7 @@ class MindSporeFrontend:
     def __init__(self) -> None:
         self.custom = CustomApis(lambda prefix, name: Api(f"{prefix}.{name}", name))
         self._sites: Optional[Sites] = None
+        self._overflows: Optional[OverflowRun] = None
 
     def rank(self) -> Optional[int]:
         return header.rank()
@@ -55,10 +60,12 @@ class MindSporeFrontend:
 
     def mode_directory(self, settings: Settings, models: Sequence[Any]) -> Optional[str]:
         """`pynative` where some Cell is compiled: its inside belongs into `graph`, beside it."""
-        if settings.level not in ("L0", "mix"):
+        if settings.level not in ("L0", "mix", "L2"):
             return None
         if not any(is_compiled(each.cell) for each in named_below(models)):
             return None
+        if settings.level == "L2":
+            return _PYNATIVE
         notices.warn_once(
             "the model has Cells whose construct is under mindspore.jit: they are recorded whole, in pynative/. What "
             "runs inside them (graph/) is not collected by this version of msprobe."
@@ -75,6 +82,9 @@ class MindSporeFrontend:
         if names_calls and self._sites is None:
             self._sites = Sites(load_table())
         sites = self._sites if names_calls else None
+        if isinstance(settings.section, OverflowSettings):
+            self._overflows = self._overflows or OverflowRun(settings.section.overflow_nums)
+            return OverflowProbe(settings, writer, selection, sites, self.custom, self._overflows)
         kind = KernelProbe if settings.level == "L2" else MindSporeProbe
         return kind(settings, writer, selection, sites, self.custom)
 
@@ -85,7 +95,7 @@ class MindSporeFrontend:
         return sum(int(parameter.nbytes) for model in models for parameter in model.get_parameters())
 
     def ending(self) -> list[str]:
-        return []
+        return [line for run in (self._overflows,) if run is not None for line in run.summary()]
 
 
 class PrecisionDebugger(Debugger):
@@ -109,6 +119,10 @@ class PrecisionDebugger(Debugger):
             raise UsageError(
                 f'task "{settings.task}" is not in this version of msprobe for MindSpore; it has: {", ".join(_TASKS)}.'
             )
+        if settings.level == "L2" and settings.task == "overflow_check":
+            raise UsageError(
+                'task "overflow_check" has level "L2" in graph mode only; in the dynamic graph it has: L0, L1, mix.'
+            )
         if getattr(settings.section, "online_run_ut", False):
             raise UsageError("online_run_ut is not in this version of msprobe for MindSpore.")
         if settings.level == "L2" and not HAS_DISPATCH:
@@ -119,6 +133,8 @@ class PrecisionDebugger(Debugger):
         debugger = super()._of(settings)
         if in_graph_mode():
             debugger._lifecycle = GraphKernels(settings)  # type: ignore[assignment]
+        elif settings.level == "L2":
+            debugger._lifecycle = RegionLifecycle(settings, debugger._lifecycle._frontend)
         return debugger
 
     @classmethod

@@ -14,6 +14,9 @@ EXECUTOR: Any = type(_pynative_executor)
 
 _executor: Any = _pynative_executor._executor
 
+synchronize: Callable[[], None] = _pynative_executor.sync
+"""Returns when everything that was launched has run."""
+
 requires_grad: Callable[[], bool] = _executor.requires_grad
 """Whether what runs now is being differentiated."""
 

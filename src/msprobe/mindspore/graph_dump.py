@@ -33,11 +33,17 @@ def graph_dump(path: Union[str, os.PathLike[str]], disk_budget: int = DISK_BUDGE
         begin(found, disk_budget)
 
 
-def begin(found: Prepared, disk_budget: int) -> None:
+def begin(found: Prepared, disk_budget: int, by_steps: bool = False) -> Running:
     """From now on the framework writes, and the worker reads."""
     global _running
     os.environ[VARIABLE] = found.variable
-    _running = _start(found, disk_budget)
+    _running = _start(found, disk_budget, by_steps)
+    return _running
+
+
+def is_on() -> bool:
+    """Whether graphs of this process are dumped."""
+    return _running is not None
 
 
 def graph_has_run() -> bool:
@@ -52,11 +58,11 @@ def graph_has_run() -> bool:
     return bool(getattr(api, "ms_compile_cache", None)) or any(cells.values())
 
 
-def _start(found: Prepared, disk_budget: int) -> Running:
+def _start(found: Prepared, disk_budget: int, by_steps: bool) -> Running:
     may_pause = not (sys.stdin is not None and sys.stdin.isatty() and os.getpgrp() == os.getpid())
     if not may_pause and not (found.settings.keeps_tensors and not found.settings.sample_mode):
         notices.inform("the disk budget is not kept in an interactive shell: use `msprobe graph dump` for that.")
-    running = found.start(os.getpid(), disk_budget, may_pause)
+    running = found.start(os.getpid(), disk_budget, may_pause, by_steps)
     failures: list[str] = []
     before = sys.excepthook
 

@@ -17,7 +17,7 @@ from msprobe.collect.lifecycle import UsageError
 from msprobe.config import Settings
 from msprobe.config.settings import OverflowSettings
 from msprobe.graphdump.dump_settings import COMMON, E2E, parse_settings
-from msprobe.graphdump.running import DISK_BUDGET, lay_out
+from msprobe.graphdump.running import DISK_BUDGET, lay_out, rank_here
 
 from . import header
 from .graph_dump import begin, graph_has_run
@@ -49,16 +49,17 @@ def data_dump(settings: Settings, initial: int) -> dict[str, Any]:
         "net_name": NET,
         "iteration": "all" if settings.step is None else "|".join(map(str, sorted(settings.step))),
         "initial_iteration": initial,
+        "support_device": [rank_here()],  # `rank` counts inside a node and is looked at before
     }
-    if settings.rank is not None:
-        common["support_device"] = sorted(settings.rank)
     if isinstance(section, OverflowSettings):
         common["op_debug_mode"] = _MODES[section.check_mode]
         return {COMMON: common, E2E: {"enable": True}}
     summary = getattr(section, "summary_mode", "statistics")
     common["saved_data"] = "tensor" if settings.task == "tensor" else "statistic"
-    common["statistic_category"] = _SUMMARIES.get(summary) or [_NAMES.get(name, name) for name in summary]
-    common["input_output"] = _SIDES[getattr(section, "data_mode", ("all",))[0]]
+    names = [_NAMES.get(name, name) for name in summary] if not isinstance(summary, str) else _SUMMARIES["statistics"]
+    common["statistic_category"] = _SUMMARIES.get(summary, names)
+    sides = {_SIDES[mode] for mode in getattr(section, "data_mode", ("all",)) if mode in _SIDES}
+    common["input_output"] = sides.pop() if len(sides) == 1 else 0
     names = list(getattr(section, "list", ()))
     if names:
         common.update(dump_mode=1, kernels=names)

@@ -7,6 +7,7 @@ from typing import Any
 from msprobe.collect import notices
 
 from .cells import named_below
+from .graph_dump import is_on
 from .jit import JitRegions
 from .kernels import Callers, Kernels, Surroundings
 from .probe import MindSporeProbe
@@ -34,7 +35,8 @@ class KernelProbe(MindSporeProbe):
         super()._take_out()
 
     def _suspend(self) -> None:
-        notices.warn_once("level L2: what runs inside a compiled region (mindspore.jit, optimizers) is not seen.")
+        if not is_on():
+            notices.warn_once("level L2: what runs inside a compiled region (mindspore.jit, optimizers) is not seen.")
         self._kernels.remove()
         super()._suspend()
 

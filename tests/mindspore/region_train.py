@@ -1,0 +1,61 @@
+"""Four steps in dynamic mode with compiled regions, under PrecisionDebugger at level L2.
+
+Usage: region_train.py CONFIG|bare [model|late]"""
+
+import sys
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+
+config, words = sys.argv[1], sys.argv[2:]
+ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+@ms.jit
+def doubled(x):
+    return ops.sin(x) * 2
+
+
+class Inner(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Dense(4, 4, weight_init="ones", bias_init="zeros")
+
+    @ms.jit
+    def construct(self, x):
+        return ops.tanh(self.fc(x))
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Dense(4, 4, weight_init="ones", bias_init="zeros")
+        self.inner = Inner()
+
+    def construct(self, x):
+        return ops.square(self.inner(self.first(x))).sum()
+
+
+net = Net()
+optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
+train = ms.value_and_grad(net, None, optimizer.parameters)
+debugger = None
+if config != "bare":
+    from msprobe.mindspore import PrecisionDebugger
+
+    debugger = PrecisionDebugger(config)
+    if "late" in words:
+        doubled(ms.Tensor(np.zeros(2, np.float32)))
+for step in range(4):
+    if debugger is not None:
+        debugger.start(net if "model" in words else None)
+    for turn in (0.0, 0.5):
+        doubled(ms.Tensor(np.full((2, 3), step + turn, np.float32)))
+    loss, gradients = train(ms.Tensor(np.full((2, 4), 0.01 * step + 0.01, np.float32)))
+    optimizer(gradients)
+    if debugger is not None:
+        debugger.stop()
+        doubled(ms.Tensor(np.full((2, 3), 100.0 + step, np.float32)))  # between steps: not wanted
+        debugger.step()
+    print(step, float(loss).hex(), float(net.first.weight.sum()).hex(), flush=True)

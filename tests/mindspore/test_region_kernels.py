@@ -1,0 +1,83 @@
+"""Level L2 in dynamic mode: kernels inside compiled regions, through the framework's Dump, each run a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from msprobe.dump.reader import RankDump
+from msprobe.graphdump import GraphDump
+
+SCRIPT = Path(__file__).with_name("region_train.py")
+
+
+def run(top: Path, *words: str, task: str = "statistics", section: Any = None, **keys: Any) -> Any:
+    config = top / "config.json"
+    config.write_text(
+        json.dumps({"task": task, "level": "L2", "dump_path": str(top / "d"), task: section or {}, **keys})
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
+    command = [sys.executable, str(SCRIPT), *(words if "bare" in words else (str(config), *words))]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=top)
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+def test_regions_of_the_wanted_steps_are_beside_the_operators_and_losses_stay(tmp_path: Path):
+    ended = run(tmp_path, "model", task="tensor", step=[1, 3])
+    assert ended.stdout == run(tmp_path, "bare").stdout
+    dump = GraphDump(tmp_path / "d" / "graph")
+    assert dump.iterations == (1, 3)
+    for step in dump.iterations:  # a region runs twice in a step, and once more between the steps
+        inputs = [t for t in dump.tensors if (t.type, t.io, t.iteration) == ("Sin", "input", step)]
+        assert [float(dump.value(tensor).max()) for tensor in inputs] == [step, step + 0.5]
+        outputs = [t for t in dump.tensors if (t.type, t.io, t.iteration) == ("Sin", "output", step)]
+        for tensor, value in zip(outputs, (step, step + 0.5)):
+            np.testing.assert_allclose(dump.value(tensor), np.full((2, 3), np.sin(value)), rtol=1e-6)
+    types = {tensor.type for tensor in dump.tensors}
+    assert {
+        "MatMul",
+        "Tanh",
+        "TanhGrad",
+        "BiasAddGrad",
+        "ApplyMomentum",
+    } <= types  # the Cell, its backward, the optimizer
+    assert dump.select_nodes(line="return ops.tanh(self.fc(x))")
+    ran = next(t.graph for t in dump.tensors if t.type == "Sin")
+    assert dump.history(0, ran) == (1, 3)
+    dynamic = RankDump(tmp_path / "d" / "pynative" / "step1" / "rank")
+    assert any(name.startswith("Kernel.Square") for name in dynamic.records)
+    assert not any(name.startswith(("Kernel.Sin", "Kernel.Tanh")) for name in dynamic.records)
+    assert sorted(path.name for path in (tmp_path / "d").iterdir() if path.name[0] != ".") == ["graph", "pynative"]
+    assert not list((tmp_path / "d").rglob("msprobe_staging"))
+    for path in (tmp_path / "d" / "graph").rglob("*"):
+        assert not path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP), path
+
+
+def test_the_operators_that_list_names_and_an_older_dump_is_put_aside(tmp_path: Path):
+    first = run(tmp_path, section={"list": ["Sin"], "data_mode": ["input"]})
+    dump = GraphDump(tmp_path / "d" / "graph")
+    assert {(tensor.type, tensor.io) for tensor in dump.tensors} == {("Sin", "input")}
+    assert dump.iterations == (0, 1, 2, 3)
+    assert not any(tensor.file for tensor in dump.tensors)
+    assert "is now in" not in first.stderr
+    second = run(tmp_path, section={"list": ["Functional.square.0.forward"]})
+    assert "are not dumped: list names calls of the dynamic graph only." in second.stderr
+    third = run(tmp_path, section={"list": ["Tanh"]})
+    assert "graph; it is now in" in third.stderr
+    assert {tensor.type for tensor in GraphDump(tmp_path / "d" / "graph").tensors} == {"Tanh", "TanhGrad"}
+
+
+def test_too_late_is_told_and_the_operators_are_recorded(tmp_path: Path):
+    ended = run(tmp_path, "late")
+    assert "are not dumped: a graph was compiled before start()" in ended.stderr
+    assert not (tmp_path / "d" / "graph").exists()
+    records = RankDump(tmp_path / "d" / "step0" / "rank").records
+    assert any(name.startswith("Kernel.Square") for name in records)
