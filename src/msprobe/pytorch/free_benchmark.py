@@ -7,119 +7,81 @@ once. With `fix` the second answer, cast back, takes the place of the first.
 
 from __future__ import annotations
 
-import math
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.stacks import Stacks
-from msprobe.tasks.free_benchmark import Difference, FreeBenchmarkRun, floor_of
-from msprobe.tasks.looks import value_of
-from msprobe.tasks.scan import FORMATS, ratio, scan
-from msprobe.tasks.sources import source_line
+from msprobe.tasks.free_benchmark import FreeBenchmarkRun
+from msprobe.tasks.perturbation import RAISING
+from msprobe.tasks.scan import FORMATS
+from msprobe.tasks.second_run import Call, Flat, SecondRun, host_random, set_host_random
 
 from . import accelerators
 from .api_table import Api
 from .apis import Apis
-from .gradients import Inputs, _Backward, tensors_in
-from .held_gradients import HeldGradients
+from .free_benchmark_gradients import FreeBenchmarkGradients, Kept
+from .gradients import Inputs, tensors_in
 from .overflow import writes
-from .perturb import NotChanged, changed, first_float, mapped
+from .perturb import changed, first_float, mapped
 
 _SCANNED = {getattr(torch, name): code for name, code in FORMATS.items()}
-_CPU = "to_cpu"
 
 
-class Kept(NamedTuple):
-    """A forward call, for the second run of its backward."""
+class Second(SecondRun):
+    """What PyTorch brings to the second run; shared by the forward and the backward stage."""
 
-    func: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    versions: list[tuple[Any, int]]
-    random: Optional[list[Any]]
-    autocast: dict[str, Any]
-    place: int
-
-
-class Second:
-    """Runs a call again and compares; shared by the forward and the backward stage."""
-
-    def __init__(self, run: FreeBenchmarkRun, recorder: Recorder, step: int, rank: int) -> None:
-        self.run = run
-        self.mode = run.section.pert_mode
-        self.step = step
-        self.rank = rank
-        self._recorder = recorder
-        self._frames: dict[int, Any] = {}
-        self.stacks = Stacks(self._frames.__setitem__)
+    def __init__(self, run: FreeBenchmarkRun, step: int, rank: int) -> None:
+        super().__init__(run, step, rank)
         self._kinds = accelerators.device_kinds()
-
-    def where(self, place: int) -> str:
-        return source_line(self._frames[place]()) or "from a place that is not known"
 
     def autocast(self) -> dict[str, Any]:
         """What autocasts here, by device, as far as the second run is to do the same."""
-        if self.mode in ("improve_precision", _CPU) or not torch._C._is_any_autocast_enabled():
+        if self.mode in RAISING or not torch._C._is_any_autocast_enabled():
             return {}
         kinds = ("cpu", *sorted(self._kinds))
         return {kind: torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)}
 
-    def random_state(self) -> list[Any]:
+    def random_state(self, api: Api) -> Optional[list[Any]]:
+        """What this API may draw from: nothing, the framework's generators, or in a user's function any."""
+        if not (api.random or api.untracked):
+            return None
+        return [host_random() if api.untracked else None, *self._generators()]
+
+    def _generators(self) -> list[Any]:
         return [torch.get_rng_state(), *(getattr(torch, kind).get_rng_state() for kind in sorted(self._kinds))]
 
-    def set_random_state(self, states: list[Any]) -> None:
-        torch.set_rng_state(states[0])
-        for kind, state in zip(sorted(self._kinds), states[1:]):
+    def _set_random(self, states: list[Any]) -> None:
+        if states[0] is not None:
+            set_host_random(states[0])
+        torch.set_rng_state(states[1])
+        for kind, state in zip(sorted(self._kinds), states[2:]):
             getattr(torch, kind).set_rng_state(state)
 
     def apart(self, random: Optional[list[Any]], stack: ExitStack) -> None:
         """Until the stack unwinds: the random numbers of the first run, no autocast that would undo what was raised."""
         if random is not None:
-            after = self.random_state()
-            stack.callback(self.set_random_state, after)
-            self.set_random_state(random)
-        if self.mode in ("improve_precision", _CPU) and torch._C._is_any_autocast_enabled():
+            after = [host_random() if random[0] is not None else None, *self._generators()]
+            stack.callback(self._set_random, after)
+            self._set_random(random)
+        if self.mode in RAISING and torch._C._is_any_autocast_enabled():
             for kind in ("cpu", *sorted(self._kinds)):
                 stack.enter_context(torch.autocast(kind, enabled=False))
 
-    def differences(self, first: list[Any], second: list[Any], nested: bool) -> list[Difference]:
-        if len(first) != len(second):
-            raise ValueError(f"it returned {len(second)} tensors the second time and {len(first)} the first")
-        found = []
-        for index, (one, other) in enumerate(zip(first, second)):
-            if one is None or other is None:
-                continue
-            if one.shape != other.shape:
-                raise ValueError("an output has another shape the second time")
-            name = str(one.dtype).partition(".")[2]
-            found.append(Difference(index if nested else None, name, *self._distance(one, other, name)))
-        return found
+    def dtype(self, tensor: Any) -> str:
+        return str(tensor.dtype).partition(".")[2]
 
-    def _distance(self, one: Any, other: Any, name: str) -> tuple[float, int]:
-        """The largest ratio of two tensors and how many elements are unequal."""
-        if one.is_complex():
-            one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
-        if not one.is_floating_point() or not other.is_floating_point():
-            unequal = int((one.cpu() != other.cpu()).sum())
-            return (math.inf if unequal else 1.0), unequal
-        one, other = _plain(one), _plain(other)
-        code = _SCANNED[one.dtype]
-        top, _ = scan(one.data_ptr(), code, one.numel())
-        floor = floor_of(name, self.mode, value_of(top, code))
-        worst, flipped, unequal = ratio(
-            one.data_ptr(), code, other.data_ptr(), _SCANNED[other.dtype], one.numel(), floor
-        )
-        return (math.inf if flipped else worst), unequal
-
-
-def _plain(tensor: Any) -> Any:
-    tensor = tensor.detach().cpu().contiguous()
-    return tensor if tensor.dtype in _SCANNED else tensor.float()
+    def flat(self, tensor: Any) -> Flat:
+        tensor = tensor.detach()
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        tensor = tensor.cpu()
+        if not tensor.is_floating_point():
+            return Flat(tensor, 0, -1, tensor.numel())
+        tensor = tensor.contiguous()
+        tensor = tensor if tensor.dtype in _SCANNED else tensor.float()
+        return Flat(tensor, tensor.data_ptr(), _SCANNED[tensor.dtype], tensor.numel())
 
 
 class FreeBenchmarkApis(Apis):
@@ -143,7 +105,7 @@ class FreeBenchmarkApis(Apis):
         before: Any = None
         random = None
         try:
-            random = second.random_state() if api.random or api.untracked else None
+            random = second.random_state(api)
             if writes(api, args, kwargs) and first_float(args, kwargs) is not None:
                 before = mapped((args, kwargs), _copy)
         except Exception:
@@ -158,31 +120,21 @@ class FreeBenchmarkApis(Apis):
     def _checked(
         self, api: Api, func: Any, args: Any, kwargs: Any, output: Any, name: str, before: Any, random: Any
     ) -> Any:
-        second, run = self.second, self.second.run
-        title = f"{api.prefix}.{api.name}"
-        fixes = run.section.handler_type == "fix"
+        second = self.second
         given, named = before if before is not None else (args, kwargs)
         target = first_float(given, named)
         first = tensors_in(output, [])
         if target is None or not first:
             return output
-        try:
-            again = self._again(func, given, named, random, second.mode, fixes and before is None)
-            answers = tensors_in(again, [])
-            differences = second.differences(first, answers, not isinstance(output, torch.Tensor))
-        except NotChanged:
-            return output
-        except Exception as error:
-            run.leave_out(title, f"its second run failed, {type(error).__name__}: {_short(error)}")
-            return output
-        dtype = str(target.dtype)
-        if run.wants_sample(title, dtype.partition(".")[2], second.step):
-            self._sample(func, given, named, random, first, title, dtype.partition(".")[2], differences)
-        where = ""
-        if any(one.exceeds(run.limit(title, one.dtype)) for one in differences):
-            where = second.where(second.stacks.number(3))
-        run.judge(name, "forward", second.step, second.rank, dtype, tuple(target.shape), differences, where)
-        return _replaced(output, iter(answers), before is not None) if fixes else output
+        graph = second.fixes and before is None
+
+        def again(mode: str) -> list[Any]:
+            return tensors_in(self._again(func, given, named, random, mode, graph and mode == second.mode), [])
+
+        nested = not isinstance(output, torch.Tensor)
+        call = Call(name, second.dtype(target), str(target.dtype), tuple(target.shape), first, nested)
+        answers = second.forward(call, again, lambda: second.stacks.number(5))
+        return _replaced(output, iter(answers), before is not None) if second.fixes and answers else output
 
     def _again(self, func: Any, args: Any, kwargs: Any, random: Any, mode: str, graph: bool) -> Any:
         with ExitStack() as stack:
@@ -191,19 +143,6 @@ class FreeBenchmarkApis(Apis):
                 stack.enter_context(torch.no_grad())
             new_args, new_kwargs = changed(mode, args, kwargs)
             return func(*new_args, **new_kwargs)
-
-    def _sample(
-        self, func: Any, args: Any, kwargs: Any, random: Any, first: list[Any], title: str, dtype: str, found: Any
-    ) -> None:
-        """Preheating: the same call on the CPU, in raised precision, says whether the first answer was right."""
-        try:
-            answers = tensors_in(self._again(func, args, kwargs, random, _CPU, False), [])
-            right = self.second.differences(first, answers, True)
-        except Exception as error:
-            self.second.run.leave_out(title, f"it cannot be preheated on the CPU, {_short(error)}")
-            return
-        worst = max((one.ratio for one in found), default=1.0)
-        self.second.run.preheat(title, dtype, worst, max((one.ratio for one in right), default=1.0))
 
     def _watched(self, api: Api, func: Any, args: Any, kwargs: Any, name: str) -> Any:
         """The backward stage: the call is kept until its gradients come."""
@@ -215,7 +154,7 @@ class FreeBenchmarkApis(Apis):
             if torch.is_grad_enabled() and not writing:
                 inputs = Inputs(args, kwargs)
                 if inputs.edges or inputs.leaves:
-                    random = second.random_state() if api.random or api.untracked else None
+                    random = second.random_state(api)
                     tensors = tensors_in((args, kwargs), [])
                     versions = [(tensor, tensor._version) for tensor in tensors]
                     place = second.stacks.number(2)
@@ -237,100 +176,8 @@ class FreeBenchmarkApis(Apis):
         return None
 
 
-class FreeBenchmarkGradients(HeldGradients):
-    """Compares the gradients of a call with those at the changed input."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder)
-        self._kept: dict[str, Kept] = {}
-        self.second: Optional[Second] = None
-        # A backward pass inside a hook of another one would take up the other's nodes: it has a thread of its own.
-        self._thread: Optional[ThreadPoolExecutor] = None
-
-    def keep(self, name: str, kept: Kept) -> None:
-        self._kept[name] = kept
-
-    def close(self) -> None:
-        super().close()
-        self._kept.clear()
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
-
-    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
-        kept = self._kept.pop(record.name, None)
-        second = self.second
-        if kept is None or second is None or all(grad is None for grad in incoming):
-            return
-        name = record.name.rpartition(".")[0]
-        title = name.rpartition(".")[0]
-        target = first_float(kept.args, kept.kwargs)
-        if target is None:
-            return
-        if any(tensor._version != version for tensor, version in kept.versions):
-            second.run.leave_out(title, "what it received was changed before its gradient came")
-            return
-        try:
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, "msprobe-free-benchmark")
-            again = self._thread.submit(_gradients_again, second, kept, incoming).result()
-            shared = set(record.shared)
-            pairs = [(None, None) if position in shared else pair for position, pair in enumerate(zip(outgoing, again))]
-            differences = second.differences([a for a, _ in pairs], [b for _, b in pairs], len(outgoing) > 1)
-        except NotChanged:
-            return
-        except Exception as error:
-            second.run.leave_out(title, f"its backward cannot be run again, {type(error).__name__}: {_short(error)}")
-            return
-        where = second.where(kept.place)
-        shape = tuple(target.shape)
-        second.run.judge(name, "backward", second.step, second.rank, str(target.dtype), shape, differences, where)
-
-
-def _gradients_again(second: Second, kept: Kept, incoming: list[Any]) -> list[Any]:
-    """The gradients of the arguments at the changed input, in argument order; None where there is none."""
-    flags = [tensor.requires_grad for tensor, _ in kept.versions]
-    with ExitStack() as stack:
-        second.apart(kept.random, stack)
-        for kind, dtype in kept.autocast.items():
-            stack.enter_context(torch.autocast(kind, dtype))
-        args, kwargs = mapped((kept.args, kept.kwargs), _detached)
-        with torch.no_grad():
-            args, kwargs = changed(second.mode, args, kwargs)
-        leaves: list[Any] = []
-
-        def as_leaf(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
-            wanted = flags[len(leaves)]
-            leaves.append(value.detach().requires_grad_(wanted and (value.is_floating_point() or value.is_complex())))
-            return leaves[-1]
-
-        args, kwargs = mapped((args, kwargs), as_leaf)
-        with torch.enable_grad():
-            outputs = tensors_in(kept.func(*args, **kwargs), [])
-        pairs = [
-            (out, grad.to(out.device, out.dtype))
-            for out, grad in zip(outputs, incoming)
-            if grad is not None and out.requires_grad
-        ]
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        if not pairs or not wanted:
-            raise NotChanged
-        made = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
-        return [next(made) if leaf.requires_grad else None for leaf in leaves]
-
-
 def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def _short(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:160]
 
 
 def _replaced(output: Any, answers: Any, written: bool) -> Any:

@@ -11,7 +11,8 @@ from msprobe.tasks.free_benchmark import FreeBenchmarkRun
 
 from .api_table import ApiTable
 from .custom import CustomApis
-from .free_benchmark import FreeBenchmarkApis, FreeBenchmarkGradients, Second
+from .free_benchmark import FreeBenchmarkApis, Second
+from .free_benchmark_gradients import FreeBenchmarkGradients
 from .probe import Parts, TorchProbe
 from .spelling import Spelling
 
@@ -31,7 +32,7 @@ class FreeBenchmarkProbe(TorchProbe):
     ) -> None:
         parts = Parts(gradients=FreeBenchmarkGradients, apis=FreeBenchmarkApis, defers=False)
         super().__init__(settings, writer, selection, table, spelling, custom, parts)
-        second = Second(run, self.recorder, step, rank)
+        second = Second(run, step, rank)
         assert isinstance(self._apis, FreeBenchmarkApis)
         assert isinstance(self._gradients, FreeBenchmarkGradients)
         self._apis.second = self._gradients.second = second

@@ -1,4 +1,4 @@
-"""The six ways in which free_benchmark changes what a call receives."""
+"""The six ways in which free_benchmark changes what a call receives, for tensors of PyTorch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from msprobe.tasks.free_benchmark import NOISE
+from msprobe.tasks import perturbation
+from msprobe.tasks.perturbation import NOISE, TO_CPU, NotChanged
 
 RAISED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _ON_CPU = {**RAISED, torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -15,58 +16,15 @@ _NOISE = {getattr(torch, name): noise for name, noise in NOISE.items()}
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class NotChanged(Exception):
-    """This mode has nothing to change in this call."""
+class TorchWays:
+    leaves: tuple[type, ...] = (torch.Tensor, torch.dtype, torch.device)
 
+    def is_float(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_floating_point()
 
-def first_float(args: Any, kwargs: Any) -> Optional[Any]:
-    """The first floating-point tensor of the arguments."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.Tensor):
-            if value.is_floating_point():
-                return value
-        elif isinstance(value, (list, tuple)):
-            found = first_float(value, {})
-            if found is not None:
-                return found
-    return None
-
-
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The arguments with every tensor and dtype changed."""
-    if isinstance(value, (torch.Tensor, torch.dtype, torch.device)):
-        return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(member, change) for member in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(mapped(member, change) for member in value)
-    if isinstance(value, dict):
-        return {key: mapped(member, change) for key, member in value.items()}
-    return value
-
-
-def changed(mode: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of the second run. Raises NotChanged where it would be the first run again."""
-    if mode == "no_change":
-        return args, kwargs
-    if mode in ("improve_precision", "to_cpu"):
-        return _raise(args, kwargs, _ON_CPU if mode == "to_cpu" else RAISED, mode == "to_cpu")
-    target = first_float(args, kwargs)
-    if target is None or target.layout is not torch.strided or not target.numel():
-        raise NotChanged
-    new = _CHANGES[mode](target)
-
-    def swap(value: Any) -> Any:
-        return new if value is target else value
-
-    return mapped(args, swap), mapped(kwargs, swap)
-
-
-def _raise(args: Any, kwargs: Any, table: dict[Any, Any], to_cpu: bool) -> tuple[Any, Any]:
-    raised = to_cpu
-
-    def change(value: Any) -> Any:
-        nonlocal raised
+    def raised(self, value: Any, mode: str) -> Any:
+        to_cpu = mode == TO_CPU
+        table = _ON_CPU if to_cpu else RAISED
         if isinstance(value, torch.device):
             return torch.device("cpu") if to_cpu else value
         if isinstance(value, torch.dtype):
@@ -74,13 +32,27 @@ def _raise(args: Any, kwargs: Any, table: dict[Any, Any], to_cpu: bool) -> tuple
         wider = table.get(value.dtype)
         if wider is None:
             return value.cpu() if to_cpu else value
-        raised = True
         return value.to("cpu", wider) if to_cpu else value.to(wider)
 
-    new = mapped(args, change), mapped(kwargs, change)
-    if not raised:
-        raise NotChanged
-    return new
+    def altered(self, tensor: Any, mode: str) -> Any:
+        if tensor.layout is not torch.strided or not tensor.numel():
+            raise NotChanged
+        return _CHANGES[mode](tensor)
+
+
+WAYS = TorchWays()
+
+
+def first_float(args: Any, kwargs: Any) -> Optional[Any]:
+    return perturbation.first_float(args, kwargs, WAYS.is_float)
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    return perturbation.mapped(value, WAYS.leaves, change)
+
+
+def changed(mode: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    return perturbation.changed(mode, args, kwargs, WAYS)
 
 
 def _add_noise(tensor: Any) -> Any:

@@ -18,10 +18,10 @@ from msprobe.collect import notices
 from msprobe.config.settings import FreeBenchmarkSettings
 from msprobe.dump import layout
 
+from .perturbation import NO_CHANGE, NOISY
+
 CSV = "free_benchmark.csv"
 COLUMNS = ("rank", "pert_mode", "stage", "step", "api_name", "max_rel", "dtype", "shape", "output_index")
-NO_CHANGE = "no_change"
-NOISE = {"bfloat16": 1e-4, "float16": 1e-6, "float32": 1e-8, "float64": 1e-16}
 _LIMITS = {"float16": 1.002, "bfloat16": 1.004}
 _OTHERS = 1.0002
 _SHOWN = 10
@@ -31,7 +31,6 @@ _FLOOR = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
 _FLOOR_OTHERS = 2.0**-10
 _NOISY_FLOOR = 0.125
 # Noise that moves an input by one spacing of its dtype moves a well-conditioned answer by a few.
-NOISY = ("add_noise", "bit_noise")
 _AMPLIFIED = 16
 _SPACING = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
