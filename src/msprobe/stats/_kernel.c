@@ -35,7 +35,8 @@ static int read_int(PyObject *object, long *to) {
 }
 
 /* The arguments of measure and render: ptr, code, shape, strides, want[, threads]. */
-static int run(const char *name, PyObject *const *args, Py_ssize_t nargs, unsigned *want, mp_result *result) {
+static int run(const char *name, PyObject *const *args, Py_ssize_t nargs, unsigned *want, unsigned always,
+               mp_result *result) {
     int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS], bytes = 1;
     Py_ssize_t ndim, nstrides;
     long code, flags, threads = 0;
@@ -56,7 +57,7 @@ static int run(const char *name, PyObject *const *args, Py_ssize_t nargs, unsign
         PyErr_SetString(PyExc_ValueError, mp_error(status));
         return -1;
     }
-    *want = (unsigned)flags;
+    *want = (unsigned)flags | always;
     threads = threads < 0 ? 0 : threads > 64 ? 64 : threads;
     for (Py_ssize_t i = 0; i < ndim && bytes < RELEASE_BYTES; i++)
         if (shape[i] > 0 && __builtin_mul_overflow(bytes, shape[i], &bytes))
@@ -100,7 +101,7 @@ static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t nar
     mp_result r;
     unsigned want;
     (void)module;
-    if (run("measure", args, nargs, &want, &r))
+    if (run("measure", args, nargs, &want, MP_ZEROS, &r))
         return NULL;
     PyObject *items[11] = {
         extreme(&r, r.max, r.imax, r.umax),
@@ -183,7 +184,7 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
     mp_result r;
     unsigned want;
     (void)module;
-    if (run("render", args, nargs, &want, &r))
+    if (run("render", args, nargs, &want, 0, &r))
         return NULL;
     if ((want & (MP_CRC | MP_XOR)) == (MP_CRC | MP_XOR)) {
         PyErr_SetString(PyExc_ValueError, "render writes one digest: ask for CRC or XOR, not both");

@@ -89,6 +89,8 @@ static void run_chunk(const job *j, int64_t number) {
                 values = widened;
             }
             j->way->tile(values, n, &tile);
+            if (j->want & MP_ZEROS && j->way->zeros)
+                tile.zero = j->way->zeros(values, n);
             add(&p->acc, &tile, rounded);
         }
         if (j->want & MP_CRC)

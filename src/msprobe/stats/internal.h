@@ -19,6 +19,7 @@ typedef struct {
 typedef struct {
     void (*widen)(const void *, void *, int64_t);
     void (*tile)(const void *, int64_t, tile_result *);
+    int64_t (*zeros)(const void *, int64_t); /* where `tile` does not count them */
 } route;
 
 typedef struct {

@@ -160,7 +160,7 @@ static int measure(const layout *logical, int code, unsigned want, int threads, 
     }
     if (apart) {
         j.walk = &sorted;
-        j.want = want & (MP_STATS | MP_LOW_PRECISION);
+        j.want = want & (MP_STATS | MP_LOW_PRECISION | MP_ZEROS);
         if ((status = mp_run(&j, threads, &sums)))
             return status;
         result.acc = sums.acc;
@@ -210,7 +210,7 @@ int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, con
     memset(out, 0, sizeof *out);
     if (code < 0 || code >= MP_CODES)
         return MP_BAD_CODE;
-    if (want & ~(unsigned)(MP_STATS | MP_CRC | MP_XOR | MP_LOW_PRECISION))
+    if (want & ~(unsigned)(MP_STATS | MP_CRC | MP_XOR | MP_LOW_PRECISION | MP_ZEROS))
         return MP_BAD_WANT;
     if (ndim < 0 || ndim > MP_MAX_DIMS)
         return MP_BAD_DIMS;
