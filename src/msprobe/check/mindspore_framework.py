@@ -34,7 +34,8 @@ class MindSpore:
     def call(
         self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
     ) -> MindSporeCall:
-        return MindSporeCall(self._callables.find(title), title, name, forward, backward, load, self._widths)
+        found = self._callables.find(title, forward.get("attributes"))
+        return MindSporeCall(found, title, name, forward, backward, load, self._widths)
 
     def on_host(self, tensor: Array) -> Array:
         return tensor

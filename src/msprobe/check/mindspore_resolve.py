@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, NamedTuple
 
+from msprobe.check import mindspore_primitives as primitives
 from msprobe.check.framework import NotCallable
 from msprobe.mindspore.api_table import Listed, load_table
 
@@ -19,7 +20,7 @@ uniform_ uniform_candidate_sampler"""
 
 
 class Found(NamedTuple):
-    """`name` is the API's without its home: `norm` of `mint.linalg.norm`."""
+    """`name` is the API's without its home: `norm` of `mint.linalg.norm`, `Conv2D` of a Primitive."""
 
     name: str
     func: Callable[..., Any]
@@ -37,12 +38,14 @@ class Callables:
             if first.api.name != listed.api.name:  # `mint.norm` and `mint.linalg.norm` are both `Mint.norm`
                 self._ambiguous.add(title)
 
-    def find(self, title: str) -> Found:
-        """The callable of a title; raises NotCallable."""
+    def find(self, title: str, attributes: Any = None) -> Found:
+        """The callable of a title, a Primitive's with the attributes in its record; raises NotCallable or NotMade."""
+        primitive = primitives.class_of(title)
+        if primitive is not None:
+            made = primitives.make(primitive, attributes)
+            return Found(primitive, made, primitive in primitives.RANDOM)
         listed = self.known.get(title)
         if listed is None:
-            if title.startswith("Primitive."):
-                raise NotCallable("a Primitive's attributes are not in the dump")
             raise NotCallable(f"{title} is not in the support list, or this installation has no such API")
         if listed.api.collective:
             raise NotCallable("a collective cannot be run alone")

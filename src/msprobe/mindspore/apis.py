@@ -18,11 +18,16 @@ from .gradients import Gradients
 
 
 class Api(NamedTuple):
-    """One API: its records are called `{title}.{n}.forward`."""
+    """One API: its records are called `{title}.{n}.forward`.
+
+    `owner` is the Cell that a compiled region is part of; `members` are JSON members that each record has.
+    """
 
     title: str
     name: str
     collective: bool = False
+    owner: Any = None
+    members: str = ""
 
 
 class _Leaf(threading.local):
@@ -78,7 +83,7 @@ class Apis:
             output = func(*args, **kwargs)
         except BaseException as error:
             if call is not None:
-                recorder.fail(call, error, _recomputed())
+                recorder.fail(call, error, _members(api))
             if not selection.everything:
                 selection.leave(name)
             raise
@@ -86,7 +91,7 @@ class Apis:
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
             elif call is not None:
-                recorder.leave(call, name, output, _recomputed())
+                recorder.leave(call, name, output, _members(api))
             if not selection.everything:
                 selection.leave(name)
             if inputs is not None:
@@ -96,6 +101,10 @@ class Apis:
         except Exception:
             recorder.fault(name, traceback.format_exc())
         return output
+
+
+def _members(api: Api) -> str:
+    return ", ".join(filter(None, (_recomputed(), api.members)))
 
 
 def _recomputed() -> str:

@@ -16,8 +16,11 @@ from typing import Any, Callable, Optional
 
 from mindspore import ops
 
+from msprobe.collect.values import Values
+
 from .api_table import Listed
 from .apis import Api, Apis
+from .tensors import TensorTexts
 
 # Modules of MindSpore that use APIs as a user would; in all others they are the inside of an API.
 _USERS = ("mindspore.nn.layer", "mindspore.nn.loss", "mindspore.mint.nn.layer")
@@ -144,7 +147,8 @@ class Sites:
                 kind = type(primitive)
                 if primitive is not None and kind.__name__ not in _METADATA:
                     title = f"Primitive.{name}.{kind.__name__}"
-                    self._primitives.setdefault(id(primitive), Api(title, kind.__name__))
+                    if id(primitive) not in self._primitives:
+                        self._primitives[id(primitive)] = Api(title, kind.__name__, members=_attributes(primitive))
                     classes[kind] = None
         for kind in classes:
             yield kind, "__call__", self._primitive_call(kind), vars(kind).get("__call__", _ABSENT)
@@ -162,6 +166,13 @@ class Sites:
             return apis.call(api, functools.partial(original, primitive), args, kwargs)
 
         return recorded
+
+
+def _attributes(primitive: Any) -> str:
+    """What it takes to make the Primitive again: a stride is no argument of its call."""
+    given = getattr(primitive, "init_attrs", None)
+    plain = {str(key): value for key, value in given.items() if key != "name"} if isinstance(given, dict) else {}
+    return f'"attributes": {Values(TensorTexts(0, None)).value(plain, "")}'
 
 
 def _is_user(title: str, module: Any) -> bool:
