@@ -66,6 +66,6 @@ class JitRegions:
             seen = args[1:] if owner is not None else args
             if self._apis is None:
                 return region(*seen, **kwargs)
-            return self._apis.call(Api(f"Jit.{name}", name), region, seen, kwargs)
+            return self._apis.call(Api(f"Jit.{name}", name, owner=owner), region, seen, kwargs)
 
         return run

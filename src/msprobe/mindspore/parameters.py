@@ -69,12 +69,11 @@ class ParameterGradients:
             after_inputs = operation.get_all or getattr(operation, "get_by_position", False)
             gradients = result[1] if after_inputs else result
             pairs = [(weights, gradients)] if isinstance(weights, TensorPy) else zip(weights, gradients)
-            for record, members in self._texts(pairs).items():
-                recorder.one(record, None, ", ".join(members))
+            self._keep(pairs)
         except Exception:
             recorder.fault("parameters_grad", traceback.format_exc())
 
-    def _texts(self, pairs: Iterable[tuple[Any, Any]]) -> dict[str, list[str]]:
+    def _keep(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         recorder = self._recorder
         texts: dict[str, list[str]] = {}
         for parameter, gradient in pairs:
@@ -84,4 +83,5 @@ class ParameterGradients:
                 path = recorder.tensors_path(record, name)
                 text = recorder.values.value(gradient, path) if recorder.with_outputs else "null"
                 texts.setdefault(record, []).append(f"{quoted(name)}: [{text}]")
-        return texts
+        for record, members in texts.items():
+            recorder.one(record, None, ", ".join(members))

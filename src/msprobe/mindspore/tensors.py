@@ -167,6 +167,11 @@ def copied(tensor: Any) -> tuple[Array, dtypes.Dtype]:
     return np.array(bits(tensor.asnumpy(), row)), row
 
 
+def row_of(tensor: Any) -> Optional[dtypes.Dtype]:
+    """The statistics' row of this tensor's type, or None."""
+    return _ROWS.get(id(tensor._dtype))
+
+
 def has_values(tensor: Any) -> bool:
     """Whether the statistics know this tensor's type."""
     return id(tensor._dtype) in _ROWS
