@@ -12,16 +12,20 @@ from msprobe.collect import notices
 from msprobe.collect.custom import CustomApis
 from msprobe.collect.debugger import Custom, Debugger, OnClassOrInstance
 from msprobe.collect.lifecycle import Frontend, UsageError
+from msprobe.collect.online import OnlineSender
 from msprobe.collect.selection import Selection
 from msprobe.config import Settings, load
-from msprobe.config.settings import OverflowSettings
+from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings
+from msprobe.dump import layout
 from msprobe.dump.writer import RankWriter
+from msprobe.tasks.free_benchmark import FreeBenchmarkRun
 from msprobe.tasks.overflow_run import OverflowRun
 
 from . import header
 from .api_table import load_table
 from .apis import Api
 from .cells import Models, is_compiled, named_below
+from .free_benchmark_probe import FreeBenchmarkProbe
 from .graph_kernels import GraphKernels
 from .graph_kernels import refuse as refuse_in_graph
 from .kernel_probe import KernelProbe
@@ -29,9 +33,10 @@ from .kernels import HAS_DISPATCH
 from .overflow_probe import OverflowProbe
 from .probe import MindSporeProbe
 from .region_kernels import RegionLifecycle
+from .rehearsals import Rehearsals
 from .sites import Sites
 
-_TASKS = ("statistics", "tensor", "structure", "overflow_check")
+_TASKS = ("statistics", "tensor", "structure", "overflow_check", "free_benchmark")
 _PYNATIVE = "pynative"
 
 
@@ -47,6 +52,8 @@ class MindSporeFrontend:
         self.custom = CustomApis(lambda prefix, name: Api(f"{prefix}.{name}", name))
         self._sites: Optional[Sites] = None
         self._overflows: Optional[OverflowRun] = None
+        self._benchmark: Optional[FreeBenchmarkRun] = None
+        self._rehearsals = Rehearsals()
 
     def rank(self) -> Optional[int]:
         return header.rank()
@@ -85,6 +92,23 @@ class MindSporeFrontend:
         if isinstance(settings.section, OverflowSettings):
             self._overflows = self._overflows or OverflowRun(settings.section.overflow_nums)
             return OverflowProbe(settings, writer, selection, sites, self.custom, self._overflows)
+        if isinstance(settings.section, FreeBenchmarkSettings):
+            self._benchmark = self._benchmark or FreeBenchmarkRun(settings.section, settings.dump_path)
+            step = layout.parse_step(writer.directory.parent.name) or 0
+            return FreeBenchmarkProbe(
+                settings,
+                writer,
+                selection,
+                sites,
+                self.custom,
+                self._benchmark,
+                self._rehearsals,
+                step,
+                self.rank() or 0,
+            )
+        if isinstance(settings.section, TensorSettings) and settings.section.online_run_ut:
+            self._sender = self._sender or OnlineSender(settings.section, self.rank())
+            self._sender.opened(writer.directory)
         kind = KernelProbe if settings.level == "L2" else MindSporeProbe
         return kind(settings, writer, selection, sites, self.custom)
 
@@ -95,7 +119,9 @@ class MindSporeFrontend:
         return sum(int(parameter.nbytes) for model in models for parameter in model.get_parameters())
 
     def ending(self) -> list[str]:
-        return [line for run in (self._overflows,) if run is not None for line in run.summary()]
+        if self._sender is not None:
+            self._sender.end()
+        return [line for run in (self._overflows, self._benchmark) if run is not None for line in run.summary()]
 
 
 class PrecisionDebugger(Debugger):
@@ -123,8 +149,6 @@ class PrecisionDebugger(Debugger):
             raise UsageError(
                 'task "overflow_check" has level "L2" in graph mode only; in the dynamic graph it has: L0, L1, mix.'
             )
-        if getattr(settings.section, "online_run_ut", False):
-            raise UsageError("online_run_ut is not in this version of msprobe for MindSpore.")
         if settings.level == "L2" and not HAS_DISPATCH:
             raise UsageError('level "L2" needs MindSpore 2.8 or later; this one has: L0, L1, mix, debug.')
 

@@ -10,6 +10,7 @@ import torch
 
 from msprobe.collect.debugger import Custom, Debugger
 from msprobe.collect.lifecycle import Frontend, UsageError
+from msprobe.collect.online import OnlineSender
 from msprobe.collect.selection import Selection
 from msprobe.config import Settings
 from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, TensorSettings
@@ -24,7 +25,6 @@ from .custom import CustomApis
 from .dataloader import DataLoaderDriver
 from .free_benchmark_probe import FreeBenchmarkProbe
 from .kernel_probe import KernelProbe
-from .online import OnlineSender
 from .overflow_probe import OverflowProbe
 from .probe import TorchProbe
 from .seed import seed_all
