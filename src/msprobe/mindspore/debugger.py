@@ -15,7 +15,7 @@ from msprobe.collect.lifecycle import Frontend, UsageError
 from msprobe.collect.online import OnlineSender
 from msprobe.collect.selection import Selection
 from msprobe.config import Settings, load
-from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings
+from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, TensorSettings
 from msprobe.dump import layout
 from msprobe.dump.writer import RankWriter
 from msprobe.tasks.free_benchmark import FreeBenchmarkRun
@@ -51,6 +51,7 @@ class MindSporeFrontend:
     def __init__(self) -> None:
         self.custom = CustomApis(lambda prefix, name: Api(f"{prefix}.{name}", name))
         self._sites: Optional[Sites] = None
+        self._sender: Optional[OnlineSender] = None
         self._overflows: Optional[OverflowRun] = None
         self._benchmark: Optional[FreeBenchmarkRun] = None
         self._rehearsals = Rehearsals()
