@@ -259,6 +259,41 @@ def test_a_module_is_the_place_of_an_overflow(tmp_path, level, capsys):
     assert json.loads(capsys.readouterr().out)["producer"]["module"] == "Module.1.Blows.forward.0"
 
 
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_an_overflow_in_the_backward_of_a_module_alone(tmp_path, level):
+    class Root(torch.nn.Module):
+        def forward(self, x):
+            return torch.sqrt(x)
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(Root()), torch.nn.Softplus())
+    torch.nn.init.zeros_(model[0].weight)
+    torch.nn.init.zeros_(model[0].bias)
+    with collecting(tmp_path, model, level=level, task="overflow_check", section=NEVER) as dump:
+        model(torch.ones(2, 2)).sum().backward()
+    assert producers(dump) == ["Module.1.0.Root.backward.0" if level == "L0" else "Torch.sqrt.0.backward"]
+    assert dump["Module.0.Linear.parameters_grad"]["overflow"] == "propagator"
+
+
+def test_the_parameters_of_a_module_that_overflows_are_saved_with_it(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    torch.nn.init.constant_(model[0].weight, 3e38)
+    with collecting(tmp_path, model, level="L0", task="overflow_check", section=NEVER) as dump:
+        model(torch.ones(1, 2))
+    record = dump["Module.0.Linear.forward.0"]
+    saved = [record["parameters"]["weight"], record["parameters"]["bias"], record["input_args"][0]]
+    weight, bias, x = (torch.load(dump.directory / "dump_tensor_data" / one["data_name"]) for one in saved)
+    assert F.linear(x, weight, bias).isinf().any()
+
+
+def test_a_fused_optimizer_that_returns_nothing_is_looked_at(tmp_path):
+    weight = torch.nn.Parameter(torch.full((2,), 3e38))
+    weight.grad = torch.full((2,), -3e38)
+    optimizer = torch.optim.SGD([weight], lr=10.0, fused=True)
+    with collecting(tmp_path, task="overflow_check", section=NEVER) as dump:
+        optimizer.step()
+    assert producers(dump) == ["Torch._fused_sgd_.0.forward"]
+
+
 def test_a_bad_weight_makes_its_module_a_propagator(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     with torch.no_grad():

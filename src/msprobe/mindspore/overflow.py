@@ -107,12 +107,8 @@ def _written(api: Api, func: Any, args: Any, kwargs: Any) -> Sequence[Any]:
     if primitive is not None:
         return parameters if primitive.attrs.get("side_effect_mem") else ()
     name = api.name.rpartition(".")[2]
-    if (
-        name in _IN_PLACE
-        or name in _ASSIGNING
-        or (name.endswith("_") and not name.endswith("__"))
-        or kwargs.get("inplace") is True
-    ):
+    in_place = name.endswith("_") and not name.endswith("__")
+    if in_place or name in _IN_PLACE or name in _ASSIGNING or kwargs.get("inplace") is True:
         return tensors_in(args[:1], [])
     return parameters if parameters and name.startswith(_ON_PARAMETERS) else ()
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
+from msprobe.collect.names import forward_of
 from msprobe.dump.reader import RankDump, leaves
 
+from .looks import FINITE, INFINITE, NAN
 from .sources import source_line
 
-FINITE, INFINITE, NAN = 0, 1, 2
 _SENDS, _RECEIVES = ("send", "isend"), ("recv", "irecv")
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
 
@@ -122,7 +123,7 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
         handed_in = given == INFINITE and not made_infinity.get(rank.rank, False)
         overflow = found != FINITE and not (handed_in and found == INFINITE)
         producer = overflow and (given == FINITE or handed_in) and name not in children
-        if producer and _forward_of(name) in bad_forwards:
+        if producer and forward_of(name) in bad_forwards:
             producer = False
         if ".parameters_grad" in name and any(event.overflow for event in events):
             producer = False
@@ -139,7 +140,7 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
                 made_infinity[rank.rank] = True
         if not overflow and collective is None:
             continue
-        frames = rank.stacks.get(name) or rank.stacks.get(_forward_of(name)) or []
+        frames = rank.stacks.get(name) or rank.stacks.get(forward_of(name)) or []
         slots = tuple(slot for slot, state in outputs if state != FINITE)
         module = name if name.startswith(("Module.", "Cell.")) else construct.get(name)
         events.append(
@@ -202,10 +203,6 @@ def _float(value: Any) -> Optional[float]:
     if isinstance(value, str) and value.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
         return float(value)
     return None
-
-
-def _forward_of(name: str) -> str:
-    return name.replace(".backward", ".forward")
 
 
 def _meeting(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from msprobe.collect.names import backward_of, forward_of
+from msprobe.collect.names import backward_of
 from msprobe.collect.values import quoted
 
 from .looks import FINITE
@@ -68,7 +68,7 @@ class BackwardJudge:
         if found == FINITE:
             return
         given = max((eyes.look(grad) for grad in incoming if grad is not None), default=FINITE)
-        role = recorder.judge_gradients(forward_of(name), given, found)
+        role = recorder.judge_gradients(name, given, found)
         if role is None:
             return
         eyes.fresh()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Protocol
 from weakref import ref
 
+from msprobe.collect.names import forward_of
 from msprobe.collect.recorder import Recorder, Writer
 from msprobe.collect.selection import Selection
 from msprobe.collect.stacks import Stacks
@@ -104,6 +105,7 @@ class OverflowRecorder(Recorder):
         self._announced: set[int] = set()
         self._opened: dict[int, OpenCall] = {}
         self._flagged: set[str] = set()
+        self._around: set[str] = set()  # modules in which one was flagged
         self._beside: Mapping[str, Any] = {}
 
     @property
@@ -222,17 +224,13 @@ class OverflowRecorder(Recorder):
 
     # Backward: the frontend has the gradients, the rules are the same.
 
-    def was_flagged(self, name: str) -> bool:
-        return name in self._flagged
-
     def late_role(self) -> str:
         """The role of a parameter's gradient, which comes after the gradients that made it."""
         return PROPAGATOR if self._flagged or self.met_bad else PRODUCER
 
-    def judge_gradients(self, forward: str, given: int, found: int) -> Optional[str]:
+    def judge_gradients(self, name: str, given: int, found: int) -> Optional[str]:
         """The role of a backward whose outgoing gradients are `found`; NaN of the forward is not made here."""
-        role = self._role(found, given, False)
-        return PROPAGATOR if role == PRODUCER and self.was_flagged(forward) else role
+        return self._role(found, given, name in self._around or forward_of(name) in self._flagged)
 
     def keep(
         self,
@@ -248,6 +246,8 @@ class OverflowRecorder(Recorder):
         run = self.run
         again = name in self._flagged  # a further parameter of the same module
         self._flagged.add(name)
+        if parent is not None:
+            self._around.add(parent)
         scaled = self._is_scaled(role, back)
         if found == INFINITE and not back and not scaled:
             run.made_infinity = True
