@@ -179,6 +179,19 @@ def test_a_planted_overflow_is_found_in_a_statistics_dump(tmp_path, plant, produ
     assert found["producer"]["source"] is None
 
 
+@pytest.mark.parametrize(("plant", "producer"), PLANTED, ids=NAMES)
+def test_a_producer_can_be_replayed(tmp_path, plant, producer, capsys):
+    with collecting(tmp_path, task="overflow_check", section=NEVER):
+        plant()
+    code = main(["overflow", "replay", str(tmp_path / "dump" / "step0" / "rank" / producer)])
+    if producer.startswith("Jit."):
+        assert code == 2
+        assert "compiled region" in capsys.readouterr().err
+    else:
+        assert code == 1, capsys.readouterr().err
+        assert "it happens again" in capsys.readouterr().out
+
+
 def clean_masks():
     mask = Tensor(np.triu(np.full((4, 4), -math.inf, np.float32), 1))
     ms.grad(lambda x: ops.softmax(x + mask, axis=-1).sum())(tensor(4, 4))

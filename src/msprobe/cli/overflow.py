@@ -115,6 +115,7 @@ def _what(event: Event) -> str:
 
 
 def _replay(path: Path, args: argparse.Namespace) -> int:
+    from msprobe.check.framework import FRAMEWORKS
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
 
@@ -129,9 +130,9 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
         rank, name = dump.ranks[0], path.name
         if len(dump.ranks) > 1 or name not in rank.records:
             raise DumpError(f"{path.parent} has no record {name!r}: give the rank directory and the name of a record.")
-    if rank.head.get("framework") != "pytorch":
-        raise DumpError("replay runs PyTorch calls only, in this version of msprobe.")
-    from msprobe.pytorch.overflow_replay import replay
+    if rank.head.get("framework") not in FRAMEWORKS:
+        raise DumpError(f"{rank.label} does not say which framework it is of: replay needs a dump of msprobe.")
+    from msprobe.tasks.replay import replay
 
     result = replay(rank, name)
     if args.json:

@@ -77,7 +77,7 @@ class OverflowApis(Apis):
         try:
             if inputs is not None and call is not None:
                 self._gradients.watch(name, list(parents), inputs, output)
-                self._gradients.judge.remember(name, recorder.stack_of(call), args, kwargs)
+                self._gradients.judge.remember(name, recorder.stack_of(call), args, kwargs, api.members)
                 if not parents:
                     self._gradients.forget_graph()
             if call is None:

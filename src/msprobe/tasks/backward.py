@@ -17,12 +17,13 @@ from .overflow import PRODUCER, OverflowRecorder
 
 
 class _Received:
-    """The arguments of a forward call and where it was called."""
+    """The arguments of a forward call, where it was called, and members that its record has."""
 
-    __slots__ = ("args", "bytes", "kwargs", "stack")
+    __slots__ = ("args", "bytes", "kwargs", "members", "stack")
 
-    def __init__(self, stack: Optional[int], args: Any, kwargs: Any, size: int) -> None:
+    def __init__(self, stack: Optional[int], args: Any, kwargs: Any, size: int, members: str) -> None:
         self.stack = stack
+        self.members = members
         self.args = args
         self.kwargs = kwargs
         self.bytes = size
@@ -38,8 +39,8 @@ class BackwardJudge:
         self._roles: dict[str, str] = {}
         self._parameters: dict[str, dict[str, str]] = {}
 
-    def remember(self, name: str, stack: Optional[int], args: Any, kwargs: Any) -> None:
-        """A forward call whose gradients will be judged."""
+    def remember(self, name: str, stack: Optional[int], args: Any, kwargs: Any, members: str = "") -> None:
+        """A forward call whose gradients will be judged. `members` go into the record of a producer."""
         eyes = self._recorder.eyes
         size = 0
         if eyes.budget:
@@ -51,7 +52,7 @@ class BackwardJudge:
             return eyes.hold(value, strongly=size > 0)
 
         given = held(kwargs, hold) if kwargs else {}
-        self._received[backward_of(name)] = _Received(stack, held(list(args), hold), given, size)
+        self._received[backward_of(name)] = _Received(stack, held(list(args), hold), given, size, members)
 
     def judge(
         self, name: str, parent: Optional[str], incoming: list[Any], outgoing: list[Any], shared: list[int]
@@ -96,8 +97,7 @@ class BackwardJudge:
         ]
         if not (whole and named_whole):
             members.append('"forward_inputs_gone": true')
-        around = recorder.eyes.circumstances()
-        return [*members, around] if around else members
+        return [*members, *filter(None, (forward.members, recorder.eyes.circumstances()))]
 
     def pass_by(self, gradients: list[Any]) -> None:
         """Of a call whose inputs need no gradient: only its parameters will show a bad one."""
