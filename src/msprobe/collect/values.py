@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import lru_cache
 from typing import Any, Callable, Optional, Protocol
 
 _DEPTH = 16
@@ -28,6 +29,12 @@ class Adapter(Protocol):
 
 def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+@lru_cache(maxsize=4096)
+def key_text(name: str) -> str:
+    """A name that comes again and again: of a parameter, of an argument."""
+    return quoted(name)
 
 
 def scalar_text(kind: str, value: object) -> str:
@@ -119,7 +126,7 @@ class Values:
         members = []
         for key, member in items:
             name = str(key)
-            members.append(f"{quoted(name)}: {self._value(member, f'{path}.{name}' if path else '', depth)}")
+            members.append(f"{key_text(name)}: {self._value(member, f'{path}.{name}' if path else '', depth)}")
         return f"{{{', '.join(members)}}}"
 
 

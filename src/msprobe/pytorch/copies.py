@@ -8,12 +8,11 @@ the answer leaves ours out.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
-_HOOKS = (
+HOOKS = (
     "_forward_hooks",
     "_forward_hooks_always_called",
     "_forward_hooks_with_kwargs",
@@ -23,10 +22,10 @@ _HOOKS = (
 
 
 class PlainCopies:
-    """Installed while hooks are on; `ours` tells their ids."""
+    """Installed while hooks are on; all of ours are under one key."""
 
-    def __init__(self, ours: Callable[[], Iterable[int]]) -> None:
-        self._ours = ours
+    def __init__(self, key: int) -> None:
+        self._key = key
         self._installed = False
         self._original: Any = None
 
@@ -35,11 +34,10 @@ class PlainCopies:
 
         def state_without_our_hooks(module: Any) -> dict[str, Any]:
             state = dict(vars(module) if original is None else original(module))
-            ours = set(self._ours())
-            for kind in _HOOKS:
+            for kind in HOOKS:
                 hooks = state.get(kind)
-                if hooks and not ours.isdisjoint(hooks):
-                    state[kind] = OrderedDict((key, hook) for key, hook in hooks.items() if key not in ours)
+                if hooks and self._key in hooks:
+                    state[kind] = OrderedDict((key, hook) for key, hook in hooks.items() if key != self._key)
             return state
 
         torch.nn.Module.__getstate__ = state_without_our_hooks

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Optional
 
 import torch
 
 from msprobe.collect.names import backward_of
 from msprobe.collect.recorder import Recorder
+from msprobe.collect.values import key_text
 
 _AccumulateGrad = torch._C._functions.AccumulateGrad
 _NoTorchFunction = torch._C.DisableTorchFunction
@@ -78,7 +80,7 @@ class Inputs:
 
 
 class _Backward:
-    """The backward record of one call while it is being put together, as text."""
+    """The backward record of one call while it is being put together, as text. `parents`: of the forward call."""
 
     __slots__ = (
         "done",
@@ -97,7 +99,7 @@ class _Backward:
     def __init__(self, name: str, parents: list[str], outputs: int, inputs: int) -> None:
         self.name = name
         self.parents = parents
-        self.parent = parents[-1] if parents else None
+        self.parent = backward_of(parents[-1]) if parents else None
         self.incoming: list[Any] = ["null"] * outputs
         self.outgoing: list[Any] = ["null"] * inputs
         self.remaining: dict[int, int] = {}
@@ -144,27 +146,21 @@ class Gradients:
             above = [backward_of(parent) for parent in parents]
             if not recorder.selection.may_want(backward_of(name), above):
                 return
-        exits = _walk(entries, inputs)
-        record = _Backward(backward_of(name), [backward_of(parent) for parent in parents], len(outputs), inputs.count)
-        _assign(record, exits, inputs)
+        record = _Backward(backward_of(name), parents, len(outputs), inputs.count)
+        leaving = _assign(record, _walk(entries, inputs))
         apart = not recorder.selection.everything
-        nodes: dict[Any, list[tuple[int, int]]] = {}
-        for node, slot, positions in exits:
-            nodes.setdefault(node, []).extend((slot, position) for position in positions)
         for node, places in entries.items():
-            leading = nodes.pop(node, None)
+            leading = leaving.pop(node, None)
             if leading is None or apart:
-                record.waiting += 1
-                node.register_prehook(self._incoming_hook(record, places))
+                node.register_prehook(partial(self._incoming_hook, record, places))
                 if leading is not None:
                     record.waiting += 1
-                    node.register_hook(self._outgoing_hook(record, leading))
+                    node.register_hook(partial(self._outgoing_hook, record, leading))
             else:
-                record.waiting += 1
-                node.register_hook(self._both_hook(record, places, leading))
-        for node, leading in nodes.items():
-            record.waiting += 1
-            node.register_hook(self._outgoing_hook(record, leading))
+                node.register_hook(partial(self._both_hook, record, places, leading))
+        for node, leading in leaving.items():
+            node.register_hook(partial(self._outgoing_hook, record, leading))
+        record.waiting += len(entries) + len(leaving)
 
     def watch_parameter(self, module: str, name: str, parameter: Any) -> None:
         """Keeps the last local gradient of a parameter for `{module}.parameters_grad`."""
@@ -182,7 +178,7 @@ class Gradients:
                     self._came[id(parameter)] = self._forwards
                     path = recorder.tensors_path(record, "")[:-1]
                     text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
-                    self._parameters[record][name] = f'"{name}": [{text}]'
+                    self._parameters[record][name] = f"{key_text(name)}: [{text}]"
                     self._changed[record] = None
                     self._task()
             except Exception:
@@ -222,42 +218,33 @@ class Gradients:
 
     # The hooks.
 
-    def _both_hook(self, record: _Backward, places: Any, leading: Any) -> Any:
-        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
-            if self._begins(record):
-                try:
-                    with _NoTorchFunction():
-                        self._take_incoming(record, places, grad_outputs)
-                        self._take_outgoing(record, leading, grad_inputs)
-                        self._fired(record)
-                except Exception:
-                    self._recorder.fault(record.name, traceback.format_exc())
+    def _both_hook(self, record: _Backward, places: Any, leading: Any, grad_inputs: Any, grad_outputs: Any) -> None:
+        if self._begins(record):
+            try:
+                with _NoTorchFunction():
+                    self._take_incoming(record, places, grad_outputs)
+                    self._take_outgoing(record, leading, grad_inputs)
+                    self._fired(record)
+            except Exception:
+                self._recorder.fault(record.name, traceback.format_exc())
 
-        return hook
+    def _incoming_hook(self, record: _Backward, places: Any, grad_outputs: Any) -> None:
+        if self._begins(record):
+            try:
+                with _NoTorchFunction():
+                    self._take_incoming(record, places, grad_outputs)
+                    self._fired(record)
+            except Exception:
+                self._recorder.fault(record.name, traceback.format_exc())
 
-    def _incoming_hook(self, record: _Backward, places: Any) -> Any:
-        def hook(grad_outputs: Any) -> None:
-            if self._begins(record):
-                try:
-                    with _NoTorchFunction():
-                        self._take_incoming(record, places, grad_outputs)
-                        self._fired(record)
-                except Exception:
-                    self._recorder.fault(record.name, traceback.format_exc())
-
-        return hook
-
-    def _outgoing_hook(self, record: _Backward, leading: Any) -> Any:
-        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
-            if self._begins(record):
-                try:
-                    with _NoTorchFunction():
-                        self._take_outgoing(record, leading, grad_inputs)
-                        self._fired(record)
-                except Exception:
-                    self._recorder.fault(record.name, traceback.format_exc())
-
-        return hook
+    def _outgoing_hook(self, record: _Backward, leading: Any, grad_inputs: Any, grad_outputs: Any) -> None:
+        if self._begins(record):
+            try:
+                with _NoTorchFunction():
+                    self._take_outgoing(record, leading, grad_inputs)
+                    self._fired(record)
+            except Exception:
+                self._recorder.fault(record.name, traceback.format_exc())
 
     def _begins(self, record: _Backward) -> bool:
         """Whether this firing counts: the step is open and it is the first backward through this graph."""
@@ -269,7 +256,7 @@ class Gradients:
         if not record.started:
             record.started = True
             selection = self._recorder.selection
-            if not selection.everything and not selection.enter(record.name, record.parents):
+            if not selection.everything and not selection.enter(record.name, list(map(backward_of, record.parents))):
                 record.done = True
                 return False
         return True
@@ -419,26 +406,30 @@ def _through_cast(node: Any, inputs: Inputs) -> Optional[list[int]]:
     return inputs.edges.get((id(below), number))
 
 
-def _assign(record: _Backward, exits: list[tuple[Any, int, list[int]]], inputs: Inputs) -> None:
-    """Which edge gives which argument its gradient.
+def _assign(record: _Backward, exits: list[tuple[Any, int, list[int]]]) -> dict[Any, list[tuple[int, int]]]:
+    """Which edge gives which argument its gradient: node -> (slot of its edge, position of the argument).
 
     One argument, any number of edges: their sum. The same tensor given twice to one operator (`x * x`)
     has as many edges as arguments, in the same order: one each. Otherwise the sum goes to the first
     argument and the record says which arguments share it.
     """
-    groups: dict[int, list[int]] = {}
+    several: dict[int, list[int]] = {}
     for number, (_, _, positions) in enumerate(exits):
-        groups.setdefault(id(positions), []).append(number)
-    for members in groups.values():
-        positions = exits[members[0]][2]
         if len(positions) > 1:
-            same_node = all(exits[member][0] is exits[members[0]][0] for member in members)
-            if same_node and len(members) == len(positions):
-                for member, position in zip(members, positions):
-                    exits[member] = (exits[member][0], exits[member][1], [position])
-                    record.remaining[position] = 1
-                continue
+            several.setdefault(id(positions), []).append(number)
+    taken: dict[int, int] = {}
+    for members in several.values():
+        positions = exits[members[0]][2]
+        same_node = all(exits[member][0] is exits[members[0]][0] for member in members)
+        if same_node and len(members) == len(positions):
+            taken.update(zip(members, positions))
+        else:
             record.shared.extend(positions)
-            for member in members:
-                exits[member] = (exits[member][0], exits[member][1], positions[:1])
-        record.remaining[positions[0]] = len(members)
+            taken.update(dict.fromkeys(members, positions[0]))
+    remaining = record.remaining
+    leaving: dict[Any, list[tuple[int, int]]] = {}
+    for number, (node, slot, positions) in enumerate(exits):
+        position = taken.get(number, positions[0]) if taken else positions[0]
+        remaining[position] = remaining.get(position, 0) + 1
+        leaving.setdefault(node, []).append((slot, position))
+    return leaving

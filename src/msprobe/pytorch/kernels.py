@@ -251,7 +251,7 @@ class Surroundings(Modules):
                 self._recorder.pop(name)
                 break
 
-    def _watch_parameter(self, module: str, name: str, parameter: Any) -> None:
+    def _watch_parameters(self, module: str, parameters: Any) -> None:
         """Gradients of parameters are outputs of operators here."""
 
     def hide(self, root: Any) -> None:

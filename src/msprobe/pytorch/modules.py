@@ -9,20 +9,22 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 import torch
 from torch.nn.modules import module as module_hooks
+from torch.utils.hooks import RemovableHandle
 
 from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
+from msprobe.collect.values import key_text
 
-from .copies import PlainCopies
+from .copies import HOOKS, PlainCopies
 from .gradients import Gradients, Inputs
 
 _NoTorchFunction = torch._C.DisableTorchFunction
-_SCRIPTED = 0
 _tracing_state = torch._C._get_tracing_state
 _graph_task = torch._C._current_graph_task_id
 
@@ -65,7 +67,7 @@ def named_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 def _class_of(module: Any) -> str:
     if type(module).__name__ == "OptimizedModule":
         return type(module._orig_mod).__name__
-    return str(getattr(module, "original_name", type(module).__name__))
+    return str(module.original_name) if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
 
 
 class _Call:
@@ -95,46 +97,57 @@ class Modules:
         self._models = models
         self._calls = _Calls()
         self._names: dict[int, str] = {}
-        self._hooks: dict[int, list[Any]] = {}
-        self._copies = PlainCopies(lambda: [handle.id for handles in self._hooks.values() for handle in handles])
+        self._hooked: list[Any] = []
+        self._scripted: list[Any] = []
+        self._key = RemovableHandle(OrderedDict()).id  # one that no other hook has, of whatever module
+        self._copies = PlainCopies(self._key)
 
     def install(self) -> None:
         self._gradients.return_to_parameters()
         self._copies.install()
+        backward = self._recorder.selection.backward
         for name, module in named_below(self._models):
             self._names[id(module)] = name
             if isinstance(module, torch.jit.ScriptModule):
                 self._hook_scripted()
             else:
                 self._hook(module, name)
-            if not self._recorder.selection.backward:
-                continue
-            for parameter_name, parameter in module._parameters.items():
-                if parameter is not None and parameter.requires_grad and not is_opaque(module):
-                    self._watch_parameter(name, parameter_name, parameter)
+                self._hooked.append(module)
+            if backward and module._parameters and not is_opaque(module):
+                self._watch_parameters(name, module._parameters)
 
-    def _watch_parameter(self, module: str, name: str, parameter: Any) -> None:
+    def _watch_parameters(self, module: str, parameters: dict[str, Any]) -> None:
         selection = self._recorder.selection
         if selection.everything or selection.may_want(f"{module}.parameters_grad"):
-            self._gradients.watch_parameter(module, name, parameter)
+            for name, parameter in parameters.items():
+                if parameter is not None and parameter.requires_grad:
+                    self._gradients.watch_parameter(module, name, parameter)
 
     def remove(self) -> None:
-        for handles in self._hooks.values():
-            for handle in handles:
-                handle.remove()
-        self._hooks.clear()
+        key = self._key
+        for module in self._hooked:
+            for kind in HOOKS:
+                getattr(module, kind).pop(key, None)
+        self._hooked.clear()
+        for handle in self._scripted:
+            handle.remove()
+        self._scripted.clear()
         self._copies.remove()
         self._gradients.leave_parameters()
 
     def _hook(self, module: Any, name: str) -> None:
-        self._hooks[id(module)] = [
-            module.register_forward_pre_hook(self._pre_hook(name), with_kwargs=True),
-            module.register_forward_hook(self._post_hook(name), with_kwargs=True, always_call=True),
-        ]
+        """register_forward_pre_hook and register_forward_hook with kwargs, always called: what they write, without a
+        handle for each of thousands of modules."""
+        key = self._key
+        module._forward_pre_hooks[key] = self._pre_hook(name)
+        module._forward_pre_hooks_with_kwargs[key] = True
+        module._forward_hooks[key] = self._post_hook(name)
+        module._forward_hooks_with_kwargs[key] = True
+        module._forward_hooks_always_called[key] = True
 
     def _hook_scripted(self) -> None:
         """Scripted modules take no hooks of their own: the global ones, which they answer to, look for them."""
-        if _SCRIPTED in self._hooks:
+        if self._scripted:
             return
 
         def enter(module: Any, args: Any) -> None:
@@ -145,7 +158,7 @@ class Modules:
             if isinstance(module, torch.jit.ScriptModule) and id(module) in self._names:
                 self._post_hook(self._names[id(module)])(module, args, {}, output)
 
-        self._hooks[_SCRIPTED] = [
+        self._scripted = [
             module_hooks.register_module_forward_pre_hook(enter),
             module_hooks.register_module_forward_hook(leave, always_call=True),
         ]
@@ -153,18 +166,15 @@ class Modules:
     def hide(self, root: Any) -> None:
         """For one call of `root`, no hook on it or below it: torch leaves a fused path where it sees one."""
         for module in root.modules():
-            handles = self._hooks.get(id(module))
-            if handles:  # only out of sight: a hook that is about to be called is still known to want kwargs
-                module._forward_pre_hooks.pop(handles[0].id, None)
-                module._forward_hooks.pop(handles[1].id, None)
+            if id(module) in self._names:  # only out of sight: a hook that is about to be called still gets its kwargs
+                module._forward_pre_hooks.pop(self._key, None)
+                module._forward_hooks.pop(self._key, None)
 
     def show(self, root: Any, output: Any) -> None:
         """The call is over: the hooks are put back, and the one that its end has not met is called."""
         for module in root.modules():
             name = self._names.get(id(module))
             if name is not None and not isinstance(module, torch.jit.ScriptModule):
-                for handle in self._hooks.pop(id(module), ()):
-                    handle.remove()
                 self._hook(module, name)
         name = self._names.get(id(root))
         if name is not None:
@@ -238,6 +248,11 @@ class Modules:
         if not recorder.with_inputs or not module._parameters or is_opaque(module):
             return extra
         path = recorder.tensors_path(name, "parameters")
-        named = {key: value for key, value in module._parameters.items() if value is not None}
-        text = f'"parameters": {recorder.values.mapping(named, path)}'
+        value = recorder.values.value
+        members = [
+            f"{key_text(key)}: {value(parameter, f'{path}.{key}' if path else '')}"
+            for key, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+        text = f'"parameters": {{{", ".join(members)}}}'
         return f"{text}, {extra}" if extra else text
