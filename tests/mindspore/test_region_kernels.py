@@ -1,4 +1,4 @@
-"""Level L2 in dynamic mode: kernels inside compiled regions, through the framework's Dump, each run a process of its own."""
+"""Level L2, dynamic graph: kernels inside compiled regions, through the framework's Dump; each run is a process."""
 
 from __future__ import annotations
 

@@ -10,15 +10,23 @@ from .cells import named_below
 from .graph_dump import is_on
 from .jit import JitRegions
 from .kernels import Callers, Kernels, Surroundings
+from .optimizer_kernels import Optimizers
 from .probe import MindSporeProbe
 
 
 class KernelProbe(MindSporeProbe):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._apis = Callers(self.recorder, self._gradients)
-        self._jit = JitRegions(self._apis, self._suspend, self._resume)
         self._kernels = Kernels(self.recorder, self._gradients)
+        self._apis = callers = Callers(self.recorder, self._gradients)
+        callers.kernels = self._kernels
+        self._jit = JitRegions(self._apis, self._suspend, self._resume)
+        self._optimizers = Optimizers(self.recorder)
+
+    def close(self) -> list[str]:
+        unseen = self._kernels.unseen()
+        told = [f"level L2: the backward of {', '.join(unseen)} was not seen."] if unseen else []
+        return [*told, *super().close()]
 
     def _put_in(self) -> None:
         named = list(named_below(self._models))
@@ -28,18 +36,25 @@ class KernelProbe(MindSporeProbe):
             self._sites.put_in(self._apis, [*self._models, *(each.cell for each in named)])
             self._custom.attach(self._apis)
         self._jit.install()
+        self._optimizers.install()
         self._kernels.install()
 
     def _take_out(self) -> None:
         self._kernels.remove()
+        self._optimizers.remove()
         super()._take_out()
 
     def _suspend(self) -> None:
         if not is_on():
-            notices.warn_once("level L2: what runs inside a compiled region (mindspore.jit, optimizers) is not seen.")
+            notices.warn_once(
+                "level L2: what runs inside a compiled region (mindspore.jit, optimizers) is not seen; the region is "
+                "recorded whole."
+            )
         self._kernels.remove()
+        self._optimizers.remove()
         super()._suspend()
 
     def _resume(self) -> None:
         super()._resume()
+        self._optimizers.install()
         self._kernels.install()

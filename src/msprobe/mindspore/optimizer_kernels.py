@@ -1,0 +1,80 @@
+"""Optimizers at level L2: one record a call. MindSpore compiles them, so that its dispatch mode sees nothing inside;
+what they did is the gradients and the parameters before, and the parameters after."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Callable, Optional
+
+from mindspore import nn
+
+from msprobe.collect.names import FORWARD
+from msprobe.collect.recorder import Recorder
+
+try:
+    from mindspore.experimental.optim.optimizer import Optimizer as Experimental
+
+    _BASES: tuple[Any, ...] = (nn.Optimizer, Experimental)
+except ImportError:
+    _BASES = (nn.Optimizer,)
+
+
+class Optimizers:
+    """The calls of every optimizer, put in and taken out."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._own: list[tuple[Any, Any]] = []  # a class, and its __call__ where it had one of its own
+
+    def install(self) -> None:
+        if not self._own:
+            for base in _BASES:
+                self._own.append((base, vars(base).get("__call__")))
+                base.__call__ = self._recording(base.__call__)
+
+    def remove(self) -> None:
+        for base, own in self._own:
+            if own is None:
+                del base.__call__
+            else:
+                base.__call__ = own
+        self._own.clear()
+
+    def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self._recorder
+
+        def call(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if recorder.closed or not recorder.selection.forward:
+                return original(optimizer, *args, **kwargs)
+            title = f"Kernel.{type(optimizer).__name__}"
+            name = f"{title}.{recorder.numbers.take(f'{title}.{FORWARD}')}.{FORWARD}"
+            parameters = tuple(getattr(optimizer, "parameters", ()))
+            number = self._enter(name, (*args, parameters), kwargs)
+            recorder.push(name)
+            try:
+                output = original(optimizer, *args, **kwargs)
+            except BaseException as error:
+                if number is not None:
+                    recorder.fail(number, error)
+                raise
+            finally:
+                recorder.pop(name)
+            if number is not None:
+                try:
+                    recorder.leave(number, name, parameters)
+                except Exception:
+                    recorder.fault(name, traceback.format_exc())
+            return output
+
+        return call
+
+    def _enter(self, name: str, args: Any, kwargs: Any) -> Optional[int]:
+        recorder = self._recorder
+        try:
+            parents = recorder.parents
+            if recorder.selection.everything or recorder.selection.enter(name, parents):
+                recorder.place(parents)
+                return recorder.enter(name, parents[-1] if parents else None, args, kwargs, 3)
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        return None
