@@ -1,6 +1,7 @@
 """Four steps in dynamic mode with compiled regions, under PrecisionDebugger at level L2.
 
-Usage: region_train.py CONFIG|bare [model|late]"""
+Usage: region_train.py CONFIG|bare [model|late|once]. once: start() before the model is made, and nothing more
+(MindSpore's guide, level L2)."""
 
 import sys
 
@@ -10,6 +11,13 @@ from mindspore import nn, ops
 
 config, words = sys.argv[1], sys.argv[2:]
 ms.set_context(mode=ms.PYNATIVE_MODE)
+debugger = None
+if config != "bare":
+    from msprobe.mindspore import PrecisionDebugger
+
+    debugger = PrecisionDebugger(config)
+    if "once" in words:
+        debugger.start()
 
 
 @ms.jit
@@ -40,13 +48,10 @@ class Net(nn.Cell):
 net = Net()
 optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
 train = ms.value_and_grad(net, None, optimizer.parameters)
-debugger = None
-if config != "bare":
-    from msprobe.mindspore import PrecisionDebugger
-
-    debugger = PrecisionDebugger(config)
-    if "late" in words:
-        doubled(ms.Tensor(np.zeros(2, np.float32)))
+if "late" in words:
+    doubled(ms.Tensor(np.zeros(2, np.float32)))
+if "once" in words:
+    debugger = None
 for step in range(4):
     if debugger is not None:
         debugger.start(net if "model" in words else None)

@@ -81,3 +81,15 @@ def test_too_late_is_told_and_the_operators_are_recorded(tmp_path: Path):
     assert not (tmp_path / "d" / "graph").exists()
     records = RankDump(tmp_path / "d" / "step0" / "rank").records
     assert any(name.startswith("Kernel.Square") for name in records)
+
+
+def test_start_alone_is_enough_as_in_the_guide(tmp_path: Path):
+    ended = run(tmp_path, "once")
+    assert ended.stdout == run(tmp_path, "bare").stdout
+    assert "Traceback" not in ended.stderr
+    dump = GraphDump(tmp_path / "d" / "graph")
+    assert dump.iterations == (0,)  # without step() all is one step
+    sines = [tensor for tensor in dump.tensors if (tensor.type, tensor.io) == ("Sin", "input")]
+    assert [tensor.row["Max Value"] for tensor in sines if tensor.row] == [str(half / 2) for half in range(8)]
+    records = RankDump(tmp_path / "d" / "step0" / "rank").records
+    assert "Kernel.Momentum.3.forward" in records

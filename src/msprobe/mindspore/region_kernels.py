@@ -52,6 +52,8 @@ class RegionDump:
             self._running.send(json.dumps(message))
         except OSError:
             notices.warn_once("level L2: the worker that reads the dump of compiled regions is gone.")
+        except ValueError:
+            pass  # the process ends, and the worker has its end already
 
 
 class RegionLifecycle(Lifecycle):
