@@ -40,6 +40,12 @@ class Selection:
             return self._inside
         return self._listed(name, parents)
 
+    def enter_as(self, spelling: str) -> bool:
+        """Whether an entry with a dot is another spelling of a call that begins, or the beginning of one."""
+        found = [entry for entry in self._wanted if "." in entry and _names(entry, spelling)]
+        self._hits.update(found)
+        return bool(found)
+
     def may_want(self, name: str, parents: Sequence[str] = ()) -> bool:
         """Whether a call that has not begun yet can be wanted: a scope decides only when its turn comes."""
         return self.everything or bool(self._first) or self._listed(name, parents)
