@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
-import pytest
 from mscollecting import Dump, assert_same, configured
+from msranks import needs_msrun, run_two
 
 SCRIPT = """
 import sys
@@ -49,39 +42,9 @@ print("done", rank, x.asnumpy()[0, 0], sent.asnumpy()[0], later.asnumpy()[0], le
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def run_two(path: Path, config: str) -> None:
-    """Starts two workers with msrun; whatever is left of them after the time limit is ended."""
-    script = path / "train.py"
-    script.write_text(SCRIPT)
-    msrun = Path(sys.executable).with_name("msrun")
-    command = [str(msrun), "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}"]
-    command += ["--master_addr=127.0.0.1", f"--log_dir={path / 'log'}", "--join=True", str(script), config]
-    environment = {**os.environ, "PATH": f"{msrun.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    with (path / "out").open("w") as out:
-        process = subprocess.Popen(
-            command, cwd=path, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            code = process.wait(timeout=150)
-        finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-    logs = "\n".join(p.read_text(errors="replace")[-1500:] for p in (path / "log").glob("worker_*.log"))
-    assert code == 0, (path / "out").read_text()[-1500:] + logs
-    assert logs.count("done ") == 2, logs
-
-
-@pytest.mark.skipif(not Path(sys.executable).with_name("msrun").exists(), reason="msrun is not installed")
+@needs_msrun
 def test_two_processes_have_a_directory_each(tmp_path):
-    run_two(tmp_path, configured(tmp_path, "mix", "tensor"))
+    run_two(tmp_path, SCRIPT, configured(tmp_path, "mix", "tensor"))
     for rank in (0, 1):
         dump = Dump(tmp_path / "dump", 0, f"rank{rank}")
         assert not dump.errors, dump.errors
@@ -98,9 +61,9 @@ def test_two_processes_have_a_directory_each(tmp_path):
         assert dump["MintDistributed.all_reduce.2.forward"]["not_waited"] is True
 
 
-@pytest.mark.skipif(not Path(sys.executable).with_name("msrun").exists(), reason="msrun is not installed")
+@needs_msrun
 def test_the_rank_filter(tmp_path):
-    run_two(tmp_path, configured(tmp_path, "L1", rank=[1]))
+    run_two(tmp_path, SCRIPT, configured(tmp_path, "L1", rank=[1]))
     assert [path.name for path in (tmp_path / "dump" / "step0").iterdir()] == ["rank1"]
     logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "log").glob("worker_*.log"))
     assert "nothing was collected: this process is rank 0" in logs

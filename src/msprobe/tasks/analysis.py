@@ -19,6 +19,7 @@ from .looks import FINITE, INFINITE, NAN
 from .sources import source_line
 
 _SENDS, _RECEIVES = ("send", "isend"), ("recv", "irecv")
+_PRIMITIVES = frozenset(("AllReduce", "AllGather", "AlltoAll", "AllToAllv", "Broadcast", "Reduce", "ReduceScatter"))
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
 
 
@@ -115,7 +116,7 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
         judged += numbers
         found = max((state for _, state in outputs), default=FINITE)
         collective = None
-        if name.startswith(("Distributed.", "MintDistributed.")) and name.endswith(".forward"):
+        if _is_collective(name):
             epoch += 1
             collective = _meeting(name, record, rank.rank, order, sparse)
         if found == FINITE and collective is None:
@@ -156,7 +157,7 @@ def _sides(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
     """The worst of what a call received, the state of each output, and whether there was any number to judge."""
     given, outputs, numbers = FINITE, [], False
     for key, value in record.items():
-        if key in ("forward_args", "forward_kwargs", "random_state", "autocast"):
+        if key in ("forward_args", "forward_kwargs", "random_state", "autocast", "attributes"):
             continue
         receives = key in ("input_args", "input_kwargs", "input", "parameters")
         for slot, leaf in leaves(key, value):
@@ -205,11 +206,18 @@ def _float(value: Any) -> Optional[float]:
     return None
 
 
+def _is_collective(name: str) -> bool:
+    if not name.endswith(".forward"):
+        return False
+    primitive = name.startswith("Primitive.") and name.split(".")[-3] in _PRIMITIVES
+    return primitive or name.startswith(("Distributed.", "MintDistributed."))
+
+
 def _meeting(
     name: str, record: dict[str, Any], rank: Optional[int], order: dict[object, int], sparse: bool
 ) -> tuple[object, ...]:
     """What this call shares with its partners on other ranks: the group and the turn, or sender, receiver and turn."""
-    api, number = name.split(".")[1], name.split(".")[2]
+    api, number = name.split(".")[-3:-1]
     if api in _SENDS or api in _RECEIVES:
         other = _peer(record, api)
         pair = (rank, other) if api in _SENDS else (other, rank)
@@ -223,18 +231,23 @@ def _meeting(
     return (api, group, order[key])
 
 
-def _group(record: dict[str, Any]) -> Iterator[int]:
-    for key in ("input_args", "input_kwargs"):
+def _group(record: dict[str, Any]) -> Iterator[object]:
+    """The ranks of the group on PyTorch; its name, and that of the reduction, on MindSpore."""
+    for key in ("input_args", "input_kwargs", "attributes"):
         for _, leaf in leaves("", record.get(key)):
-            ranks = leaf.get("group_ranks") if isinstance(leaf, dict) else None
+            if not isinstance(leaf, dict):
+                continue
+            ranks = leaf.get("group_ranks")
             if isinstance(ranks, list):
                 yield from (one for one in ranks if isinstance(one, int))
+            elif leaf.get("type") == "str":
+                yield str(leaf.get("value"))
 
 
 def _peer(record: dict[str, Any], api: str) -> Optional[int]:
     named = record.get("input_kwargs") or {}
     listed = record.get("input_args") or []
-    keys = ("dst", "group_dst") if api in _SENDS else ("src", "group_src")
+    keys = ("dst", "group_dst", "dst_rank") if api in _SENDS else ("src", "group_src", "src_rank")
     given = next((named[key] for key in keys if key in named), listed[1] if len(listed) > 1 else None)
     value = given.get("value") if isinstance(given, dict) else given
     return value if isinstance(value, int) and not isinstance(value, bool) else None
