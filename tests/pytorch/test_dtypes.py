@@ -9,6 +9,9 @@ import pytest
 import torch
 from collecting import assert_same, close, collecting
 
+from msprobe.pytorch.tensors import CODES
+from msprobe.stats import CRC, STATS, XOR, twin
+
 INTS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
 WIDE = [torch.uint16, torch.uint32, torch.uint64]
 FP8 = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
@@ -126,3 +129,31 @@ def test_a_strided_view_is_measured_where_it_is(tmp_path):
     base = torch.randn(6, 8, 4)
     view = base[::2, 1:7:3].transpose(0, 2)
     assert_same(recorded(tmp_path, view), view)
+
+
+@pytest.mark.parametrize("want", [STATS, STATS | CRC, XOR])
+def test_the_kernel_and_its_twin_describe_a_tensor_alike(want: int) -> None:
+    kernel = pytest.importorskip("msprobe.stats._kernel", reason="the C kernel is not built: nothing to compare")
+    heads = {torch.float32: (CODES[torch.float32], "{f32 "), torch.complex64: (CODES[torch.complex64], "{c64 ")}
+    made = torch.arange(-30.0, 30.0).reshape(3, 4, 5)  # sums without rounding: the order of adding does not show
+    many_dims = torch.ones([1] * 62 + [2])
+    imaginary = torch.view_as_complex(torch.tensor([[3.0, 4.0], [0.0, 1.0], [5.0, 12.0]]))
+    for tensor in (
+        made,
+        made.T,
+        made[:, ::2],
+        made[0, 0, 0],
+        torch.empty(0, 7),
+        torch.full((2,), float("nan")),
+        many_dims,
+        imaginary,
+    ):
+        said = kernel.describe(tensor, tensor.data_ptr(), heads, torch.strided, want)
+        assert said is not None
+        assert said == twin.describe(tensor, tensor.data_ptr(), heads, torch.strided, want)
+    for other in (imaginary.conj(), imaginary.conj().imag, made.to_sparse(), made.double()):
+        assert kernel.describe(other, made.data_ptr(), heads, torch.strided, want) is None
+        assert twin.describe(other, made.data_ptr(), heads, torch.strided, want) is None
+    assert kernel.describe(made, 0, heads, torch.strided, want) is None
+    with pytest.raises(TypeError):
+        kernel.describe(made, made.data_ptr(), [], torch.strided, want)

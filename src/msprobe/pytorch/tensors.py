@@ -21,7 +21,7 @@ import torch
 
 from msprobe.collect.values import quoted, scalar_text
 from msprobe.dump.tensors import Payload
-from msprobe.stats import dtypes, render
+from msprobe.stats import describe, dtypes
 
 from . import unusual
 from .accelerators import DeviceStatistics
@@ -31,7 +31,7 @@ CODES: dict[Any, int] = {
 }
 _NAMES = {dtype: dtypes.BY_CODE[code].name for dtype, code in CODES.items()}
 _SIZES = {dtype: dtypes.BY_CODE[code].itemsize for dtype, code in CODES.items()}
-_COMPLEX = frozenset(d for d in CODES if d.is_complex)
+_HEADS = {dtype: (code, f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": ') for dtype, code in CODES.items()}
 _strided = torch.strided
 _FLAGS = ('"requires_grad": false', '"requires_grad": true')
 
@@ -62,7 +62,6 @@ class TensorTexts:
         self._device_statistics = device_statistics
         self._known: dict[int, tuple[Any, int, int, bool, str, str, list[str]]] = {}
         self._exposed: set[int] = set()
-        self._heads: dict[tuple[Any, Any], str] = {}
         self._remembers = remembers
         self._check = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
 
@@ -133,24 +132,10 @@ class TensorTexts:
 
     def _measure(self, tensor: Any, pointer: int) -> Optional[tuple[str, str]]:
         """The text up to requires_grad and the digest after it, or None when the tensor is not a plain one."""
-        dtype = tensor.dtype
-        code = CODES.get(dtype)
-        if code is None or tensor.layout is not _strided or not tensor.is_cpu or tensor.is_neg():
-            return None
-        if dtype in _COMPLEX and tensor.is_conj():
-            return None
         try:
-            shape = tensor.shape
-            if not pointer and 0 not in shape:
-                return None
-            numbers, digest, _ = render(pointer, code, shape, tensor.stride(), self._want)
+            return describe(tensor, pointer, _HEADS, _strided, self._want)
         except (RuntimeError, ValueError):
             return None
-        head = self._head(dtype, shape)
-        return (
-            f"{head}{numbers}, " if numbers else head,
-            f', "md5": "{digest}"' if digest is not None else "",
-        )
 
     def _mark(self, tensor: Any, path: str) -> Optional[tuple[str, str]]:
         """`_measure` on an accelerator: the numbers come later. A tensor that gets a file is copied anyway."""
@@ -160,14 +145,7 @@ class TensorTexts:
             return self._measure(tensor, tensor.data_ptr())
         if path or tensor.dtype not in CODES or tensor.layout is not _strided:
             return None
-        return f"{self._head(tensor.dtype, tensor.shape)}{statistics.mark(tensor)}, ", ""
-
-    def _head(self, dtype: Any, shape: Any) -> str:
-        head = self._heads.get((dtype, shape))
-        if head is None:
-            head = f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": {list(shape)}, '
-            self._heads[dtype, shape] = head
-        return head
+        return f"{_HEADS[tensor.dtype][1]}{list(tensor.shape)}, {statistics.mark(tensor)}, ", ""
 
     def _fresh(self, tensor: Any, path: str) -> str:
         """A tensor that cannot be remembered or read in place: described by way of a plain copy."""

@@ -3,7 +3,7 @@
 A C kernel does it; where it is not built, its Python twin does the same, slower. `BACKEND` says which
 of the two this process uses; MSPROBE_PURE_PYTHON=1 asks for the twin.
 
-`measure` and `render` take a raw address: the caller holds the tensor alive, and unchanged, meanwhile.
+`measure`, `render` and `describe` take a raw address: the caller holds the tensor alive, and unchanged, meanwhile.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "XOR",
     "Stats",
     "crc32",
+    "describe",
     "measure",
     "measure_array",
     "render",
@@ -49,9 +50,9 @@ def _choose() -> str:
 
 BACKEND = _choose()
 if BACKEND == "c":
-    from msprobe.stats._kernel import crc32, measure, render
+    from msprobe.stats._kernel import crc32, describe, measure, render
 else:
-    from msprobe.stats.twin import crc32, measure, render
+    from msprobe.stats.twin import crc32, describe, measure, render
 
 
 def _locate(array: np.ndarray[Any, Any], code: Optional[int]) -> tuple[np.ndarray[Any, Any], int, tuple[int, ...]]:

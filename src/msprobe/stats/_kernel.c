@@ -4,6 +4,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdbool.h>
+
 #include "core.h"
 #include "shortest.h"
 
@@ -34,10 +36,34 @@ static int read_int(PyObject *object, long *to) {
     return *to == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
+/* Measures, without the interpreter lock where it takes long enough to be worth handing it over. */
+static int run_on(void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
+                  int threads, mp_result *result) {
+    int64_t bytes = 1;
+    int status;
+    for (int i = 0; i < ndim && bytes < RELEASE_BYTES; i++)
+        if (shape[i] > 0 && __builtin_mul_overflow(bytes, shape[i], &bytes))
+            bytes = RELEASE_BYTES;
+    if (bytes >= RELEASE_BYTES / (int64_t)mp_itemsize(code)) {
+        Py_BEGIN_ALLOW_THREADS
+        status = mp_measure(memory, code, ndim, shape, strides, want, threads, result);
+        Py_END_ALLOW_THREADS
+    } else {
+        status = mp_measure(memory, code, ndim, shape, strides, want, threads, result);
+    }
+    if (status == MP_OK)
+        return 0;
+    if (status == MP_NO_MEMORY)
+        PyErr_NoMemory();
+    else
+        PyErr_SetString(PyExc_ValueError, mp_error(status));
+    return -1;
+}
+
 /* The arguments of measure and render: ptr, code, shape, strides, want[, threads]. */
 static int run(const char *name, PyObject *const *args, Py_ssize_t nargs, unsigned *want, unsigned always,
                mp_result *result) {
-    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS], bytes = 1;
+    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS];
     Py_ssize_t ndim, nstrides;
     long code, flags, threads = 0;
     int status;
@@ -59,23 +85,7 @@ static int run(const char *name, PyObject *const *args, Py_ssize_t nargs, unsign
     }
     *want = (unsigned)flags | always;
     threads = threads < 0 ? 0 : threads > 64 ? 64 : threads;
-    for (Py_ssize_t i = 0; i < ndim && bytes < RELEASE_BYTES; i++)
-        if (shape[i] > 0 && __builtin_mul_overflow(bytes, shape[i], &bytes))
-            bytes = RELEASE_BYTES;
-    if (bytes >= RELEASE_BYTES / (int64_t)mp_itemsize((int)code)) {
-        Py_BEGIN_ALLOW_THREADS
-        status = mp_measure(memory, (int)code, (int)ndim, shape, strides, *want, (int)threads, result);
-        Py_END_ALLOW_THREADS
-    } else {
-        status = mp_measure(memory, (int)code, (int)ndim, shape, strides, *want, (int)threads, result);
-    }
-    if (status == MP_OK)
-        return 0;
-    if (status == MP_NO_MEMORY)
-        PyErr_NoMemory();
-    else
-        PyErr_SetString(PyExc_ValueError, mp_error(status));
-    return -1;
+    return run_on(memory, (int)code, (int)ndim, shape, strides, *want, (int)threads, result);
 }
 
 static PyObject *none(void) {
@@ -159,25 +169,34 @@ static char *put_extreme(char *to, const mp_result *r, double f, int64_t i, uint
     return PUT(to, "null");
 }
 
-static PyObject *fragment(const mp_result *r) {
-    char text[40 + 4 * SHORTEST_SIZE], *end = PUT(text, "\"Max\": ");
+#define FIGURES_SIZE (40 + 4 * SHORTEST_SIZE)
+
+static char *put_figures(char *end, const mp_result *r) {
+    end = PUT(end, "\"Max\": ");
     end = put_extreme(end, r, r->max, r->imax, r->umax);
     end = PUT(end, ", \"Min\": ");
     end = put_extreme(end, r, r->min, r->imin, r->umin);
     end = PUT(end, ", \"Mean\": ");
     end = r->kind == MP_KIND_NONE ? PUT(end, "null") : put_double(end, r->mean);
     end = PUT(end, ", \"Norm\": ");
-    end = r->kind <= MP_KIND_BOOL ? PUT(end, "null") : put_double(end, r->norm);
-    return PyUnicode_FromStringAndSize(text, end - text);
+    return r->kind <= MP_KIND_BOOL ? PUT(end, "null") : put_double(end, r->norm);
 }
 
-static PyObject *hexadecimal(const char *prefix, uint64_t value, int digits) {
-    char text[24];
-    const size_t start = strlen(prefix);
-    memcpy(text, prefix, start);
+static PyObject *fragment(const mp_result *r) {
+    char text[FIGURES_SIZE];
+    return PyUnicode_FromStringAndSize(text, put_figures(text, r) - text);
+}
+
+static char *put_hexadecimal(char *to, uint64_t value, int digits) {
     for (int i = digits - 1; i >= 0; i--, value >>= 4)
-        text[start + (size_t)i] = "0123456789abcdef"[value & 15];
-    return PyUnicode_FromStringAndSize(text, (Py_ssize_t)start + digits);
+        to[i] = "0123456789abcdef"[value & 15];
+    return to + digits;
+}
+
+static char *put_digest(char *to, const mp_result *r, unsigned want) {
+    if (want & MP_CRC)
+        return put_hexadecimal(to, r->crc, 8);
+    return put_hexadecimal(PUT(to, "0x"), r->xor64, 16);
 }
 
 static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
@@ -191,13 +210,9 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
         return NULL;
     }
     PyObject *members = want & MP_STATS ? fragment(&r) : PyUnicode_FromStringAndSize("", 0);
-    PyObject *digest;
-    if (want & MP_CRC)
-        digest = hexadecimal("", r.crc, 8);
-    else if (want & MP_XOR)
-        digest = hexadecimal("0x", r.xor64, 16);
-    else
-        digest = none();
+    char text[24];
+    PyObject *digest = want & (MP_CRC | MP_XOR) ? PyUnicode_FromStringAndSize(text, put_digest(text, &r, want) - text)
+                                                : none();
     PyObject *bad = PyLong_FromLongLong(r.nan + r.posinf + r.neginf), *result = NULL;
     if (members && digest && bad)
         result = PyTuple_Pack(3, members, digest, bad);
@@ -205,6 +220,105 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
     Py_XDECREF(digest);
     Py_XDECREF(bad);
     return result;
+}
+
+/* What `describe` asks a tensor for, by names that are made once. */
+static struct {
+    PyObject *dtype, *layout, *is_cpu, *is_neg, *is_conj, *shape, *stride;
+} names;
+
+static int make_names(void) {
+    return (names.dtype = PyUnicode_InternFromString("dtype")) && (names.layout = PyUnicode_InternFromString("layout")) &&
+           (names.is_cpu = PyUnicode_InternFromString("is_cpu")) && (names.is_neg = PyUnicode_InternFromString("is_neg")) &&
+           (names.is_conj = PyUnicode_InternFromString("is_conj")) &&
+           (names.shape = PyUnicode_InternFromString("shape")) && (names.stride = PyUnicode_InternFromString("stride"))
+               ? 0
+               : -1;
+}
+
+/* 1 when it is the object expected, 0 when another, -1 on error. Takes over `value`. */
+static int is_exactly(PyObject *value, PyObject *expected) {
+    Py_XDECREF(value);
+    return value ? value == expected : -1;
+}
+
+/* The entry of `heads` for a tensor that can be read where it lies, borrowed; NULL for others, or on error. */
+static PyObject *plain_head(PyObject *tensor, PyObject *heads, PyObject *strided, long *code) {
+    PyObject *dtype = PyObject_GetAttr(tensor, names.dtype);
+    PyObject *head = dtype ? PyDict_GetItemWithError(heads, dtype) : NULL;
+    Py_XDECREF(dtype);
+    if (!head)
+        return NULL;
+    if (!PyTuple_Check(head) || PyTuple_GET_SIZE(head) != 2) {
+        PyErr_SetString(PyExc_TypeError, "heads must hold (code, text)");
+        return NULL;
+    }
+    if (read_int(PyTuple_GET_ITEM(head, 0), code))
+        return NULL;
+    if (is_exactly(PyObject_GetAttr(tensor, names.layout), strided) != 1 ||
+        is_exactly(PyObject_GetAttr(tensor, names.is_cpu), Py_True) != 1 ||
+        is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_neg), Py_False) != 1 ||
+        (*code >= MP_COMPLEX32 && is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_conj), Py_False) != 1))
+        return NULL;
+    return PyTuple_GET_ITEM(head, 1);
+}
+
+static PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS];
+    Py_ssize_t ndim, nstrides, length;
+    long code, want;
+    bool empty = false;
+    mp_result r;
+    (void)module;
+    if (nargs != 5 || !PyDict_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "describe takes a tensor, its address, a dict, a layout and flags");
+        return NULL;
+    }
+    PyObject *head = plain_head(args[0], args[2], args[3], &code);
+    if (!head)
+        return PyErr_Occurred() ? NULL : none();
+    const char *start = PyUnicode_AsUTF8AndSize(head, &length);
+    void *memory = PyLong_AsVoidPtr(args[1]);
+    if (!start || (!memory && PyErr_Occurred()) || read_int(args[4], &want))
+        return NULL;
+    PyObject *sizes = PyObject_GetAttr(args[0], names.shape);
+    PyObject *steps = sizes ? PyObject_CallMethodNoArgs(args[0], names.stride) : NULL;
+    int bad = !sizes || !steps || read_sizes(sizes, "shape", shape, &ndim) ||
+              read_sizes(steps, "strides", strides, &nstrides);
+    Py_XDECREF(sizes);
+    Py_XDECREF(steps);
+    if (bad)
+        return NULL;
+    for (Py_ssize_t i = 0; i < ndim; i++)
+        empty |= shape[i] == 0;
+    if (ndim != nstrides || code < 0 || code >= MP_CODES || want < 0 || want > 0xff ||
+        (want & (MP_CRC | MP_XOR)) == (MP_CRC | MP_XOR)) {
+        PyErr_SetString(PyExc_ValueError, "describe was given arguments that do not go together");
+        return NULL;
+    }
+    if (!memory && !empty)
+        return none();
+    if (run_on(memory, (int)code, (int)ndim, shape, strides, (unsigned)want, 0, &r))
+        return NULL;
+    char text[256 + 22 * MP_MAX_DIMS + FIGURES_SIZE], *end = text, digest[48], *last = digest;
+    if (length > 200) {
+        PyErr_SetString(PyExc_ValueError, "the text of a head is too long");
+        return NULL;
+    }
+    end = (char *)memcpy(text, start, (size_t)length) + length;
+    *end++ = '[';
+    for (Py_ssize_t i = 0; i < ndim; i++)
+        end += sprintf(end, i ? ", %lld" : "%lld", (long long)shape[i]);
+    end = PUT(end, "], ");
+    if (want & MP_STATS) {
+        end = put_figures(end, &r);
+        end = PUT(end, ", ");
+    }
+    if (want & (MP_CRC | MP_XOR)) {
+        last = put_digest(PUT(last, ", \"md5\": \""), &r, (unsigned)want);
+        *last++ = '"';
+    }
+    return Py_BuildValue("s#s#", text, (Py_ssize_t)(end - text), digest, (Py_ssize_t)(last - digest));
 }
 
 static PyObject *crc32(PyObject *module, PyObject *args) {
@@ -236,6 +350,7 @@ static PyObject *select_level(PyObject *module, PyObject *level) {
 static PyMethodDef methods[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL, "Statistics of the tensor at an address."},
     {"render", (PyCFunction)(void (*)(void))render, METH_FASTCALL, "The same as JSON members, a digest, NaN + inf."},
+    {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL, "A plain tensor as JSON, in two parts."},
     {"crc32", crc32, METH_VARARGS, "zlib.crc32."},
     {"select", select_level, METH_O, "Limit the CPU instructions used; returns the level in use."},
     {NULL, NULL, 0, NULL},
@@ -271,7 +386,7 @@ PyMODINIT_FUNC PyInit__kernel(void) {
         return NULL;
     }
     stats_type = (PyTypeObject *)type;
-    if (load_powers())
+    if (load_powers() || make_names())
         return NULL;
     mp_init();
     return PyModule_Create(&definition);

@@ -8,6 +8,9 @@ def measure(
 def render(
     ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int, threads: int = ..., /
 ) -> tuple[str, Optional[str], int]: ...
+def describe(
+    tensor: Any, ptr: int, heads: dict[Any, tuple[int, str]], strided: Any, want: int, /
+) -> Optional[tuple[str, str]]: ...
 def crc32(buffer: Any, value: int = ..., /) -> int: ...
 def select(level: int, /) -> str:
     """Use at most this level of the CPU's instructions (0: portable C) from now on; for the tests."""

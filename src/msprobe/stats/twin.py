@@ -64,6 +64,25 @@ def render(
     return text, digest, stats.nan + stats.posinf + stats.neginf
 
 
+def describe(
+    tensor: Any, ptr: int, heads: dict[Any, tuple[int, str]], strided: Any, want: int
+) -> Optional[tuple[str, str]]:
+    """A torch tensor in host memory at `ptr`, as JSON: its dtype's text, shape and figures; the digest's member.
+
+    `heads` has the code and the text of each dtype. None for a tensor that cannot be read where it lies.
+    """
+    head = heads.get(tensor.dtype)
+    if head is None or tensor.layout is not strided or not tensor.is_cpu or tensor.is_neg() or tensor.is_conj():
+        return None
+    shape = tensor.shape
+    if not ptr and 0 not in shape:
+        return None
+    code, text = head
+    numbers, digest, _ = render(ptr, code, shape, tensor.stride(), want)
+    figures = f"{numbers}, " if numbers else ""
+    return f"{text}{list(shape)}, {figures}", f', "md5": "{digest}"' if digest is not None else ""
+
+
 def crc32(buffer: Any, value: int = 0) -> int:
     """zlib.crc32."""
     return zlib.crc32(buffer, value)
