@@ -52,6 +52,8 @@ def _analyse(path: Path, framework: Optional[str]) -> Found:
     from msprobe.dump.reader import open_dump
     from msprobe.tasks.analysis import analyse
 
+    if _is_graph_dump(path):
+        return _analyse_graph(path)
     dump = open_dump(path)
     for rank in dump.ranks:
         check_framework(framework, rank)
@@ -63,6 +65,30 @@ def _analyse(path: Path, framework: Optional[str]) -> Found:
             "md5, or with task overflow_check."
         )
     return found
+
+
+def _is_graph_dump(path: Path) -> bool:
+    """Whether what is here, and nothing else, is MindSpore's Graph-mode Dump."""
+    from msprobe.dump.errors import DumpError
+    from msprobe.dump.reader import open_dump
+    from msprobe.graphdump import GraphDump
+
+    try:
+        open_dump(path)
+    except DumpError:
+        try:
+            GraphDump(path)
+        except DumpError:
+            return False
+        return True
+    return False
+
+
+def _analyse_graph(path: Path) -> Found:
+    from msprobe.graphdump import GraphDump
+    from msprobe.tasks.graph_analysis import analyse_graph
+
+    return analyse_graph(GraphDump(path))
 
 
 def _as_json(event: Optional[Event]) -> Optional[dict[str, Any]]:
@@ -123,6 +149,8 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
         event = _analyse(path, args.framework).producer
         if event is None:
             raise DumpError(f"{path} has no producer of an overflow to replay.")
+        if _is_graph_dump(path):
+            raise DumpError("an operator of a graph cannot be replayed; its inputs are in the dump.")
         rank = next(one for one in open_dump(path).ranks if one.label == event.label)
         name = event.name
     else:

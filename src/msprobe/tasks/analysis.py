@@ -19,7 +19,7 @@ from .looks import FINITE, INFINITE, NAN
 from .sources import source_line
 
 _SENDS, _RECEIVES = ("send", "isend"), ("recv", "irecv")
-_PRIMITIVES = frozenset(("AllReduce", "AllGather", "AlltoAll", "AllToAllv", "Broadcast", "Reduce", "ReduceScatter"))
+COLLECTIVES = frozenset(("AllReduce", "AllGather", "AlltoAll", "AllToAllv", "Broadcast", "Reduce", "ReduceScatter"))
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
 
 
@@ -44,7 +44,8 @@ class Event:
 
     @property
     def direction(self) -> str:
-        return "backward" if ".backward" in self.name or ".parameters_grad" in self.name else "forward"
+        gradients = self.name.startswith("Gradients/") or ".backward" in self.name or ".parameters_grad" in self.name
+        return "backward" if gradients else "forward"
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,11 @@ def analyse(ranks: list[RankDump]) -> Found:
             events += seen
         overflows += [event for event in events if event.overflow]
         if producer is None:
-            producer, inside = _first(events)
+            producer, inside = first(events)
     return Found(overflows, producer, inside, judged, notes)
 
 
-def _first(events: list[Event]) -> tuple[Optional[Event], bool]:
+def first(events: list[Event]) -> tuple[Optional[Event], bool]:
     """The first producer of one step, and whether it is a collective that received finite values on every rank."""
     local = [event for event in events if event.overflow and event.producer and event.collective is None]
     for event in events:
@@ -209,7 +210,7 @@ def _float(value: Any) -> Optional[float]:
 def _is_collective(name: str) -> bool:
     if not name.endswith(".forward"):
         return False
-    primitive = name.startswith("Primitive.") and name.split(".")[-3] in _PRIMITIVES
+    primitive = name.startswith("Primitive.") and name.split(".")[-3] in COLLECTIVES
     return primitive or name.startswith(("Distributed.", "MintDistributed."))
 
 
