@@ -215,6 +215,47 @@ def test_samples_are_evenly_spaced_and_statistics_are_of_the_whole():
     assert seen > 50
 
 
+def test_raw_bytes_are_the_tensors_with_shape_and_type_in_the_name():
+    run = Run((), {"file_format": "bin", "saved_data": "full", "iteration": "0"})
+    whole = {(t.operator, t.label, t.iteration): np.load(t.path) for t in full().dump.tensors}
+    halves = 0
+    for tensor in run.dump.tensors:
+        assert tensor.file.endswith(".bin")
+        assert tensor.path.stat().st_mode & 0o777 == 0o640
+        array = run.dump.value(tensor)
+        halves += array.dtype == ml_dtypes.bfloat16
+        expected = whole[tensor.operator, tensor.label, tensor.iteration]
+        assert array.shape == run.dump.statistics(tensor).shape == expected.shape
+        assert array.astype(expected.dtype).tobytes() == expected.tobytes()
+        assert tensor.iteration is None or tensor.row is not None
+    assert halves
+    assert any(tensor.iteration is None for tensor in run.dump.tensors)
+    assert run.losses == bare()
+
+
+def test_tensors_are_byte_for_byte_those_of_the_frameworks_own_dump(tmp_path: Path):
+    """The framework alone, and the same script with ours: what statistics are compared with is the framework's."""
+    out = tmp_path / "theirs"
+    config = tmp_path / "data_dump.json"
+    common = {"op_debug_mode": 0, "dump_mode": 0, "path": str(out), "net_name": "N", "iteration": "0|2"}
+    common.update(saved_data="tensor", input_output=0, kernels=[], support_device=[0])
+    config.write_text(json.dumps({"common_dump_settings": common, "e2e_dump_settings": {"enable": True}}))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3", "MINDSPORE_DUMP_CONFIG": str(config)}
+    command = [sys.executable, str(SCRIPT)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert ended.stdout.splitlines() == bare()
+    theirs, ours = GraphDump(out), full().dump
+
+    def tensors(dump: GraphDump) -> dict[tuple[object, ...], np.ndarray]:
+        found = (tensor for tensor in dump.tensors if tensor.iteration is not None)
+        return {(one.graph, one.iteration, one.operator, one.label): dump.value(one) for one in found}
+
+    left, right = tensors(theirs), tensors(ours)
+    assert left.keys() == right.keys()
+    for key, array in left.items():
+        assert array.astype(right[key].dtype).tobytes() == right[key].tobytes(), key  # bfloat16 is float32 in ours
+
+
 def test_a_device_that_is_not_listed_runs_without_a_dump(tmp_path: Path):
     config, script, out = tmp_path / "c.json", tmp_path / "train.py", tmp_path / "out"
     config.write_text(json.dumps({"common_dump_settings": {"path": str(out), "support_device": [1, 2]}}))

@@ -11,6 +11,7 @@ import pytest
 
 from msprobe.config.errors import ConfigError
 from msprobe.graphdump.dump_settings import CATEGORIES, load_settings, parse_settings
+from msprobe.graphdump.running import prepared
 
 COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
 CURRENT = {
@@ -124,6 +125,17 @@ def test_a_bad_file_is_told_with_its_message(value: object, message: str):
         parse_settings(value, "data_dump.json", {})
     assert message in str(caught.value)
     assert str(caught.value).startswith("data_dump.json: 1 problem\n")
+
+
+@pytest.mark.parametrize("value", [value for value, _ in BAD], ids=[message[:40] for _, message in BAD])
+def test_a_bad_file_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object):
+    monkeypatch.delenv("MS_DIAGNOSTIC_DATA_PATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "data_dump.json"
+    config.write_text(json.dumps(value).replace('"/dump"', json.dumps(str(tmp_path / "dump"))))
+    with pytest.raises(ConfigError):
+        prepared(config)
+    assert list(tmp_path.iterdir()) == [config]
 
 
 def test_statistics_of_the_device_are_four_only():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe.graphdump import names
-from msprobe.graphdump.names import OperatorName, parse_async, parse_tensor
+from msprobe.dump.errors import DumpError
+from msprobe.graphdump import GraphDump, names
+from msprobe.graphdump.names import OperatorName, parse_async, parse_tensor, raw_name
+from msprobe.graphdump.saving import Saver
 
 CONV = OperatorName("Conv2D", "Conv2D-op12", 0, 0, 1623124369613540)
 
@@ -95,3 +98,30 @@ def test_names_in_files_have_no_separators():
 def test_mapping_rows_that_are_no_names_are_left_out(tmp_path):
     (tmp_path / "mapping.csv").write_text('1.npy,"a,b.npy"\n2.npy,../evil\n3.npy\n\n4.npy,\n5.npy, ok.npy\n')
     assert names.read_mapping(tmp_path) == {"1.npy": "a,b.npy", "5.npy": "ok.npy"}
+
+
+def test_raw_bytes_have_their_shape_and_type_in_the_name(tmp_path):
+    for shape, token in (((2, 3), "2x3"), ((), "scalar"), ((0, 4), "0x4")):
+        parsed = parse_tensor(f"Sub.Default_Sub-op0.0.0.17.output.1.{token}.Int16.bin")
+        assert parsed is not None
+        assert (parsed.shape, parsed.format, parsed.dtype, parsed.is_npy) == (shape, "", "Int16", False)
+        assert raw_name(parsed, shape, "Int16") == f"Sub.Default_Sub-op0.0.0.17.output.1.{token}.Int16.bin"
+    assert parse_tensor("Sub.Default_Sub-op0.0.0.17.output.1.2x3.Unheard.bin") is None
+    assert parse_tensor("Sub.Default_Sub-op0.0.0.17.output.1.2x3.bin") is None
+
+
+def test_raw_bytes_under_a_name_that_is_too_long_are_found_by_the_mapping(tmp_path):
+    place = tmp_path / "rank_0" / "N" / "0" / "0"
+    array = np.arange(6, dtype=np.int32).reshape(2, 3)
+    name = f"Add.{'long_' * 60}Add-op0.0.0.17.output.0.DefaultFormat.Int32.npy"
+    Saver(place, (), raw=True).write("3.npy", name, array)
+    (tensor,) = GraphDump(tmp_path).tensors
+    assert len(tensor.file) == 36
+    assert tensor.operator.startswith("long_long_")
+    assert GraphDump(tmp_path).value(tensor).tolist() == array.tolist()
+    (place / tensor.file).write_bytes(b"short")
+    with pytest.raises(DumpError, match="5 bytes, which is no whole number of int32"):
+        GraphDump(tmp_path).value(tensor)
+    (place / tensor.file).write_bytes(b"0" * 28)
+    with pytest.raises(DumpError, match="28 bytes, which is not int32 of shape"):
+        GraphDump(tmp_path).value(tensor)

@@ -66,12 +66,14 @@ def test_overflow_check_saves_the_operators_that_overflow(tmp_path: Path):
     assert (first.type, first.iteration) == ("Exp", 1)
 
 
-def test_model_train_with_msprobe_step(tmp_path: Path):
-    ended = run(tmp_path, "model", task="tensor")
+def test_model_train_with_msprobe_step_and_raw_bytes(tmp_path: Path):
+    ended = run(tmp_path, "model", task="tensor", section={"file_format": "bin"})
     assert ended.returncode == 0, ended.stderr
     dump = GraphDump(tmp_path / "d")
     assert dump.iterations == (0, 1, 2)
-    assert all(tensor.file for tensor in dump.tensors)
+    assert all(tensor.file.endswith(".bin") for tensor in dump.tensors)
+    first = next(t for t in dump.tensors if (t.type, t.io, t.iteration) == ("Exp", "output", 0))
+    assert dump.value(first).tolist() == [[1.0] * 4] * 2  # exp(0)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,6 @@ def test_model_train_with_msprobe_step(tmp_path: Path):
     [
         ("structure", {}, "it has: statistics, tensor, overflow_check"),
         ("statistics", {"summary_mode": "xor"}, 'use "statistics", "md5" or a list'),
-        ("tensor", {"file_format": "bin"}, 'use "npy"'),
     ],
 )
 def test_what_graph_mode_does_not_have_says_what_there_is(tmp_path: Path, task: str, section: Any, words: str):
@@ -104,6 +105,7 @@ def test_every_key_has_its_place(tmp_path: Path):
         "saved_data": "statistic",
         "statistic_category": ["max", "min", "avg", "l2norm", "md5"],
         "input_output": 1,
+        "file_format": "npy",
         "dump_mode": 1,
         "kernels": ["Default/Conv-op12"],
     }

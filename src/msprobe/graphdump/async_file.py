@@ -120,7 +120,7 @@ class AsyncFile:
             self.version: str = message.version
             self.dump_time: int = message.dump_time
             self.slots, end = _slots(message, 8 + header, self.length)
-        except DecodeError as error:
+        except (DecodeError, UnicodeDecodeError) as error:  # which of them depends on how protobuf was built
             self._map.close()
             raise AsyncFileError(f"not an asynchronous dump: the header is not a DumpData message ({error})") from None
         except AsyncFileError:

@@ -52,6 +52,7 @@ class Tensor(NamedTuple):
     directory: str
     file: str
     row: Optional[dict[str, str]] = None
+    shape: Optional[tuple[int, ...]] = None  # as the file's name has it
 
     @property
     def path(self) -> Optional[Path]:
@@ -202,6 +203,7 @@ def _take_files(index: Index, directory: str, files: list[str]) -> None:
                 operator.timestamp,
                 directory,
                 name,
+                shape=parsed.shape,
             )
         )
     if STATISTICS in files:

@@ -128,6 +128,7 @@ _KINDS: dict[str, dict[str, tuple[Kind, Any]]] = {
         "statistic_category": (_Categories(), ("max", "min", "l2norm")),
         "overflow_number": (Whole(0), 0),
         "initial_iteration": (Whole(0), 0),
+        "file_format": (Choice(("npy", "bin")), "npy"),
     },
     E2E: {
         "enable": (Flag(), False),
@@ -157,6 +158,7 @@ class DumpSettings:
     statistic_category: tuple[str, ...]
     overflow_number: int
     initial_iteration: int
+    file_format: str
     enable: bool
     trans_flag: bool
     stat_calc_mode: str

@@ -1,8 +1,9 @@
 """The grammar of file names in graph-mode dumps: the only place that knows it.
 
 Three generations of tensor names are read (without a data type token, with one, and what `convert` writes,
-where the shape stands in the place of the format), and the names of asynchronous files, with and without a
-stream id. Over-long names are replaced by a number; mapping.csv, in the same directory, has the original.
+where the shape stands in the place of the format; raw bytes, .bin, have the shape and the data type), and the names
+of asynchronous files, with and without a stream id. Over-long names are replaced by a number; mapping.csv, in the
+same directory, has the original.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAPPING = "mapping.csv"
 _OPERATOR = r"(?P<type>[^.]+)\.(?P<name>.+?)\.(?P<task>\d{1,20})(?:\.(?P<stream>\d{1,20}))?\.(?P<time>\d{1,20})"
 _ASYNC = re.compile(_OPERATOR)
 _TENSOR = re.compile(_OPERATOR + r"\.(?P<io>input|output)\.(?P<slot>\d{1,9})\.(?P<format>[^.]+)(?:\.(?P<dtype>[^.]+))?")
-_SHAPE = re.compile(r"(\d+(x\d+)*|scalar)")
+_SHAPE = re.compile(r"(\d{1,18}(x\d{1,18}){0,31}|scalar)")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class OperatorName:
 
 @dataclass(frozen=True)
 class TensorName:
-    """A tensor file's name, taken apart. `format` is empty where the name has a shape instead."""
+    """A tensor file's name, taken apart. `format` is empty where the name has a shape instead, which is `shape`."""
 
     operator: OperatorName
     io: str
@@ -49,6 +50,7 @@ class TensorName:
     format: str
     dtype: str
     is_npy: bool
+    shape: Optional[tuple[int, ...]] = None
 
 
 def _operator(match: re.Match[str]) -> OperatorName:
@@ -62,17 +64,30 @@ def parse_async(name: str) -> Optional[OperatorName]:
 
 
 def parse_tensor(name: str) -> Optional[TensorName]:
-    """`{operator}.{input|output}.{slot}.{format or shape}[.{dtype}].npy`, or the same without .npy: a raw stream,
-    which must name a data type. None for anything else."""
+    """`{operator}.{input|output}.{slot}.{format or shape}[.{dtype}].npy`, or the same with .bin or nothing: a raw
+    stream, which must name a data type. None for anything else."""
     is_npy = name.endswith(".npy")
-    match = _TENSOR.fullmatch(name[: -len(".npy")] if is_npy else name)
+    match = _TENSOR.fullmatch(name[: -len(".npy")] if name.endswith((".npy", ".bin")) else name)
     if match is None:
         return None
     dtype = match["dtype"] or ""
     if not is_npy and type_named(dtype) is None:
         return None
-    layout = "" if _SHAPE.fullmatch(match["format"]) else match["format"]
-    return TensorName(_operator(match), match["io"], int(match["slot"]), layout, dtype, is_npy)
+    place = (_operator(match), match["io"], int(match["slot"]))
+    if _SHAPE.fullmatch(match["format"]):
+        return TensorName(*place, "", dtype, is_npy, _shape(match["format"]))
+    return TensorName(*place, match["format"], dtype, is_npy)
+
+
+def _shape(token: str) -> tuple[int, ...]:
+    return () if token == "scalar" else tuple(int(number) for number in token.split("x"))
+
+
+def raw_name(name: TensorName, shape: tuple[int, ...], dtype: str) -> str:
+    """What a file of this tensor's raw bytes is called."""
+    one = name.operator
+    stem = f"{one.type}.{one.name}.{one.task}.{one.stream}.{one.timestamp}.{name.io}.{name.slot}"
+    return f"{stem}.{shape_token(shape)}.{name.dtype or dtype}.bin"
 
 
 def parse_arguments(name: str) -> Optional[tuple[str, str]]:

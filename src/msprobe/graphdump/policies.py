@@ -45,7 +45,7 @@ class Destination:
         key = (rank, graph, folder)
         if key not in self._savers:
             directory = Path(self.settings.path, f"rank_{rank}", self.settings.net_name, str(graph), folder)
-            self._savers[key] = Saver(directory, categories)
+            self._savers[key] = Saver(directory, categories, self.settings.file_format == "bin")
         return self._savers[key]
 
     def put(self, one: Staged, array: npt.NDArray[Any]) -> None:
@@ -60,7 +60,7 @@ class Destination:
             self.staging.discard(one)
             return
         told.kept += 1
-        if settings.sample_mode or array.dtype.name == "bfloat16":
+        if settings.sample_mode or array.dtype.name == "bfloat16" or settings.file_format == "bin":
             saver.write(one.file, one.original, sample(array, settings.sample_num) if settings.sample_mode else array)
             self.staging.discard(one)
         else:

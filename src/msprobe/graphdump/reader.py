@@ -276,14 +276,14 @@ class GraphDump:
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
     def value(self, tensor: Tensor) -> npt.NDArray[Any]:
-        """The elements, read-only and mapped from the file. A raw stream has no shape and comes back flat."""
+        """The elements, read-only and mapped from the file. Raw bytes without a shape in their name are flat."""
         path = tensor.path
         if path is None:
             raise DumpError(
                 f"{tensor.operator} {tensor.label} of iteration {tensor.iteration} was dumped as statistics only."
             )
         if not tensor.file.endswith(".npy"):
-            return _raw(path, tensor.dtype)
+            return _raw(path, tensor.dtype, tensor.shape)
         return load(path, mmap=True)
 
     def statistics(self, tensor: Tensor) -> Statistics:
@@ -293,7 +293,7 @@ class GraphDump:
         return statistics.of_row(tensor.row or {})
 
 
-def _raw(path: Path, token: str) -> npt.NDArray[Any]:
+def _raw(path: Path, token: str, shape: Optional[tuple[int, ...]]) -> npt.NDArray[Any]:
     kind = type_named(token)
     if kind is None:
         raise DumpError(f"{path} is a raw stream of {token!r}, a type that is not known.")
@@ -305,4 +305,8 @@ def _raw(path: Path, token: str) -> npt.NDArray[Any]:
     elements = size * 8 // kind.bits
     if kind.bytes_of(elements) != size:
         raise DumpError(f"{path} has {size} bytes, which is no whole number of {kind.name}.")
-    return unpack(raw, kind, elements)
+    if shape is None:
+        return unpack(raw, kind, elements)
+    if kind.bytes_of(math.prod(shape)) != size:
+        raise DumpError(f"{path} has {size} bytes, which is not {kind.name} of shape {shape}.")
+    return unpack(raw, kind, math.prod(shape)).reshape(shape)

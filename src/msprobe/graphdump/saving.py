@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from msprobe.dump import npy_file
+from msprobe.dump.errors import DumpError
+from msprobe.graphdump.datatypes import mindspore_token, type_named
 from msprobe.graphdump.directory import STATISTICS
 from msprobe.graphdump.dump_settings import CATEGORIES
-from msprobe.graphdump.names import MAPPING, TensorName
+from msprobe.graphdump.names import LONGEST, MAPPING, TensorName, parse_tensor, raw_name, shortened
 from msprobe.stats import measure_array
 
 HEAD = ("Op Type", "Op Name", "Task ID", "Stream ID", "Timestamp", "IO", "Slot", "Data Size", "Data Type", "Shape")
@@ -29,9 +31,11 @@ FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
 class Saver:
     """The files of one iteration's directory."""
 
-    def __init__(self, directory: Path, categories: tuple[str, ...]) -> None:
+    def __init__(self, directory: Path, categories: tuple[str, ...], raw: bool = False) -> None:
+        """`raw`: tensors are written as their bytes, .bin, instead of .npy."""
         make_directory(directory)
         self.directory = directory
+        self._raw = raw
         self._categories = categories
         if categories:
             self._append(STATISTICS, [[*HEAD, *(CATEGORIES[category] for category in categories)]])
@@ -51,7 +55,11 @@ class Saver:
         self._map(file, original)
 
     def write(self, file: str, original: str, array: npt.NDArray[Any]) -> None:
-        """A file of our own, of a type that numpy itself reads; it gets its name when it is whole."""
+        """A file of our own, of a type that numpy itself reads; it gets its name when it is whole. `original` is a
+        tensor's name, `file` what the framework shortened it to, or the same."""
+        if self._raw:
+            self._write_raw(original, array)
+            return
         row = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
         unfinished = self.directory / f".{os.getpid()}.part"
         row = np.ascontiguousarray(row).reshape(row.shape)
@@ -60,6 +68,18 @@ class Saver:
                 stream.write(part)  # type: ignore[arg-type]
         unfinished.rename(self.directory / file)
         self._map(file, original)
+
+    def _write_raw(self, original: str, array: npt.NDArray[Any]) -> None:
+        parsed, kind = parse_tensor(original), type_named(array.dtype.name)
+        if parsed is None or kind is None:
+            raise DumpError(f"{original} has elements of type {array.dtype}, which cannot be saved as raw bytes.")
+        name = raw_name(parsed, array.shape, mindspore_token(kind))
+        file = name if len(name) <= LONGEST else shortened(name)
+        unfinished = self.directory / f".{os.getpid()}.part"
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "wb") as stream:  # noqa: PTH123
+            stream.write(array.tobytes())
+        unfinished.rename(self.directory / file)
+        self._map(file, name)
 
     def _map(self, file: str, original: str) -> None:
         if original != file:

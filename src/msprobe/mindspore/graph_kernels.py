@@ -37,8 +37,6 @@ def refuse(settings: Settings) -> None:
         )
     if getattr(settings.section, "summary_mode", "") == "xor":
         raise UsageError('summary_mode "xor" is not in graph mode: use "statistics", "md5" or a list of statistics.')
-    if getattr(settings.section, "file_format", "npy") == "bin":
-        raise UsageError('file_format "bin" is not in this version of msprobe in graph mode: use "npy".')
 
 
 def data_dump(settings: Settings, initial: int) -> dict[str, Any]:
@@ -60,6 +58,7 @@ def data_dump(settings: Settings, initial: int) -> dict[str, Any]:
     common["statistic_category"] = _SUMMARIES.get(summary, names)
     sides = {_SIDES[mode] for mode in getattr(section, "data_mode", ("all",)) if mode in _SIDES}
     common["input_output"] = sides.pop() if len(sides) == 1 else 0
+    common["file_format"] = getattr(section, "file_format", "npy")
     names = list(getattr(section, "list", ()))
     if names:
         common.update(dump_mode=1, kernels=names)

@@ -80,6 +80,8 @@ class RegionLifecycle(Lifecycle):
 
 def put_in_place(settings: Settings) -> Optional[RegionDump]:
     """The Dump of what this process compiles from now on; None, and one line that says why, where it cannot be had."""
+    if getattr(settings.section, "file_format", "npy") == "bin":
+        notices.warn_once('file_format "bin" is for what graphs dump; tensors of the dynamic graph are .npy files.')
     why = _obstacle(settings)
     if why is None:
         value = _wanted(settings)
