@@ -42,6 +42,8 @@ def test_each_step_has_the_operator_that_made_it(tmp_path: Path, task: str, caps
     ended = run(tmp_path, task=task)
     if task == "overflow_check":
         assert ended.stdout == run(tmp_path, "bare").stdout
+        assert "4 of them with finite inputs, the first: Default_Exp-op" in ended.stderr
+        assert "in iteration 1" in ended.stderr
     assert made(tmp_path / "d") == {1: {"Exp"}, 2: {"Log", "Div"}, 3: {"SqrtGrad"}}  # the gradient of log divides
     assert main(["overflow", str(tmp_path / "d"), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)

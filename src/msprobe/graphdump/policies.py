@@ -158,6 +158,8 @@ class OverflowPolicy(Policy):
         super().__init__(destination)
         self._open: dict[tuple[int, int, int, str], list[Staged]] = {}
         self._found = 0
+        self._made = 0
+        self._first = ""
 
     def take(self, one: Staged) -> None:
         if one.name.operator.type == "Parameter" or not self._is_wanted(one):
@@ -180,10 +182,12 @@ class OverflowPolicy(Policy):
     def _judge(self, group: list[Staged]) -> None:
         full = 0 < self._settings.overflow_number <= self._found
         arrays = {} if full else {one: self._read(one) for one in group}
-        overflows = any(
-            one.name.io == "output" and array is not None and _overflows(array) for one, array in arrays.items()
-        )
+        bad = {one.name.io for one, array in arrays.items() if array is not None and _overflows(array)}
+        overflows = "output" in bad
         self._found += overflows
+        if bad == {"output"}:
+            self._made += 1
+            self._first = self._first or f"{group[0].name.operator.name} in iteration {group[0].iteration}"
         for one in group:
             array = arrays.get(one)
             if overflows and array is not None:
@@ -193,7 +197,10 @@ class OverflowPolicy(Policy):
                 self._staging.discard(one)
 
     def finish(self, failure: Optional[str]) -> None:
-        self._told.note(f"{self._found} operators overflowed (NaN or infinity in an output)")
+        told = f"{self._found} operators overflowed (NaN or infinity in an output)"
+        if self._made:
+            told += f", {self._made} of them with finite inputs, the first: {self._first}"
+        self._told.note(told)
 
 
 def _overflows(array: npt.NDArray[Any]) -> bool:
