@@ -1,7 +1,8 @@
-"""docs/graph.md shows what the tool does: its program runs, its line number is the example's."""
+"""docs/graph.md and docs/graph_dump.md show what the tool does: what stands there runs and says the same."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import real_dumps
 
+ROOT = Path(__file__).parents[2]
 PAGE = (Path(__file__).parents[2] / "docs" / "graph.md").read_text(encoding="utf-8")
 
 
@@ -35,3 +37,28 @@ def test_every_option_of_the_page_exists():
         command = [sys.executable, "-m", "msprobe", *arguments, "--help"]
         known += subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert {option for option in options if option not in known} == set()
+
+
+def test_the_sample_of_the_documents_runs_as_the_page_says(tmp_path: Path):
+    page = (ROOT / "docs" / "graph_dump.md").read_text(encoding="utf-8")
+    (block,) = (part.splitlines() for part in page.split("```")[1::2] if "alexnet" in part)
+    commands = [line[2:] for line in block if line.startswith("$ ")]
+    shown = [line for line in block if not line.startswith(("$ ", "["))]
+    assert len(commands) == 6
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    script = "\n".join(["set -e", f'msprobe() {{ "{sys.executable}" -m msprobe "$@"; }}', *commands])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
+    ended = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    for line in shown:
+        assert line in ended.stdout
+    assert "tensors: 801, rows of statistic.csv: 801, tensor files: 801; in " in ended.stderr
+    assert re.search(r"train_alexnet\.py:93  x = self\.conv3\(x\)", ended.stdout)
+    assert "kernel_size: (3, 3)" in ended.stdout
+    assert "input.0 over iterations 0 to 2" in ended.stdout
+    bare = subprocess.run(
+        [sys.executable, str(real_dumps.ALEXNET), "--steps", "3"], env=environment, capture_output=True, text=True
+    )
+    assert [line for line in ended.stdout.splitlines() if line.startswith("step ")] == bare.stdout.splitlines()

@@ -56,6 +56,13 @@ def test_blanks_in_iteration_and_an_empty_path_are_understood():
     assert (settings.path, settings.iteration) == ("/data/debug_dump", "0|5-8|100-120")
 
 
+def test_a_variable_that_the_framework_would_refuse_is_told_before_the_script_starts():
+    with pytest.raises(
+        ConfigError, match=r'MS_DIAGNOSTIC_DATA_PATH: found "/tmp/a.b"; the framework takes only letters'
+    ):
+        parse_settings({COMMON: {}}, "x", {"MS_DIAGNOSTIC_DATA_PATH": "/tmp/a.b"})
+
+
 def test_every_statistic_goes_with_every_other():
     value = {COMMON: {"path": "/d", "saved_data": "full", "statistic_category": list(CATEGORIES)}}
     assert parse_settings(value, "x", {}).statistics == tuple(CATEGORIES)

@@ -37,6 +37,7 @@ ON_DEVICE = ("max", "min", "avg", "l2norm")
 _ITERATIONS = re.compile(r"\s*\d{1,10}\s*(-\s*\d{1,10}\s*)?(\|\s*\d{1,10}\s*(-\s*\d{1,10}\s*)?)*")
 _NET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
+_ONLY_PLAIN = "the framework takes only letters, digits, -, _ and / in it: choose another path"
 _REGEX = re.compile(r"name-regex\((.*)\)")
 
 
@@ -80,8 +81,7 @@ class _Path:
             if Path(value).is_absolute():
                 if _PLAIN.fullmatch(value):
                     return value
-                only = "the framework takes only letters, digits, -, _ and / in it: choose another path"
-                problems.append(Problem(path, found(value), only))
+                problems.append(Problem(path, found(value), _ONLY_PLAIN))
                 return None
             problems.append(Problem(path, found(value), self.expected, f'"{Path.cwd() / value}"'))
             return None
@@ -235,6 +235,8 @@ def _directory(path: str, environment: Mapping[str, str], problems: list[Problem
             what = "it is empty, and MS_DIAGNOSTIC_DATA_PATH is not set to an absolute path"
             problems.append(Problem(f"{COMMON}.path", what, "set one of them"))
         return ""
+    if not _PLAIN.fullmatch(base):
+        problems.append(Problem("MS_DIAGNOSTIC_DATA_PATH", found(base), _ONLY_PLAIN))
     return str(Path(base) / "debug_dump")
 
 
