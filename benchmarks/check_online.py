@@ -114,7 +114,8 @@ def sender_cpu(drain: Any, path: Path, steps: int, section: dict[str, Any]) -> t
 DRAIN = """
 import sys, shutil, tempfile, time
 from pathlib import Path
-from msprobe.check.receiver import Inbox, Listener
+from msprobe.check.inbox import Inbox
+from msprobe.check.receiver import Listener
 from msprobe.config import load
 inbox = Inbox(Path(tempfile.mkdtemp()), print)
 listener = Listener(load("pytorch", sys.argv[1], task="run_ut").section, inbox)

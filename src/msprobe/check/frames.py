@@ -1,7 +1,7 @@
 """What travels between a training run and its checker: typed, counted, length-checked frames, each with a proof.
 
-A frame is a head of 24 bytes (magic, version, kind, number, length), its body, and an HMAC-SHA256 over both. Before the
-peer has proved that it knows the secret, a frame is at most a kilobyte and has a deadline. Nothing is unpickled.
+A frame is a head of 24 bytes (magic, version, kind, number, length), its body, and a seal over both (`seal.py`). Before
+the peer has proved that it knows the secret, a frame is at most 64 kB and has a deadline. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -11,21 +11,27 @@ import hmac
 import json
 import os
 import socket
+import ssl
 import struct
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from msprobe.check import seal
 from msprobe.dump.errors import DumpError
 
 HEAD = struct.Struct("<4sBBHQQ")
-MAGIC, VERSION = b"MSPF", 1
+MAGIC, VERSION = b"MSPF", 2
 HELLO, PROOF, WELCOME, CALL, DONE, END = range(1, 7)
 PROOF_BYTES = 32
 SMALL = 1024
+WELCOME_LIMIT = 64 << 10
 LARGEST = 16 << 30
 LARGEST_JSON = 64 << 20
 CHUNK = 1 << 20
+AHEAD = 4096
+PIECE = 512 << 10  # of a file: it stays in the cache while it is sealed and sent
 HANDSHAKE_SECONDS = 10.0
 
 
@@ -38,6 +44,14 @@ class Session(NamedTuple):
 
     name: str
     rank: int
+
+
+class Greeting(NamedTuple):
+    """Who is there, what both ends have seen of the handshake, and the seal that both can make."""
+
+    session: Session
+    seen: bytes
+    seal: str
 
 
 def read_secret(path: Optional[Path]) -> bytes:
@@ -61,8 +75,12 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._out = self._in = b""
+        self._more = 0 if isinstance(sock, ssl.SSLSocket) else getattr(socket, "MSG_MORE", 0)
+        self._out: Optional[seal.Seal] = None
+        self._in: Optional[seal.Seal] = None
         self._sent = self._received = 0
+        self._buffer = memoryview(bytearray(PIECE))
+        self._ahead = b""  # read, and not yet asked for
         self._deadline: Optional[float] = time.monotonic() + HANDSHAKE_SECONDS
 
     def close(self) -> None:
@@ -74,16 +92,21 @@ class Channel:
         """The sender's part. Returns what the checker says to it; raises Refused where that cannot prove itself."""
         theirs = self._expect(HELLO)
         ours = os.urandom(32)
-        told = json.dumps({"session": session.name, "rank": session.rank}).encode()
+        told = json.dumps({"session": session.name, "rank": session.rank, "seals": seal.available()}).encode()
         seen = theirs + ours + told
         self.send(PROOF, ours + _proof(secret, b"sender", seen) + told)
-        answer = self._expect(WELCOME)
+        answer = self._expect(WELCOME, WELCOME_LIMIT)
+        seen += answer[PROOF_BYTES:]
         if not hmac.compare_digest(answer[:PROOF_BYTES], _proof(secret, b"checker", seen)):
             raise Refused("the checker does not know the secret")
-        self._begin(secret, seen, b"sender", b"checker")
-        return _object(answer[PROOF_BYTES:])
+        said = _object(answer[PROOF_BYTES:])
+        chosen = said.get("seal")
+        if chosen not in seal.available():
+            raise Refused("the checker wants a seal that is not known here")
+        self._begin(secret, seen, chosen, b"sender", b"checker")
+        return said
 
-    def receive_greeting(self, secret: bytes) -> tuple[Session, bytes]:
+    def receive_greeting(self, secret: bytes) -> Greeting:
         """The checker's part, first half: who is there. `welcome` is the second."""
         ours = os.urandom(32)
         self.send(HELLO, ours)
@@ -93,50 +116,64 @@ class Channel:
         if not hmac.compare_digest(proof, _proof(secret, b"sender", seen)):
             raise Refused("it does not know the secret")
         said = _object(told)
-        name, rank = said.get("session"), said.get("rank")
+        name, rank, chosen = said.get("session"), said.get("rank"), seal.choose(said.get("seals"))
         if not isinstance(name, str) or len(name) != 32 or set(name) - set("0123456789abcdef"):
             raise Refused("its session has no proper name")
         if type(rank) is not int or not 0 <= rank < 1 << 31:
             raise Refused("its rank is no rank")
-        return Session(name, rank), seen
+        if chosen is None:
+            raise Refused("it can make no seal that is known here")
+        return Greeting(Session(name, rank), seen, chosen)
 
-    def welcome(self, secret: bytes, seen: bytes, **told: Any) -> None:
-        self.send(WELCOME, _proof(secret, b"checker", seen) + json.dumps(told).encode())
-        self._begin(secret, seen, b"checker", b"sender")
+    def welcome(self, secret: bytes, greeting: Greeting, told: dict[str, Any]) -> None:
+        text = json.dumps({**told, "seal": greeting.seal}).encode()
+        seen = greeting.seen + text
+        self.send(WELCOME, _proof(secret, b"checker", seen) + text)
+        self._begin(secret, seen, greeting.seal, b"checker", b"sender")
 
-    def _begin(self, secret: bytes, seen: bytes, out: bytes, into: bytes) -> None:
-        """From here on every frame carries a proof with a key of this connection and this direction."""
-        self._out, self._in = _proof(secret, b"key " + out, seen), _proof(secret, b"key " + into, seen)
+    def _begin(self, secret: bytes, seen: bytes, name: str, out: bytes, into: bytes) -> None:
+        """From here on every frame is sealed with a key of this connection and this direction."""
+        self._out = seal.make(name, _proof(secret, b"key " + out, seen))
+        self._in = seal.make(name, _proof(secret, b"key " + into, seen))
         self._sent = self._received = 0
         self._deadline = None
+        self._socket.settimeout(None)
 
-    def _expect(self, kind: int) -> bytes:
-        found, length = self.head(SMALL)
+    def _expect(self, kind: int, limit: int = SMALL) -> bytes:
+        found, length = self.head(limit)
         if found != kind:
             raise Refused(f"a frame of kind {found} where {kind} belongs")
         return self.rest(length)
 
     # Frames.
 
-    def send(self, kind: int, body: bytes, files: tuple[Any, ...] = ()) -> None:
-        """`files` are open files whose whole content follows the body."""
-        sizes = [os.fstat(file.fileno()).st_size for file in files]
-        head = HEAD.pack(MAGIC, VERSION, kind, 0, self._sent, len(body) + sum(sizes))
-        proof = hmac.new(self._out, head, hashlib.sha256)
-        proof.update(body)
-        self._socket.settimeout(self._left(None))
-        self._socket.sendall(head + body)
-        for file, size in zip(files, sizes):
-            while size:
-                part = file.read(min(CHUNK, size))
-                if not part:
-                    raise OSError("a tensor file became shorter while it was sent")
-                proof.update(part)
-                self._socket.sendall(part)
-                size -= len(part)
+    def send(self, kind: int, body: bytes, files: Sequence[tuple[int, int]] = ()) -> None:
+        """`files` are (descriptor, size): their content follows the body. It is sealed while it is in the cache."""
+        head = HEAD.pack(MAGIC, VERSION, kind, 0, self._sent, len(body) + sum(size for _, size in files))
+        self._keep_deadline()
+        out = self._out
+        if out is None:
+            self._socket.sendall(head + body)
+        else:
+            out.start(self._sent)
+            first = head + body
+            out.update(first)
+            self._socket.sendall(first, self._more)
+            for descriptor, size in files:
+                self._send_file(out, descriptor, size)
+            self._socket.sendall(out.digest())
         self._sent += 1
-        if self._out:
-            self._socket.sendall(proof.digest())
+
+    def _send_file(self, out: seal.Seal, descriptor: int, size: int) -> None:
+        done = 0
+        while done < size:
+            count = os.preadv(descriptor, [self._buffer], done)
+            if not count:
+                raise OSError("a tensor file became shorter while it was sent")
+            part = self._buffer[: min(count, size - done)]
+            out.update(part)
+            self._socket.sendall(part, self._more)
+            done += len(part)
 
     def head(self, limit: int) -> tuple[int, int]:
         """Kind and length of the next frame; its body is read with `take`, its end with `finish`."""
@@ -148,20 +185,23 @@ class Channel:
             raise Refused(f"frame {number} where {self._received} belongs")
         if length > limit:
             raise Refused(f"a frame of {length} bytes, at most {limit} are allowed")
-        self._check = hmac.new(self._in, raw, hashlib.sha256)
+        if self._in is not None:
+            self._in.start(number)
+            self._in.update(raw)
         return kind, length
 
-    def take(self, size: int) -> bytes:
+    def take(self, size: int) -> bytearray:
         """The next bytes of the body, at most CHUNK at a time."""
         part = self._exactly(min(size, CHUNK))
-        self._check.update(part)
+        if self._in is not None:
+            self._in.update(part)
         return part
 
     def finish(self) -> None:
-        """After the body: raises Refused unless the proof holds."""
+        """After the body: raises Refused unless the seal is whole."""
         self._received += 1
-        if self._in and not hmac.compare_digest(self._exactly(PROOF_BYTES), self._check.digest()):
-            raise Refused("a frame whose proof is wrong")
+        if self._in is not None and not hmac.compare_digest(self._exactly(self._in.size), self._in.digest()):
+            raise Refused("a frame whose seal is wrong")
 
     def rest(self, length: int) -> bytes:
         """The body and the end of a frame that may be held in memory."""
@@ -172,37 +212,45 @@ class Channel:
         self.finish()
         return b"".join(parts)
 
-    def wait(self, seconds: Optional[float]) -> None:
-        """How long the next reads may stay without a byte; None: for ever."""
-        self._patience = seconds
+    def _keep_deadline(self) -> None:
+        """A peer that has not proved itself has until then; one that has may take as long as it likes."""
+        if self._deadline is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise Refused("it took too long to say who it is")
+            self._socket.settimeout(left)
 
-    _patience: Optional[float] = 60.0
+    def _exactly(self, size: int) -> bytearray:
+        """Small pieces are read ahead: a frame without files is one call to the system."""
+        found = bytearray(max(size, AHEAD))
+        have = len(self._ahead)
+        found[:have] = self._ahead
+        with memoryview(found) as view:
+            while have < size:
+                self._keep_deadline()
+                try:
+                    done = self._socket.recv_into(view[have:])
+                except socket.timeout:
+                    self._keep_deadline()
+                    raise
+                if not done:
+                    raise EOFError
+                have += done
+        self._ahead = bytes(found[size:have])
+        del found[size:]
+        return found
 
-    def _left(self, otherwise: Optional[float]) -> Optional[float]:
-        if self._deadline is None:
-            return otherwise
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise Refused("it took too long to say who it is")
-        return left
 
-    def _exactly(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            self._socket.settimeout(self._left(self._patience))
-            try:
-                part = self._socket.recv(size - len(found))
-            except socket.timeout:
-                self._left(None)
-                raise
-            if not part:
-                raise EOFError
-            found += part
-        return bytes(found)
+def keep_alive(sock: socket.socket) -> None:
+    """A peer whose machine is gone is noticed within two minutes, however long one that is there takes."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _proof(secret: bytes, label: bytes, seen: bytes) -> bytes:
-    return hmac.new(secret, b"msprobe online 1 " + label + b"\0" + seen, hashlib.sha256).digest()
+    return hmac.new(secret, b"msprobe online 2 " + label + b"\0" + seen, hashlib.sha256).digest()
 
 
 def _object(text: bytes) -> dict[str, Any]:

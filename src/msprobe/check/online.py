@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from msprobe.check.frames import Session
+from msprobe.check.inbox import Arrival, Inbox
 from msprobe.check.judge import SKIP
 from msprobe.check.plan import make_plan
 from msprobe.check.pool import Pool, WorkerSettings
 from msprobe.check.precheck import Checked, Report
-from msprobe.check.receiver import Arrival, Inbox, Listener, SharedDirectory
+from msprobe.check.receiver import Listener
 from msprobe.check.results import RESULT, ResultFiles
+from msprobe.check.shared_directory import SharedDirectory
 from msprobe.config.settings import RunUtSettings
 from msprobe.dump import layout
 

@@ -1,12 +1,13 @@
 """The sending side of the online check: a process beside the training run, which it cannot slow or break.
 
 It is told on standard input which rank directories were opened, waits until each is finished, and sends its calls. What
-has not been answered is sent again after a reconnect; memory holds one call at a time, because the rest lies in the
-dump. When the run has ended it sends what is left and goes.
+has not been answered is sent again after a reconnect. The tensors stay in the dump's files: the system sends them from
+there, or they are linked from there. When the run has ended it sends what is left and goes. It needs no framework.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -14,12 +15,13 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
 from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.check import frames, parcel
 from msprobe.check.frames import Channel, Refused, Session
+from msprobe.check.shared_directory import MOST_PARCELS, Outbox
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
@@ -27,7 +29,7 @@ from msprobe.dump.reader import RankDump
 AHEAD = 32
 RETRY_SECONDS = 1.0
 PATIENCE_AFTER_END = 60.0
-NFS_FILES = 64
+Lists = tuple[list[str], list[str]]  # the checker's white_list and black_list
 
 
 class _Run:
@@ -54,10 +56,6 @@ class _Run:
             self.ended_at = time.monotonic()
         *lines, self._rest = (self._rest + part).split(b"\n")
         self.directories += [Path(json.loads(line)) for line in lines]
-
-    def calls(self, directory: Path) -> Iterator[parcel.Task]:
-        rank = RankDump(directory)
-        yield from parcel.tasks_of(rank, layout.parse_step(directory.parent.name))
 
     def wait_for(self, number: int) -> Optional[Path]:
         """The directory of this number when it is finished; None when there will not be one."""
@@ -90,13 +88,13 @@ class _Tcp:
         self._run, self._session, self._settings = run, session, settings
         self._secret = frames.read_secret(Path(settings["secret_file"]) if settings["secret_file"] else None)
         self._told = False
+        self._directory, self._call = 0, 0  # the first call that has not been answered
 
     def send_everything(self) -> None:
-        directory, call = 0, 0  # the first call that has not been answered
         lost = time.monotonic()
         while True:
             try:
-                channel = self._connect()
+                connected = self._connect()
             except Refused:
                 raise
             except (OSError, EOFError) as error:
@@ -107,63 +105,71 @@ class _Tcp:
                 if self._run.ended and time.monotonic() - max(lost, self._run.ended_at) > PATIENCE_AFTER_END:
                     raise DumpError(f"no checker answered at {self._address()}; the dump is complete") from None
                 continue
-            if channel is None:
+            if connected is None:
                 return
+            channel, lists = connected
             try:
-                while True:
-                    here = self._run.wait_for(directory)
-                    if here is None:
-                        channel.send(frames.END, b"")
-                        channel.wait(None)
-                        channel.rest(channel.head(frames.SMALL)[1])
-                        return
-                    call = self._send_directory(channel, here, call)
-                    directory, call = directory + 1, 0
-            except _Interrupted as interrupted:
-                call = interrupted.answered
-            except (OSError, EOFError, socket.timeout):
+                self._send_all(channel, lists)
+                return
+            except (OSError, EOFError):  # it is lost: what was not answered is sent again
                 pass
             finally:
                 channel.close()
                 lost = time.monotonic()
 
-    def _send_directory(self, channel: Channel, directory: Path, first: int) -> int:
-        """Sends the calls from `first` on; at most AHEAD of them are unanswered at a time."""
-        rank = RankDump(directory)
-        answered = sent = first
-        try:
-            for number, task in enumerate(self._run.calls(directory)):
-                if number < first:
-                    continue
-                text, paths = parcel.pack(task, rank)
-                files = [path.open("rb") for path in paths]
-                try:
-                    channel.send(frames.CALL, text, tuple(files))
-                finally:
-                    for file in files:
-                        file.close()
-                sent += 1
-                while sent - answered >= AHEAD:
-                    answered += self._answers(channel)
-            while answered < sent:
-                answered += self._answers(channel)
-        except (OSError, EOFError) as error:
-            raise _Interrupted(answered) from error
-        return answered
+    def _send_all(self, channel: Channel, lists: Lists) -> None:
+        contents = 0
+        while True:
+            here = self._run.wait_for(self._directory)
+            if here is None:
+                channel.send(frames.END, b"")
+                channel.rest(channel.head(frames.SMALL)[1])
+                return
+            contents = self._send_directory(channel, here, lists, contents)
+            self._directory, self._call = self._directory + 1, 0
 
-    def _answers(self, channel: Channel) -> int:
+    def _send_directory(self, channel: Channel, directory: Path, lists: Lists, contents: int) -> int:
+        """Sends the calls that were not answered; at most AHEAD of them are under way at a time.
+
+        Returns the number of contents that were sent so far on this connection.
+        """
+        rank = RankDump(directory)
+        every = parcel.tasks_of(rank, layout.parse_step(directory.parent.name))
+        wanted = {task["call"] for task in parcel.tasks_of(rank, None, *lists)} if any(lists) else None
+        numbers = [n for n in range(self._call, len(every)) if wanted is None or every[n]["call"] in wanted]
+        tasks = [every[number] for number in numbers]
+        shipment = parcel.Shipment(rank, tasks, contents)
+        under_way: deque[int] = deque()
+        for number, task, (files, last, new) in zip(numbers, tasks, shipment):
+            while len(under_way) >= AHEAD:
+                self._take_answer(channel, under_way)
+            self._send_call(channel, parcel.text_of(task, files, last), shipment, new)
+            under_way.append(number)
+        while under_way:
+            self._take_answer(channel, under_way)
+        return shipment.number
+
+    def _send_call(self, channel: Channel, text: bytes, shipment: parcel.Shipment, new: list[parcel.File]) -> None:
+        with contextlib.ExitStack() as stack:
+            files = []
+            for file in new:
+                descriptor = shipment.open(file.name)
+                stack.callback(os.close, descriptor)
+                files.append((descriptor, file.size))
+            channel.send(frames.CALL, parcel.LENGTH.pack(len(text)) + text, files)
+
+    def _take_answer(self, channel: Channel, under_way: deque[int]) -> None:
         """Waits for one answer: the checker has the result of the oldest call on its disk."""
-        channel.wait(None)
         kind, length = channel.head(frames.SMALL)
         channel.rest(length)
         if kind != frames.DONE:
             raise Refused(f"a frame of kind {kind} where an answer belongs")
-        return 1
+        self._call = under_way.popleft() + 1
 
-    def _connect(self) -> Optional[Channel]:
-        """A channel to a checker that proved itself; None where it does not want this rank."""
+    def _connect(self) -> Optional[tuple[Channel, Lists]]:
+        """A channel to a checker that proved itself, and what it wants; None where it does not want this rank."""
         sock = socket.create_connection((self._settings["host"], self._settings["port"]), timeout=10)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        frames.keep_alive(sock)
         if self._settings["tls_ca"] is not None:
             context = ssl.create_default_context(cafile=self._settings["tls_ca"])
             if self._settings["tls_cert"] is not None:
@@ -179,54 +185,40 @@ class _Tcp:
             print(f"[msprobe] INFO: the checker does not want rank {self._session.rank}.", file=sys.stderr)
             channel.close()
             return None
-        return channel
+        return channel, (_names(told.get("white_list")), _names(told.get("black_list")))
 
     def _address(self) -> str:
         return f"{self._settings['host']}:{self._settings['port']}"
 
 
-class _Interrupted(Exception):
-    def __init__(self, answered: int) -> None:
-        super().__init__()
-        self.answered = answered
+def _names(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _share(run: _Run, session: Session, root: Path) -> None:
-    """Through a shared directory: a parcel is a file, which the checker takes away when it has the result."""
-    home = root / f"{session.name}-{session.rank}"
-    layout.make_directory(home)
-    number = directory = 0
-    while True:
-        here = run.wait_for(directory)
-        if here is None:
-            layout.write_file(home / f"{number:012d}.end", [b""])
-            return
+    """Through a shared directory: a parcel is a directory, which the checker takes away when it has the result."""
+    outbox = Outbox(root, session)
+    directory = 0
+    while (here := run.wait_for(directory)) is not None:
         rank = RankDump(here)
-        for task in run.calls(here):
-            _wait_for_room(run, home)
-            text, paths = parcel.pack(task, rank)
-            layout.write_file(home / f"{number:012d}.parcel", _parts(text, paths))
-            number += 1
+        tasks = parcel.tasks_of(rank, layout.parse_step(here.parent.name))
+        for task, (files, _, _) in zip(tasks, parcel.Shipment(rank, tasks)):
+            _wait_for_room(run, outbox)
+            outbox.put(task, files, here / layout.TENSORS)
         directory += 1
+    outbox.end()
 
 
-def _wait_for_room(run: _Run, home: Path) -> None:
+def _wait_for_room(run: _Run, outbox: Outbox) -> None:
     """A checker that takes nothing away holds us up, and the run not at all: its dump has everything."""
     waited = time.monotonic()
     before = 0
-    while (waiting := sum(1 for _ in home.glob("*.parcel"))) >= NFS_FILES:
+    while (waiting := outbox.waiting()) >= MOST_PARCELS:
         if waiting != before:
             before, waited = waiting, time.monotonic()
         if run.ended and time.monotonic() - max(waited, run.ended_at) > PATIENCE_AFTER_END:
-            raise DumpError(f"no checker takes parcels out of {home}; the dump is complete")
+            raise DumpError(f"no checker takes parcels out of {outbox.home}; the dump is complete")
         run.listen(0.05)
-
-
-def _parts(text: bytes, paths: list[Path]) -> Iterator[bytes]:
-    yield text
-    for path in paths:
-        with path.open("rb") as file:
-            yield from iter(lambda: file.read(frames.CHUNK), b"")
 
 
 if __name__ == "__main__":

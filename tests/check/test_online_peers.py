@@ -1,0 +1,316 @@
+"""Peers that are not what they should be, at a listener in this process: refused, told, and nothing else happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+from online_setup import SECRET, Heard, certificate, parcel_of, secret_file, session
+
+from msprobe.check import frames, parcel, seal, sender
+from msprobe.check.frames import Channel, Refused
+from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
+
+
+@pytest.fixture
+def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+    monkeypatch.setattr(frames, "HANDSHAKE_SECONDS", 1.0)
+    made = Heard(tmp_path)
+    yield made
+    made.listener.close()
+
+
+def test_garbage_and_oversize_frames_are_refused(heard: Heard) -> None:
+    with heard.connect() as peer:
+        peer.sendall(b"GET / HTTP/1.0\r\n\r\n" + b"x" * 100)
+        heard.wait_for("does not speak this protocol")
+    with heard.connect() as peer:
+        peer.sendall(frames.HEAD.pack(frames.MAGIC, frames.VERSION, frames.PROOF, 0, 0, 1 << 40))
+        heard.wait_for("at most 1024 are allowed")
+    assert heard.inbox.take() is None
+
+
+def test_a_peer_without_the_secret_is_refused_and_so_is_a_checker_without_it(heard: Heard) -> None:
+    with heard.connect() as peer, pytest.raises((EOFError, OSError)):
+        Channel(peer).greet(b"another secret, as long as ours", session())
+    heard.wait_for("does not know the secret")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        impostor = Channel(theirs)
+        impostor.send(frames.HELLO, os.urandom(32))
+        impostor_answer = frames.HEAD.pack(frames.MAGIC, frames.VERSION, frames.WELCOME, 0, 1, 34) + bytes(32) + b"{}"
+        theirs.sendall(impostor_answer)
+        with pytest.raises(Refused, match="checker does not know"):
+            Channel(ours).greet(SECRET.encode(), session())
+
+
+def test_one_who_says_nothing_is_shown_out(heard: Heard) -> None:
+    with heard.connect() as peer:
+        for _ in range(30):
+            try:
+                peer.sendall(b"M")
+            except OSError:
+                break
+            time.sleep(0.1)
+    heard.wait_for("took too long")
+
+
+def test_a_recorded_conversation_cannot_be_replayed(heard: Heard) -> None:
+    recorded = bytearray()
+
+    class Recording:
+        def __init__(self, sock: socket.socket) -> None:
+            self._sock = sock
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._sock, name)
+
+        def sendall(self, data: bytes, flags: int = 0) -> None:
+            recorded.extend(data)
+            self._sock.sendall(data, flags)
+
+    with heard.connect() as peer:
+        channel = Channel(Recording(peer))  # type: ignore[arg-type]
+        assert channel.greet(SECRET.encode(), session())["wanted"] is True
+        channel.send(frames.CALL, parcel_of([]))
+        heard.arrival()
+    with heard.connect() as peer:
+        peer.sendall(recorded)
+        heard.wait_for("does not know the secret")
+    assert heard.inbox.take() is None
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (parcel_of([["../evil", 1]], b"x"), "file name that is none"),
+        (parcel_of([["a.pt", 5]], b"x"), "not what it says"),
+        (parcel_of([["a.pt", -1]]), "file of no size"),
+        (parcel_of([["a\ud800.pt", 1]], b"x"), "file name that is none"),
+        (parcel_of([], b"", files=[["a.pt", 1]]), "odd list of files"),
+        (parcel_of([], b"", files=[["a.pt", 1, 7]]), "not here"),
+        (parcel_of([], b"x", files=[["a.pt", 1, 0], ["b.pt", 2, 0]]), "not here"),
+        (parcel_of([["a.pt", 1]], b"x", last=["0"]), "what ends with it"),
+        (parcel_of([], framework="jax"), "no framework"),
+        (parcel_of([["a.pt", 1], ["a.pt", 1]], b"xx"), "not what it says"),
+        (parcel_of([], call="os.system"), "without a proper name"),
+        (parcel_of([], title="Torch.load"), "without a proper name"),
+        (parcel_of([], step=-1), "without a step"),
+        (parcel_of([], forward=5), "without records"),
+        (struct.pack("<I", 1 << 30) + b"{}", "longer than the parcel"),
+        (struct.pack("<I", 2) + b"[]", "no object"),
+        (struct.pack("<I", 2) + b"{[", "no JSON"),
+    ],
+)
+def test_a_parcel_that_is_not_right_is_refused(tmp_path: Path, body: bytes, reason: str) -> None:
+    position = 0
+
+    def take(size: int) -> bytearray:
+        nonlocal position
+        part = bytearray(body[position : position + size])
+        position += len(part)
+        return part
+
+    with pytest.raises(Refused, match=reason):
+        parcel.unpack(len(body), take, tmp_path / "spool", parcel.Kept(tmp_path / "kept"))
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_a_changed_frame_is_refused(heard: Heard) -> None:
+    with heard.connect() as peer:
+        channel = Channel(peer)
+        channel.greet(SECRET.encode(), session())
+        body = parcel_of([])
+        head = frames.HEAD.pack(frames.MAGIC, frames.VERSION, frames.CALL, 0, 0, len(body))
+        peer.sendall(head + body + bytes(32))
+        heard.wait_for("seal is wrong")
+    assert heard.inbox.take() is None
+    assert not list(heard.inbox._spool.iterdir())
+
+
+def test_a_secret_that_everybody_can_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match="read by everybody"):
+        frames.read_secret(Path(secret_file(tmp_path, 0o644)))
+    with pytest.raises(DumpError, match="needs secret_file"):
+        frames.read_secret(None)
+
+
+def test_a_frame_that_comes_again_on_its_own_connection_is_refused(heard: Heard) -> None:
+    recorded = bytearray()
+    with heard.connect() as peer:
+        channel = Channel(peer)
+        channel.greet(SECRET.encode(), session())
+        body = parcel_of([])
+        out: Any = channel._out
+        head = frames.HEAD.pack(frames.MAGIC, frames.VERSION, frames.CALL, 0, 0, len(body))
+        out.start(0)
+        out.update(head + body)
+        recorded += head + body + out.digest()
+        peer.sendall(recorded)
+        heard.arrival()
+        peer.sendall(recorded)
+        heard.wait_for("frame 0 where 1 belongs")
+    assert heard.inbox.take() is None
+
+
+def test_one_who_knows_the_secret_may_still_not_send_anything(heard: Heard) -> None:
+    for kind, length, reason in (
+        (frames.CALL, 1 << 50, "are allowed"),
+        (frames.HELLO, 0, "where a call belongs"),
+    ):
+        with heard.connect() as peer:
+            Channel(peer).greet(SECRET.encode(), session())
+            peer.sendall(frames.HEAD.pack(frames.MAGIC, frames.VERSION, kind, 0, 0, length))
+            heard.wait_for(reason)
+    assert heard.inbox.take() is None
+
+
+def test_a_rank_that_is_not_listed_is_told_so(heard: Heard) -> None:
+    with heard.connect() as peer:
+        assert Channel(peer).greet(SECRET.encode(), session(rank=1))["wanted"] is False
+        assert peer.recv(1) == b""
+    assert heard.inbox.take() is None
+
+
+def test_what_the_checker_says_cannot_be_changed_on_the_way() -> None:
+    """A peer in the middle that turns the checker's `wanted` round is found out."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        answers: list[Any] = []
+
+        def check() -> None:
+            channel = Channel(theirs)
+            greeting = channel.receive_greeting(SECRET.encode())
+            text = json.dumps({"wanted": True, "seal": greeting.seal}).encode()
+            proof = frames._proof(SECRET.encode(), b"checker", greeting.seen + text)
+            channel.send(frames.WELCOME, proof + text.replace(b"true", b"null"))
+
+        checker = threading.Thread(target=check)
+        checker.start()
+        with pytest.raises(Refused, match="does not know the secret"):
+            answers.append(Channel(ours).greet(SECRET.encode(), session()))
+        checker.join()
+        assert not answers
+
+
+@pytest.mark.parametrize("known", [seal.GMAC, seal.SHA256])
+def test_a_content_travels_once_and_arrives_in_every_call_that_names_it(
+    heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    if known not in seal.available():
+        pytest.skip("this Python has no OpenSSL to make a GMAC")
+    monkeypatch.setattr(seal, "available", lambda: [known])
+    directory = tmp_path / "step3" / "rank0"
+    data = directory / "dump_tensor_data"
+    data.mkdir(parents=True)
+    contents = {"x.pt": os.urandom(1_200_000), "y.pt": os.urandom(100), "z.pt": b""}
+    for name, content in contents.items():
+        (data / name).write_bytes(content)
+    os.link(data / "x.pt", data / "again.pt")
+    calls = [["x.pt", "y.pt"], ["again.pt", "gone.pt"], ["x.pt", "again.pt", "z.pt"], ["y.pt"]]
+    tasks = [task_of(number, names) for number, names in enumerate(calls)]
+    shipment = parcel.Shipment(RankDump(directory), tasks)
+    sent = 0
+    with heard.connect() as peer:
+        channel = Channel(peer)
+        assert channel.greet(SECRET.encode(), session())["seal"] == known
+        for task, (files, last, new) in zip(tasks, shipment):
+            opened = [(shipment.open(file.name), file.size) for file in new]
+            text = parcel.text_of(task, files, last)
+            channel.send(frames.CALL, parcel.LENGTH.pack(len(text)) + text, opened)
+            sent += sum(size for _, size in opened)
+            for descriptor, _ in opened:
+                os.close(descriptor)
+        for names in calls:
+            task = heard.arrival().task
+            assert task is not None
+            for name in names:
+                arrived = Path(task["rank"]) / "dump_tensor_data" / name
+                if name == "gone.pt":
+                    assert not arrived.exists()
+                else:
+                    assert arrived.read_bytes() == (data / name).read_bytes()
+            shutil.rmtree(task["rank"])
+        assert not [path for path in heard.inbox._spool.rglob("*") if path.is_file()]
+    assert sent == sum(map(len, contents.values()))
+
+
+def task_of(number: int, names: list[str]) -> dict[str, Any]:
+    record = {"input_args": [{"data_name": name} for name in names]}
+    members = {"framework": "pytorch", "step": 3, "backward": None}
+    return {"call": f"Torch.relu.{number}", "title": "Torch.relu", "forward": record, **members}
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+
+
+@needs_openssl
+def test_with_certificates_nobody_comes_in_without_the_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "HANDSHAKE_SECONDS", 2.0)
+    cert, key = certificate(tmp_path, "known")
+    other, other_key = certificate(tmp_path, "other")
+    heard = Heard(tmp_path, tls_cert=cert, tls_key=key, tls_ca=cert)
+
+    def connect(ca: str, own: Optional[tuple[str, str]]) -> Any:
+        settings = {"host": "127.0.0.1", "port": heard.listener.address[1], "secret_file": secret_file(tmp_path)}
+        files = {"tls_ca": ca, "tls_cert": own and own[0], "tls_key": own and own[1]}
+        return sender._Tcp(sender._Run(), session(), {**settings, **files})._connect()
+
+    try:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            connect(other, (cert, key))
+        for own in (None, (other, other_key)):
+            with pytest.raises((OSError, EOFError)):
+                connect(cert, own)
+        with heard.connect() as peer, pytest.raises((OSError, EOFError, Refused)):
+            Channel(peer).greet(SECRET.encode(), session())
+        channel, _ = connect(cert, (cert, key))
+        channel.send(frames.CALL, parcel_of([]))
+        heard.arrival()
+        channel.close()
+        assert heard.inbox.take() is None
+    finally:
+        heard.listener.close()
+
+
+@needs_openssl
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 4096, 100_003])
+def test_our_gmac_is_the_one_of_the_openssl_command(tmp_path: Path, length: int) -> None:
+    if seal.GMAC not in seal.available():
+        pytest.skip("this Python has no OpenSSL to make a GMAC")
+    key, content = os.urandom(32), os.urandom(length)
+    mine = seal.make(seal.GMAC, key)
+    for number in (0, 1, 1 << 40):
+        mine.start(number)
+        for part in (content[:7], bytearray(content[7:5000]), memoryview(content)[5000:]):
+            mine.update(part)
+        file = tmp_path / "content"
+        file.write_bytes(content)
+        nonce = number.to_bytes(12, "little").hex()
+        options = ["-macopt", f"hexkey:{key.hex()}", "-macopt", f"hexiv:{nonce}", "-in", str(file)]
+        command = ["openssl", "mac", "-cipher", "AES-256-GCM", *options, "GMAC"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip("this openssl command has no `mac`")
+        assert mine.digest().hex() == done.stdout.strip().lower()
+
+
+def test_ends_with_different_seals_agree_on_one_that_both_have() -> None:
+    assert seal.choose([seal.SHA256, "something newer"]) == seal.SHA256
+    assert seal.choose(["something newer"]) is None
+    assert seal.choose("no list") is None
+    assert seal.choose([seal.SHA256, seal.GMAC]) == seal.available()[0]
