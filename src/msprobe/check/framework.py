@@ -61,8 +61,8 @@ class Call(Protocol):
 
 
 class Framework(Protocol):
-    def use_one_thread(self) -> None:
-        """For a process that is the check's own: there are as many of them as there should be threads."""
+    def own_process(self) -> None:
+        """This process is the check's own: one thread, and a call's failure is its own and not the next one's."""
 
     def call(
         self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load

@@ -6,6 +6,7 @@ the CPU has no such kernel is in `mindspore_golden`. Backward runs where the dum
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
@@ -19,7 +20,8 @@ from msprobe.check import arguments, generate
 from msprobe.check.arguments import Named
 from msprobe.check.framework import Load, Results
 from msprobe.check.generate import NotMade
-from msprobe.check.mindspore_golden import FORMULAS, Widths
+from msprobe.check.mindspore_formulas import FORMULAS
+from msprobe.check.mindspore_golden import UNWRITTEN, Widths
 from msprobe.check.mindspore_resolve import Found
 from msprobe.mindspore.tensors import copied
 from msprobe.stats import dtypes
@@ -72,7 +74,8 @@ class MindSporeCall:
 
     def golden(self) -> Results:
         results = self._golden(self.tensors, self.incoming)
-        assert self._golden_of is not None
+        for number in UNWRITTEN.get(self.api, ()):
+            results.outputs[number] = None
         return results
 
     def moved(self, number: int, epsilon: float, within: bool) -> Results:
@@ -95,13 +98,15 @@ class MindSporeCall:
                 if self._widths.is_wide(self._title, results, self._nudged):
                     self._golden_of = self._wide
                     return results
-        formula = FORMULAS.get(self.api)
-        if formula is not None:
-            self._golden_of = self._by_formula
+        if self.api in FORMULAS:
             try:
-                return self._by_formula(tensors, incoming)
+                results = self._by_formula(tensors, incoming)
             except _FAILURES:
                 pass
+            else:
+                if not results.no_gradients:
+                    self._golden_of = self._by_formula
+                    return results
         self._golden_of = self._plain
         return self._plain(tensors, incoming)
 
@@ -111,10 +116,11 @@ class MindSporeCall:
 
     def _by_formula(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
         wide = [None if one is None else _raised(one) for one in incoming]
-        results = self._run(FORMULAS[self.api], [_raised(one) for one in tensors], wide, _raise)
-        return results._replace(
-            made="golden by a formula of other operators: MindSpore's CPU has no wider kernel of it"
-        )
+        attributes = getattr(self._found.func, "init_attrs", {})
+        formula = functools.partial(FORMULAS[self.api], attributes)
+        results = self._run(formula, [_raised(one) for one in tensors], wide, _raise)
+        count = len(self._once(self._found.func, self.tensors, [], lambda name: name, tuple).outputs)
+        return results._replace(outputs=results.outputs + [None] * (count - len(results.outputs)), made=BY_FORMULA)
 
     def _plain(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
         floats = any(_raise(_name(one)) != _name(one) for one in self.tensors)

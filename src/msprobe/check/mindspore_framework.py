@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import numpy as np
+from mindspore import runtime
 
 from msprobe.check.framework import Load
 from msprobe.check.generate import NotMade
@@ -26,10 +27,9 @@ class MindSpore:
         self._callables = Callables()
         self._widths = Widths()
 
-    def use_one_thread(self) -> None:
-        from mindspore import runtime
-
+    def own_process(self) -> None:
         runtime.dispatch_threads_num(1)
+        runtime.launch_blocking()
 
     def call(
         self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load

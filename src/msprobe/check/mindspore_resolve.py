@@ -35,7 +35,8 @@ class Callables:
         for listed in load_table():
             title = listed.api.title
             first = self.known.setdefault(title, listed)
-            if first.api.name != listed.api.name:  # `mint.norm` and `mint.linalg.norm` are both `Mint.norm`
+            # `mint.norm` and `mint.linalg.norm` are both `Mint.norm`.
+            if first.function is not listed.function and first.api.name != listed.api.name:
                 self._ambiguous.add(title)
 
     def find(self, title: str, attributes: Any = None) -> Found:

@@ -18,7 +18,7 @@ class PyTorch:
     def __init__(self) -> None:
         self._callables = Callables()
 
-    def use_one_thread(self) -> None:
+    def own_process(self) -> None:
         torch.set_num_threads(1)
 
     def call(

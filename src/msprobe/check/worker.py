@@ -46,7 +46,7 @@ class _Worker:
             from msprobe.check.examine import Examiner
 
             found = self._examiners[framework] = Examiner(self._settings["device"], self._keep is not None, framework)
-            found.framework.use_one_thread()
+            found.framework.own_process()
             for module in self._settings["imports"]:
                 importlib.import_module(module)
             if self._settings["device"] == "cpu" and self._settings["memory"]:
