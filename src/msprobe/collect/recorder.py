@@ -101,7 +101,9 @@ class Recorder:
     def pop(self, name: str) -> None:
         """Leaves module `name`, and whatever inside it an exception left open."""
         modules = self._open.modules
-        if name in modules:
+        if modules and modules[-1] is name:
+            modules.pop()
+        elif name in modules:
             while modules.pop() != name:
                 pass
 

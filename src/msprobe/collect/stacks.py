@@ -10,9 +10,9 @@ import linecache
 import os
 import sys
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Callable, Optional
 
 _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -36,34 +36,37 @@ except ImportError:
     stack_key = _key  # type: ignore[assignment]
 
 
-class Stacks:
-    """Distinct stacks of one step, numbered from 0 in the order in which they are first seen."""
+class _Known:
+    """Stacks that were met in this process: a step has those of the step before it.
 
-    def __init__(self, announce: Callable[[int, Callable[[], Sequence[str]]], None]) -> None:
-        self._announce = announce
-        self._numbers: dict[Hashable, int] = {}
-        self._alive: list[object] = []
+    An entry holds the code objects: an id is an identity only while its object lives.
+    """
+
+    LIMIT = 4096
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, tuple[tuple[Position, ...], tuple[CodeType, ...]]] = {}
         self._hidden: dict[str, bool] = {}
 
-    def number(self, depth: int = 1) -> int:
-        """The number of the caller's stack. `depth` frames of ours are left out at the top."""
-        identity = stack_key(depth + 1)
-        number = self._numbers.get(identity)
-        if number is None:
-            number = self._numbers[identity] = len(self._numbers)
-            positions = tuple(self._positions(sys._getframe(depth + 1)))
-            self._announce(number, lambda: render_positions(positions))
-        return number
+    def get(self, identity: Hashable, frame: FrameType) -> tuple[tuple[Position, ...], tuple[CodeType, ...]]:
+        entry = self._entries.get(identity)
+        if entry is None:
+            if len(self._entries) >= self.LIMIT:
+                self._entries.clear()
+            entry = self._entries[identity] = self._look(frame)
+        return entry
 
-    def _positions(self, frame: Optional[FrameType]) -> list[Position]:
+    def _look(self, top: FrameType) -> tuple[tuple[Position, ...], tuple[CodeType, ...]]:
         positions: list[Position] = []
+        codes: list[CodeType] = []
+        frame: Optional[FrameType] = top
         while frame is not None:
             code = frame.f_code
-            self._alive.append(code)  # an id is an identity only while its object lives
+            codes.append(code)
             if not self._is_hidden(code.co_filename):
                 positions.append((code.co_filename, frame.f_lineno or 0, code.co_name))
             frame = frame.f_back
-        return positions
+        return tuple(positions), tuple(codes)
 
     def _is_hidden(self, filename: str) -> bool:
         hidden = self._hidden.get(filename)
@@ -74,10 +77,33 @@ class Stacks:
         return hidden
 
 
+_known = _Known()
+
+
+class Stacks:
+    """Distinct stacks of one step, numbered from 0 in the order in which they are first seen."""
+
+    def __init__(self, announce: Callable[[int, Callable[[], Sequence[str]]], None]) -> None:
+        self._announce = announce
+        self._numbers: dict[Hashable, int] = {}
+        self._alive: list[object] = []
+
+    def number(self, depth: int = 1) -> int:
+        """The number of the caller's stack. `depth` frames of ours are left out at the top."""
+        identity = stack_key(depth + 1)
+        number = self._numbers.get(identity)
+        if number is None:
+            number = self._numbers[identity] = len(self._numbers)
+            positions, codes = _known.get(identity, sys._getframe(depth + 1))
+            self._alive.append(codes)
+            self._announce(number, partial(render_positions, positions))
+        return number
+
+
 @lru_cache(maxsize=4096)
-def render_positions(positions: tuple[Position, ...]) -> list[str]:
+def render_positions(positions: tuple[Position, ...]) -> tuple[str, ...]:
     """The lines of stack.json: innermost first, with the source text. The next step has the same stacks."""
-    return [
+    return tuple(
         f"File {filename}, line {line}, in {function}, \n {linecache.getline(filename, line).strip()}"
         for filename, line, function in positions
-    ]
+    )

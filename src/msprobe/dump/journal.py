@@ -12,6 +12,7 @@ import mmap
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -68,7 +69,13 @@ def record_line(name: str, parent: Optional[str], stack: Optional[int], text: st
 
 def stack_line(number: int, frames: Union[Sequence[str], Callable[[], Sequence[str]]]) -> str:
     listed = frames() if callable(frames) else frames
-    return f'["stack", {number}, {json.dumps(list(listed))}]\n'
+    return f'["stack", {number}, {_listed(tuple(listed))}]\n'
+
+
+@lru_cache(maxsize=4096)
+def _listed(frames: tuple[str, ...]) -> str:
+    """The next step has the same stacks."""
+    return json.dumps(frames)
 
 
 def place_line(name: str, parent: Optional[str]) -> str:

@@ -25,8 +25,8 @@ def write_results(directory: Path, found: Scan) -> None:
         return
     if head.get("extra_info", True):
         construct = [] if head.get("level") == "L1" else _construct(found)
-        layout.write_file(directory / layout.STACK, _object(_stacks(found), ""))
-        layout.write_file(directory / layout.CONSTRUCT, _object(construct, ""))
+        layout.write_file(directory / layout.STACK, one_a_line(_stacks(found), ""))
+        layout.write_file(directory / layout.CONSTRUCT, one_a_line(construct, ""))
     if found.debugs:
         layout.write_file(directory / layout.DEBUG, _with_head(head, _debugs(found)))
     layout.write_file(directory / layout.DUMP, _with_head(head, _records(found)))
@@ -57,7 +57,7 @@ def _stacks(found: Scan) -> Iterable[bytes]:
         yield b'"%d": [[%s], %s]' % (position, b", ".join(listed), frames)
 
 
-def _object(members: Iterable[bytes], margin: str) -> Iterator[bytes]:
+def one_a_line(members: Iterable[bytes], margin: str) -> Iterator[bytes]:
     """A JSON object, one member a line."""
     between = f"{{\n{margin} ".encode()
     for member in members:
@@ -72,5 +72,5 @@ def _with_head(head: dict[str, Any], members: Iterable[bytes]) -> Iterator[bytes
     for key in HEAD_KEYS:
         yield f" {json.dumps(key)}: {json.dumps(head.get(key))},\n".encode()
     yield b' "data": '
-    yield from _object(members, " ")
+    yield from one_a_line(members, " ")
     yield b"\n}"

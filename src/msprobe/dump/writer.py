@@ -19,7 +19,7 @@ from typing import Any, Callable, Optional, Union
 from msprobe.dump import archive, journal, layout
 from msprobe.dump.archive import archive_older_run
 from msprobe.dump.journal import Head
-from msprobe.dump.results import write_results
+from msprobe.dump.results import one_a_line, write_results
 from msprobe.dump.store import TensorStore
 from msprobe.dump.tensors import Payload
 from msprobe.dump.worker import BATCH, Worker
@@ -47,6 +47,7 @@ class RankWriter:
         self._worker = worker
         self._pending = worker.pending
         self._lines: list[str] = []
+        self._run: Optional[Mapping[str, Any]] = None
         self._fd: Optional[int] = None
         self._broken = False
         self._finished: Optional[Finished] = None
@@ -122,8 +123,8 @@ class RankWriter:
         self._worker.submit(0, lambda: self._append_error(f"{stamp} {name}\n{text.rstrip()}\n\n"))
 
     def run_header(self, run: Mapping[str, Any]) -> None:
-        """run.json, from a mapping that the caller does not change afterwards."""
-        self._worker.submit(0, lambda: self._write_run(run))
+        """run.json, from a mapping that the caller does not change afterwards; written with the next lines."""
+        self._run = run
 
     def flush(self) -> None:
         """Everything said so far has been given to the operating system when this returns."""
@@ -166,6 +167,9 @@ class RankWriter:
             self._resume()
 
     def write_lines(self) -> None:
+        if self._run is not None:
+            run, self._run = self._run, None
+            self._write_run(run)
         if not self._lines or self._fd is None:
             return
         text = "".join(self._lines)
@@ -210,8 +214,8 @@ class RankWriter:
 
     def _write_run(self, run: Mapping[str, Any]) -> None:
         try:
-            text = json.dumps(run, indent=1, default=str)
-            layout.write_file(self.directory / layout.RUN, [text.encode("utf-8", "backslashreplace")])
+            members = (f"{json.dumps(key)}: {json.dumps(value, default=str)}".encode() for key, value in run.items())
+            layout.write_file(self.directory / layout.RUN, one_a_line(members, ""))
         except (OSError, ValueError, TypeError) as error:
             self._fail(layout.RUN, error)
 

@@ -73,9 +73,10 @@ def _class_of(module: Any) -> str:
 class _Call:
     """One call of a module, between its two hooks."""
 
-    __slots__ = ("call", "error", "inputs", "name", "parents")
+    __slots__ = ("call", "error", "inputs", "name", "parents", "title")
 
-    def __init__(self, name: str, parents: list[str], error: Any) -> None:
+    def __init__(self, title: str, name: str, parents: list[str], error: Any) -> None:
+        self.title = title
         self.name = name
         self.parents = parents
         self.error = error
@@ -191,7 +192,7 @@ class Modules:
                     if recorder.on_first_batch is not None:
                         recorder.first_batch(args, kwargs)
                     name = f"{title}.{FORWARD}.{recorder.numbers.take(title)}"
-                    call = _Call(name, list(recorder.parents), sys.exc_info()[1])
+                    call = _Call(title, name, list(recorder.parents), sys.exc_info()[1])
                     self._calls.open.append(call)
                     recorder.push(name)
                     selection = recorder.selection
@@ -223,11 +224,10 @@ class Modules:
     def _leave(self, title: str, module: Any, output: Any) -> None:
         recorder = self._recorder
         calls = self._calls.open
-        start = f"{title}.{FORWARD}."
-        if not calls or not calls[-1].name.startswith(start):
-            if not any(call.name.startswith(start) for call in calls):
+        if not calls or calls[-1].title != title:
+            if not any(call.title == title for call in calls):
                 return  # entered before the hooks were there
-            while not calls[-1].name.startswith(start):  # what an exception left open inside ends here too
+            while calls[-1].title != title:  # what an exception left open inside ends here too
                 calls.pop()
         call = calls.pop()
         recorder.pop(call.name)
