@@ -79,25 +79,53 @@ def test_a_compiled_cell_at_l1_is_named_by_its_class(tmp_path):
     assert [name for name in dump.names if name.startswith("Primitive.matmul")]
 
 
+def gradients_of(net: Any, x: Any) -> Any:
+    return ms.value_and_grad(lambda x: net(x).sum(), 0, net.trainable_params())(x)[1]
+
+
 @pytest.mark.parametrize("level", ["L0", "mix"])
-def test_a_compiled_cell_splits_the_directory(tmp_path, told, level):
-    net = made(Root)
+def test_a_compiled_cell_splits_the_directory(tmp_path, level):
     x = tensor(2, 3)
-    run = ms.value_and_grad(lambda x: net(x).sum(), 0, net.trainable_params())
-    bare = [run(x) for _ in range(2)][-1]
+    bare = gradients_of(made(Root), x)
+    net = made(Root)
     debugger = PrecisionDebugger(configured(tmp_path, level))
     debugger.start(net)
-    result = run(x)
+    result = gradients_of(net, x)
     debugger.stop()
     debugger.step()
-    np.testing.assert_array_equal(result[1][0].asnumpy(), bare[1][0].asnumpy())
+    for found, expected in zip((result[0], *result[1]), (bare[0], *bare[1])):
+        np.testing.assert_array_equal(found.asnumpy(), expected.asnumpy())
     dump = Dump(tmp_path / "dump" / "pynative")
     assert not dump.errors
     assert_same(dump["Cell.fast.Compiled.forward.0"]["input_args"][0], x)
-    assert_same(dump["Cell.fast.Compiled.backward.0"]["output"][0], result[1][0])
+    assert_same(dump["Cell.fast.Compiled.backward.0"]["output"][0], result[0])
     assert not [name for name in dump.names if "fast.fc" in name]
     assert not (tmp_path / "dump" / "step0").exists()
-    assert told("graph/) is not collected by this version")
+    inside = Dump(tmp_path / "dump" / "graph")
+    assert not inside.errors
+    assert inside.names == [
+        "Cell.fast.fc.Dense.forward.0",
+        "Cell.fast.Compiled.forward.0",
+        "Cell.fast.fc.Dense.parameters_grad",
+        "Cell.fast.fc.Dense.backward.0",
+        "Cell.fast.Compiled.backward.0",
+    ]
+    assert inside["Cell.fast.Compiled.forward.0"]["output"] == dump["Cell.fast.Compiled.forward.0"]["output"]
+    assert_same(inside["Cell.fast.Compiled.backward.0"]["output"][0], result[0])
+    assert_same(inside["Cell.fast.fc.Dense.parameters_grad"]["weight"][0], result[1][0])
+    assert inside.construct["Cell.fast.fc.Dense.forward.0"] == "Cell.fast.Compiled.forward.0"
+
+
+def test_a_cell_that_was_compiled_before_start_is_told(tmp_path, told):
+    net = made(Root)
+    gradients_of(net, tensor(2, 3))
+    debugger = PrecisionDebugger(configured(tmp_path, "L0"))
+    debugger.start(net)
+    gradients_of(net, tensor(2, 3))
+    debugger.stop()
+    debugger.step()
+    assert told("start(model) came too late: the graphs were compiled already")
+    assert Dump(tmp_path / "dump" / "pynative")["Cell.fast.Compiled.forward.0"]["output"]
 
 
 def test_hooks_are_not_compiled_into_functions_that_call_cells(tmp_path):

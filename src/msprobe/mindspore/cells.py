@@ -43,8 +43,11 @@ def is_compiled(cell: Any) -> bool:
     return hasattr(construct, "__wrapped_by_jit__") and hasattr(construct, "__jit_graph_name__")
 
 
-def named_below(models: Sequence[Any]) -> Iterator[Named]:
-    """Every Cell below the models. A shared Cell has its first path; a compiled one hides what is inside it."""
+def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[Named]:
+    """Every Cell below the models. A shared Cell has its first path.
+
+    A compiled one hides what is inside it, unless the `inside` of graphs is asked for.
+    """
     seen: set[int] = set()
     for index, model in enumerate(models):
         start = f"Cell.{index}" if isinstance(models, Models) else "Cell"
@@ -58,8 +61,8 @@ def named_below(models: Sequence[Any]) -> Iterator[Named]:
             title = f"{start}.{path}.{type(cell).__name__}" if path else f"{start}.{type(cell).__name__}"
             if path or compiled:
                 yield Named(title, cell, around)
-            if not compiled:
-                inner = title if path else None
+            if inside or not compiled:
+                inner = title if path or compiled else None
                 for name, child in reversed(cell._cells.items()):
                     if child is not None and name != _RECOMPUTE:
                         waiting.append((f"{path}.{name}" if path else name, child, inner))

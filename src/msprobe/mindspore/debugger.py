@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-import mindspore
 from mindspore import nn
 
 from msprobe.collect import notices
 from msprobe.collect.custom import CustomApis
 from msprobe.collect.debugger import Custom, Debugger, OnClassOrInstance
-from msprobe.collect.lifecycle import Frontend, UsageError
+from msprobe.collect.lifecycle import Frontend, Probe, UsageError
 from msprobe.collect.online import OnlineSender
 from msprobe.collect.selection import Selection
 from msprobe.config import Settings, load
@@ -26,8 +25,12 @@ from .api_table import load_table
 from .apis import Api
 from .cells import Models, is_compiled, named_below
 from .free_benchmark_probe import FreeBenchmarkProbe
+from .graph_cells_probe import TASKS as RECORDING_TASKS
+from .graph_cells_probe import GraphProbe, JitProbe, TappedLifecycle
+from .graph_cells_probe import refuse as refuse_cells_in_graph
 from .graph_kernels import GraphKernels
 from .graph_kernels import refuse as refuse_in_graph
+from .header import in_graph_mode
 from .kernel_probe import KernelProbe
 from .kernels import HAS_DISPATCH
 from .overflow_probe import OverflowProbe
@@ -38,10 +41,6 @@ from .sites import Sites
 
 _TASKS = ("statistics", "tensor", "structure", "overflow_check", "free_benchmark")
 _PYNATIVE = "pynative"
-
-
-def in_graph_mode() -> bool:
-    return bool(mindspore.get_context("mode") == mindspore.GRAPH_MODE)
 
 
 class MindSporeFrontend:
@@ -68,19 +67,20 @@ class MindSporeFrontend:
 
     def mode_directory(self, settings: Settings, models: Sequence[Any]) -> Optional[str]:
         """`pynative` where some Cell is compiled: its inside belongs into `graph`, beside it."""
-        if settings.level not in ("L0", "mix", "L2"):
+        if settings.level not in ("L0", "mix", "L2") or in_graph_mode():
             return None
         if not any(is_compiled(each.cell) for each in named_below(models)):
             return None
-        if settings.level == "L2":
-            return _PYNATIVE
-        notices.warn_once(
-            "the model has Cells whose construct is under mindspore.jit: they are recorded whole, in pynative/. What "
-            "runs inside them (graph/) is not collected by this version of msprobe."
-        )
+        if settings.task not in RECORDING_TASKS:
+            notices.warn_once(
+                "the model has Cells whose construct is under mindspore.jit: this task looks at them as a whole, in "
+                "pynative/, and not at what runs inside them."
+            )
         return _PYNATIVE
 
-    def probe(self, settings: Settings, writer: RankWriter, selection: Selection) -> MindSporeProbe:
+    def probe(self, settings: Settings, writer: RankWriter, selection: Selection) -> Probe:
+        if in_graph_mode() and settings.level == "L0" and settings.task in RECORDING_TASKS:
+            return GraphProbe(settings, writer, selection)
         if in_graph_mode():
             notices.warn_once(
                 "MindSpore is in graph mode now: Cells and APIs run compiled and are not seen. "
@@ -110,7 +110,7 @@ class MindSporeFrontend:
         if isinstance(settings.section, TensorSettings) and settings.section.online_run_ut:
             self._sender = self._sender or OnlineSender(settings.section, self.rank())
             self._sender.opened(writer.directory)
-        kind = KernelProbe if settings.level == "L2" else MindSporeProbe
+        kind = {"L0": JitProbe, "mix": JitProbe, "L2": KernelProbe}.get(settings.level, MindSporeProbe)
         return kind(settings, writer, selection, sites, self.custom)
 
     def facts(self) -> dict[str, Any]:
@@ -138,10 +138,8 @@ class PrecisionDebugger(Debugger):
             refuse_in_graph(settings)
             return
         if in_graph_mode():
-            raise UsageError(
-                "graph mode at other levels than L2 is not in this version of msprobe for MindSpore: call "
-                "mindspore.set_context(mode=mindspore.PYNATIVE_MODE) before PrecisionDebugger(…)."
-            )
+            refuse_cells_in_graph(settings)
+            return
         if settings.task not in _TASKS:
             raise UsageError(
                 f'task "{settings.task}" is not in this version of msprobe for MindSpore; it has: {", ".join(_TASKS)}.'
@@ -156,10 +154,12 @@ class PrecisionDebugger(Debugger):
     @classmethod
     def _of(cls, settings: Settings) -> PrecisionDebugger:
         debugger = super()._of(settings)
-        if in_graph_mode():
+        if in_graph_mode() and settings.level == "L2":
             debugger._lifecycle = GraphKernels(settings)  # type: ignore[assignment]
         elif settings.level == "L2":
             debugger._lifecycle = RegionLifecycle(settings, debugger._lifecycle._frontend)
+        elif settings.level in ("L0", "mix") and settings.task in RECORDING_TASKS:
+            debugger._lifecycle = TappedLifecycle(settings, debugger._lifecycle._frontend)
         return debugger
 
     @classmethod

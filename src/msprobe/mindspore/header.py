@@ -1,4 +1,4 @@
-"""Ranks, and MindSpore's part of run.json."""
+"""Ranks, the mode, and MindSpore's part of run.json."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any, Optional
 import mindspore
 import numpy as np
 from mindspore.communication import management
+
+
+def in_graph_mode() -> bool:
+    return bool(mindspore.get_context("mode") == mindspore.GRAPH_MODE)
 
 
 def rank() -> Optional[int]:
@@ -37,7 +41,7 @@ def mindspore_facts() -> dict[str, Any]:
         "mindspore": mindspore.__version__,
         "numpy": np.__version__,
         "device": [str(mindspore.get_context("device_target"))],
-        "mode": "graph" if mindspore.get_context("mode") == mindspore.GRAPH_MODE else "pynative",
+        "mode": "graph" if in_graph_mode() else "pynative",
         "deterministic": str(mindspore.get_context("deterministic")),
         "mindspore_seed": mindspore.get_seed(),
         "numpy_seed": int(np.random.get_state()[1][0]),  # type: ignore[index]

@@ -1,0 +1,184 @@
+"""Level L0 and mix where something is compiled: graph mode, and `jit` in a dynamic run.
+
+In graph mode everything is in one directory, as in a dynamic run. In a dynamic run what is inside of compiled Cells
+goes to `graph/`, beside `pynative/`; so does what `jit` functions do with the model's Cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.collect import notices
+from msprobe.collect.custom import CustomApis
+from msprobe.collect.header import run_facts
+from msprobe.collect.lifecycle import Lifecycle, UsageError
+from msprobe.collect.recorder import Recorder
+from msprobe.collect.selection import Selection
+from msprobe.config import Settings
+from msprobe.dump import layout
+from msprobe.dump.writer import Head, RankWriter, Worker
+
+from . import header
+from .cells import is_compiled, named_below
+from .executor import synchronize
+from .graph_cells import NO_CALL, GraphCells
+from .graph_cells_taps import TAPS
+from .parameters import ParameterGradients
+from .probe import MindSporeProbe, plain_recorder, wanted_statistics
+from .sites import Sites
+from .tensors import TensorTexts
+
+GRAPH = "graph"
+TASKS = ("statistics", "tensor", "structure")
+_LATE = (
+    "start(model) came too late: the graphs were compiled already, and none of their Cells is seen. Call it before the "
+    "model runs for the first time."
+)
+
+
+def refuse(settings: Settings) -> None:
+    """Raises UsageError for what the configuration allows in graph mode, and level L0 has not."""
+    if isinstance(getattr(settings.section, "summary_mode", ""), tuple):
+        raise UsageError('a list as summary_mode is for level L2; at L0 it is "statistics", "md5" or "xor".')
+
+
+class TappedLifecycle(Lifecycle):
+    """start() puts taps into the graphs that are compiled after it, whether this step is wanted or not."""
+
+    def start(self, model: Any = None, token_range: Any = None) -> None:
+        super().start(model, token_range)
+        if self._models and self.wants_more and not self._is_foreign() and self._wants_rank():
+            TAPS.attach(named_below(self._models, inside=True), with_parameters=header.in_graph_mode())
+
+    def close(self) -> None:
+        if not self.closed and not self._is_foreign():
+            super().close()
+            TAPS.release()
+
+
+class GraphProbe:
+    """One step in graph mode."""
+
+    def __init__(self, settings: Settings, writer: RankWriter, selection: Selection) -> None:
+        texts = TensorTexts(wanted_statistics(settings), writer)
+        self.recorder = plain_recorder(settings, writer, selection, texts)
+        self._cells = GraphCells(self.recorder, texts, TAPS.sheets)
+
+    def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None:
+        if token_range is not None:
+            notices.warn_once("token_range has no effect in graph mode: every forward of the step is collected.")
+        TAPS.listener = self._cells
+        self._cells.open = True
+
+    def remove(self) -> None:
+        synchronize()
+        self._cells.open = False
+
+    def close(self) -> list[str]:
+        synchronize()
+        TAPS.listener = None
+        self._cells.close()
+        return [_LATE] if TAPS.late and not self._cells.entered else []
+
+    def save(self, variable: Any, name: str, with_gradient: bool) -> None:
+        """Level debug is not in graph mode: nobody calls this."""
+
+
+class _GraphSide:
+    """`graph/` of one step of a dynamic run."""
+
+    def __init__(self, settings: Settings, beside: Path, selection: Selection) -> None:
+        self.directory = layout.dump_root(beside) / GRAPH / beside.parent.name / beside.name
+        saves = settings.task == "tensor" or bool(getattr(settings.section, "tensor_list", ()))
+        data_dir = str(self.directory / layout.TENSORS) if saves else None
+        head = Head(settings.task, settings.level, "mindspore", data_dir, settings.extra_info)
+        self._worker = Worker(tell=notices.warn)
+        self._writer = RankWriter(self.directory, head, self._worker)
+        facts = {**run_facts(settings), **header.mindspore_facts()}
+        self._writer.run_header(facts)
+        texts = TensorTexts(wanted_statistics(settings), self._writer)
+        self.recorder: Recorder = plain_recorder(settings, self._writer, selection, texts)
+        self.recorder.on_first_batch = lambda batch: self._writer.run_header({**facts, "first_batch": batch})
+        self.cells = GraphCells(self.recorder, texts, TAPS.sheets)
+        self.parameters = ParameterGradients(self.recorder)
+
+    def close(self) -> int:
+        """Returns the number of records."""
+        self.parameters.remove()
+        self.cells.close()
+        self.recorder.closed = True
+        finished = self._writer.finish()
+        self._worker.close()
+        if self.recorder.faults:
+            notices.warn_once(
+                f"{self.recorder.faults} calls in graphs could not be recorded whole; training was not affected. "
+                f"The reasons are in {self.directory / layout.ERRORS}."
+            )
+        return finished.records
+
+
+class JitProbe(MindSporeProbe):
+    """One step of a dynamic run at L0 or mix; its compiled parts, where there are some, go to `graph/`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        writer: RankWriter,
+        selection: Selection,
+        sites: Optional[Sites],
+        custom: CustomApis,
+    ) -> None:
+        super().__init__(settings, writer, selection, sites, custom)
+        self._settings = settings
+        self._beside = writer.directory
+        self._graph: Optional[_GraphSide] = None
+        self._open = False
+
+    # What the taps call: `graph/` is made when the first Cell is met in a graph.
+
+    def enter(self, title: str) -> int:
+        return self._side().cells.enter(title) if self._open else NO_CALL
+
+    def see(self, number: int, sheet: Any, slot: int, array: Any) -> None:
+        if self._graph is not None:
+            self._graph.cells.see(number, sheet, slot, array)
+
+    def gradient(self, number: int, sheet: Any, slot: int, array: Any) -> None:
+        if self._graph is not None:
+            self._graph.cells.gradient(number, sheet, slot, array)
+
+    def close(self) -> list[str]:
+        TAPS.listener = None
+        told = []
+        synchronize()
+        if self._graph is not None:
+            self.recorder.records += self._graph.close()
+            if TAPS.late and not self._graph.cells.entered:
+                told.append(_LATE)
+        return [*super().close(), *told]
+
+    def _side(self) -> _GraphSide:
+        if self._graph is None:
+            self._graph = _GraphSide(self._settings, self._beside, self.recorder.selection)
+            self._graph.cells.open = True
+        return self._graph
+
+    def _put_in(self) -> None:
+        super()._put_in()
+        self._open = True
+        TAPS.listener = self
+        compiled = [each for each in named_below(self._models) if is_compiled(each.cell)]
+        if compiled and self.recorder.selection.backward:
+            side = self._side()
+            for root in compiled:
+                for each in named_below(self._models, inside=True):
+                    if each.title.startswith(root.title.rpartition(".")[0] + "."):
+                        side.parameters.watch(each.title, each.cell._params)
+            side.parameters.install()
+
+    def _take_out(self) -> None:
+        synchronize()
+        self._open = False
+        super()._take_out()
