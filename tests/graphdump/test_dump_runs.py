@@ -5,6 +5,7 @@ One test a row of the feature table in docs/graph_dump.md; every run must leave 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import hashlib
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -47,8 +49,26 @@ class Run:
         if not any(word.startswith("script:") for word in words):
             command[1:1] = ["-m", "msprobe", "graph", "dump", "--config", str(self.config), *options]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=self.top)
+        over = threading.Event()
+        self.disk = 0
+        watching = threading.Thread(target=self._watch, args=(over,))
+        watching.start()
+        try:
+            ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=self.top)
+        finally:
+            over.set()
+            watching.join()
         self.code, self.losses, self.errors = ended.returncode, ended.stdout.splitlines(), ended.stderr
+
+    def _watch(self, over: threading.Event) -> None:
+        """What files in passing take, looked at from outside."""
+        while not over.wait(0.005):
+            total = 0
+            for place, _, files in os.walk(self.out / "msprobe_staging"):
+                for name in files:
+                    with contextlib.suppress(OSError):  # gone in between
+                        total += Path(place, name).stat().st_size
+            self.disk = max(self.disk, total)
 
     @functools.cached_property
     def dump(self) -> GraphDump:
@@ -152,6 +172,14 @@ def test_statistics_alone_leave_no_tensor_and_keep_the_disk_budget():
     assert held is not None, run.errors
     assert int(held[1]) > 0  # a step writes several times the budget
     assert int(held[2]) <= 64 << 20 < sum(int(row["Data Size"]) for row in rows(run, 0))
+    assert 0 < run.disk <= 64 << 20
+
+
+def test_a_budget_below_the_least_is_refused(tmp_path: Path):
+    command = [sys.executable, "-m", "msprobe", "graph", "dump", "--disk-budget", "63MB", "train.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "'63MB' is no size of at least 64MB, such as 500MB or 2GB" in ended.stderr
 
 
 def test_overflow_saves_the_operators_that_overflow_and_stops_at_the_number():
