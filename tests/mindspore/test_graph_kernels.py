@@ -51,6 +51,18 @@ def test_statistics_of_the_chosen_operators_and_steps(tmp_path: Path):
     assert not any(tensor.file for tensor in dump.tensors)
 
 
+def test_structure_is_the_graph_without_values(tmp_path: Path):
+    ended = run(tmp_path, task="structure")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == run(tmp_path, "bare").stdout
+    assert "graphs and execution orders, without values, are in" in ended.stderr
+    assert "nothing was dumped" not in ended.stderr
+    dump = GraphDump(tmp_path / "d")
+    assert dump.tensors == ()
+    assert {"MatMul", "Exp"} <= {operator.type for operator in dump.operators}
+    assert any(name.endswith("Exp-op0") for name in dump.order(0, 0) or ())
+
+
 def test_too_late_is_told_and_nothing_is_dumped(tmp_path: Path):
     ended = run(tmp_path, "late")
     assert ended.returncode == 0, ended.stderr
@@ -79,7 +91,6 @@ def test_model_train_with_msprobe_step_and_raw_bytes(tmp_path: Path):
 @pytest.mark.parametrize(
     ("task", "section", "words"),
     [
-        ("structure", {}, "it has: statistics, tensor, overflow_check"),
         ("statistics", {"summary_mode": "xor"}, 'use "statistics", "md5" or a list'),
     ],
 )

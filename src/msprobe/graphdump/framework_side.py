@@ -19,6 +19,7 @@ from msprobe.graphdump.dump_settings import COMMON, E2E, EXCEPTION, OVERFLOW, Du
 from msprobe.graphdump.saving import FILE_MODE, make_directory
 
 STAGING = "msprobe_staging"
+NO_KERNEL = "name-regex(^$)"  # no operator: graphs and execution orders alone
 _NUMBERED = re.compile(r"(?P<base>.+/.+-op)\d+")
 _REGEX = re.compile(r"name-regex\((?P<pattern>.*)\)")
 
@@ -46,7 +47,7 @@ def asked_for(settings: DumpSettings, staging: Path) -> dict[str, Any]:
 
 def _widened(name: str) -> str:
     if _REGEX.fullmatch(name):
-        return "name-regex(.+)"
+        return name if name == NO_KERNEL else "name-regex(.+)"
     match = _NUMBERED.fullmatch(name)
     return f"name-regex({re.escape(match['base'])}.+)" if match else name
 

@@ -14,7 +14,7 @@ from typing import Any, Optional, Union
 
 from msprobe.collect import notices
 from msprobe.graphdump.dump_settings import DumpSettings, load_settings
-from msprobe.graphdump.framework_side import prepare, remarks
+from msprobe.graphdump.framework_side import NO_KERNEL, prepare, remarks
 from msprobe.graphdump.worker import Job
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
@@ -104,6 +104,9 @@ class Running:
             )
             return {}
         told: dict[str, Any] = json.loads(text)
+        if self._settings.kernels == (NO_KERNEL,):
+            notices.inform(f"graphs and execution orders, without values, are in {self._settings.path}")
+            return told
         if self._by_steps and not told["tensors"]:
             return told  # no compiled region ran: nothing to tell
         for note in told["notes"]:

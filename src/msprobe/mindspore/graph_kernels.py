@@ -17,6 +17,7 @@ from msprobe.collect.lifecycle import UsageError
 from msprobe.config import Settings
 from msprobe.config.settings import OverflowSettings
 from msprobe.graphdump.dump_settings import COMMON, E2E, parse_settings
+from msprobe.graphdump.framework_side import NO_KERNEL
 from msprobe.graphdump.running import DISK_BUDGET, lay_out, rank_here
 
 from . import header
@@ -31,10 +32,6 @@ _SUMMARIES = {"statistics": ["max", "min", "avg", "l2norm"], "md5": ["max", "min
 
 def refuse(settings: Settings) -> None:
     """Raises UsageError for what graph mode cannot do at this level."""
-    if settings.task == "structure":
-        raise UsageError(
-            'task "structure" has no level L2 in graph mode here; it has: statistics, tensor, overflow_check.'
-        )
     if getattr(settings.section, "summary_mode", "") == "xor":
         raise UsageError('summary_mode "xor" is not in graph mode: use "statistics", "md5" or a list of statistics.')
 
@@ -51,6 +48,9 @@ def data_dump(settings: Settings, initial: int) -> dict[str, Any]:
     }
     if isinstance(section, OverflowSettings):
         common["op_debug_mode"] = _MODES[section.check_mode]
+        return {COMMON: common, E2E: {"enable": True}}
+    if settings.task == "structure":
+        common.update(dump_mode=1, kernels=[NO_KERNEL])
         return {COMMON: common, E2E: {"enable": True}}
     summary = getattr(section, "summary_mode", "statistics")
     common["saved_data"] = "tensor" if settings.task == "tensor" else "statistic"

@@ -105,8 +105,6 @@ def _obstacle(settings: Settings) -> Optional[str]:
     """Why there is no Dump of compiled regions; "" where there is nothing to say about it."""
     if settings.rank is not None and header.local_rank() not in settings.rank:
         return ""
-    if settings.task == "structure":
-        return "task structure has no values."
     if getattr(settings.section, "scope", ()):
         return "scope is a range of the names of the dynamic graph."
     listed = tuple(getattr(settings.section, "list", ()))
@@ -124,7 +122,7 @@ def _wanted(settings: Settings) -> dict[str, Any]:
     common = value[COMMON]
     common.update(path=str(Path(settings.dump_path).absolute() / GRAPH), iteration="all")
     names = _of_graphs(tuple(getattr(settings.section, "list", ())))
-    if names:
+    if names and settings.task != "structure":
         common.update(dump_mode=1, kernels=list(names))
     return value
 
