@@ -16,9 +16,15 @@ import lockstep
 import tables
 from lockstep import Case, Variant, measure
 
+from tasks import OVERFLOW_AIM, TaskCase
+
 LAYERS = 2
-CASES = [Case(level, mode, LAYERS) for mode in ("statistics", "md5", "tensor") for level in ("L0", "L1", "mix")]
+CASES: list[Case] = [
+    Case(level, mode, LAYERS) for mode in ("statistics", "md5", "tensor") for level in ("L0", "L1", "mix")
+]
 CASES.append(Case(layers=LAYERS, idle=True))
+for _level in ("L1", "L0", "mix"):
+    CASES.append(TaskCase(_level, f"overflow_check/{_level}", LAYERS, section='{"overflow_nums": -1}'))
 # CPU-time ratios that this project set itself as upper limits.
 AIMS = {
     "L0/statistics": 1.3,
@@ -28,6 +34,7 @@ AIMS = {
     "L1/tensor": 3.0,
     "mix/tensor": 3.3,
     "idle": 1.0,
+    "overflow_check/L1": OVERFLOW_AIM,
 }
 
 

@@ -34,7 +34,7 @@ class Trainee:
         self.tool: Optional[str] = None
         self.emptied: set[Path] = set()
         if args.variant == "ours":
-            section = {"summary_mode": args.summary_mode}
+            section = {"summary_mode": args.summary_mode} if args.section is None else json.loads(args.section)
             config = {"task": args.task, "dump_path": str(self.out), "level": args.level, args.task: section}
             if args.idle:
                 config["step"] = [0]
@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("--task", default="statistics")
     parser.add_argument("--level", default="L1")
     parser.add_argument("--summary-mode", default="statistics")
+    parser.add_argument("--section", help="the task's own section, as JSON")
     parser.add_argument("--idle", action="store_true", help="dump step 0 only; later steps are idle")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from typing import Any
 
 import mindspore as ms
@@ -15,6 +17,7 @@ from msmodels import tensor, trained
 
 from msprobe.cli import main
 from msprobe.mindspore import PrecisionDebugger
+from msprobe.mindspore.overflow_eyes import MindSporeEyes
 from msprobe.tasks.overflow import OverflowStop
 
 NEVER = {"overflow_nums": -1}
@@ -445,6 +448,68 @@ def test_the_optimizer_says_which_of_its_parameters_it_blew_up(tmp_path):
         ops.exp(Tensor([100.0]))
         nn.SGD([weight], learning_rate=0.1)((Tensor([1.0]),))
     assert dump["Jit.SGD.0.forward"]["overflow"] == "propagator"
+
+
+class Squared(nn.Cell):
+    """Two Primitives with attributes, the second of which has a gradient that blows up."""
+
+    def __init__(self):
+        super().__init__()
+        self.sum = ops.ReduceSum(keep_dims=True)
+        self.root = ops.Sqrt()
+
+    def construct(self, x):
+        return self.root(self.sum(x, 1))
+
+
+def test_primitives_are_replayed_with_their_attributes(tmp_path, capsys):
+    net = Squared()
+    with collecting(tmp_path, net, task="overflow_check", section=NEVER) as dump:
+        net(Tensor(np.full((2, 2), 3e38, np.float32)))
+        ms.grad(net)(Tensor(np.zeros((2, 2), np.float32)))
+    assert producers(dump) == ["Primitive.sum.ReduceSum.0.forward", "Primitive.root.Sqrt.1.backward"]
+    for producer, shape in zip(producers(dump), ("[2, 1]", "[2, 1]")):
+        assert main(["overflow", "replay", str(dump.directory / producer)]) == 1
+        assert f"Float32 {shape}" in capsys.readouterr().out
+
+
+def test_what_a_forward_received_is_held_up_to_a_budget(tmp_path, monkeypatch, capsys):
+    def loss(x):
+        return ops.sqrt(x * 0.0).sum()  # x * 0.0 is gone when the gradient comes, unless it is held
+
+    for budget, gone in ((64, False), (4, True)):
+        monkeypatch.setattr(MindSporeEyes, "budget", budget)
+        path = tmp_path / str(budget)
+        with collecting(path, task="overflow_check", section=NEVER) as dump:
+            ms.grad(loss)(Tensor([1.0, 4.0]))
+        record = dump["Functional.sqrt.0.backward"]
+        assert record.get("forward_inputs_gone", False) == gone
+        code = main(["overflow", "replay", str(dump.directory / "Functional.sqrt.0.backward")])
+        assert code == (0 if gone else 1)
+        assert ("ones stand in" in capsys.readouterr().out) == gone
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_nothing_is_kept_after_the_step(tmp_path, level):
+    net = nn.SequentialCell(nn.Dense(2, 2), Same(), nn.ReLU())
+    alive: list[Any] = []
+    net[1].register_forward_hook(lambda cell, args, output: alive.append(weakref.ref(output)))
+    with collecting(tmp_path, net, level=level, task="overflow_check"):
+        ms.grad(lambda x: net(x).sum())(Tensor([[1.0, 2.0]]))
+        net(Tensor([[1.0, 2.0]]))  # no gradient ever comes to it
+    gc.collect()
+    assert [one() for one in alive] == [None, None]
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_off_is_off(tmp_path, level):
+    net = nn.SequentialCell(nn.Dense(2, 2), nn.ReLU())
+    places = (amp, amp.DynamicLossScaler, amp.StaticLossScaler, nn.TrainOneStepWithLossScaleCell, ops, Tensor)
+    before = [dict(vars(place)) for place in places]
+    with collecting(tmp_path, net, level=level, task="overflow_check"):
+        net(Tensor([[1.0, 2.0]]))
+        assert [dict(vars(place)) for place in places] != before
+    assert [dict(vars(place)) for place in places] == before
 
 
 @pytest.mark.parametrize(("level", "allowed"), [("L2", "it has: L0, L1, mix"), ("debug", 'allowed: "L0", "L1"')])

@@ -83,10 +83,8 @@ class MindSporeEyes:
     def copy(self, tensor: Any) -> Any:
         return tensor if row_of(tensor) is None else Snapshot(*copied(tensor))
 
-    def hold(self, tensor: Any, strongly: bool = False) -> Optional[Holder]:
-        if not isinstance(tensor, TensorPy):
-            return None
-        return _Strong(tensor) if strongly or isinstance(tensor, Parameter) else _Weak(tensor)
+    def hold(self, tensor: Any) -> Optional[Holder]:
+        return _Weak(tensor) if isinstance(tensor, TensorPy) else None
 
     def size(self, tensor: Any) -> int:
         return 0 if isinstance(tensor, Parameter) else int(tensor._size) * int(tensor._itemsize)
@@ -96,16 +94,6 @@ class MindSporeEyes:
 
     def circumstances(self) -> str:
         return ""
-
-
-class _Strong(Holder):
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
-
-    def restored(self) -> tuple[Any, bool]:
-        return self.tensor, True
 
 
 class _Weak(Holder):

@@ -90,7 +90,7 @@ class TorchEyes:
                 return tensor.detach().clone()
         return tensor.detach().clone()
 
-    def hold(self, tensor: Any, strongly: bool = False) -> Optional[Holder]:
+    def hold(self, tensor: Any) -> Optional[Holder]:
         if not isinstance(tensor, torch.Tensor):
             return None
         return _Weak(tensor)

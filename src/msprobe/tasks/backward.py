@@ -42,17 +42,13 @@ class BackwardJudge:
     def remember(self, name: str, stack: Optional[int], args: Any, kwargs: Any, members: str = "") -> None:
         """A forward call whose gradients will be judged. `members` go into the record of a producer."""
         eyes = self._recorder.eyes
-        size = 0
-        if eyes.budget:
-            size = sum(map(eyes.size, eyes.arguments(args, kwargs)))
-            size = size if self._bytes + size <= eyes.budget else 0
+        size = sum(map(eyes.size, eyes.arguments(args, kwargs))) if eyes.budget else 0
+        if eyes.budget and self._bytes + size <= eyes.budget:
             self._bytes += size
-
-        def hold(value: Any) -> Any:
-            return eyes.hold(value, strongly=size > 0)
-
-        given = held(kwargs, hold) if kwargs else {}
-        self._received[backward_of(name)] = _Received(stack, held(list(args), hold), given, size, members)
+            self._received[backward_of(name)] = _Received(stack, args, kwargs, size, members)
+            return
+        given = held(kwargs, eyes.hold) if kwargs else {}
+        self._received[backward_of(name)] = _Received(stack, held(args, eyes.hold), given, 0, members)
 
     def judge(
         self, name: str, parent: Optional[str], incoming: list[Any], outgoing: list[Any], shared: list[int]

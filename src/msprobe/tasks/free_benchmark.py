@@ -18,37 +18,11 @@ from msprobe.collect import notices
 from msprobe.config.settings import FreeBenchmarkSettings
 from msprobe.dump import layout
 
-from .perturbation import NO_CHANGE, NOISY
+from .limits import limit_of
 
 CSV = "free_benchmark.csv"
 COLUMNS = ("rank", "pert_mode", "stage", "step", "api_name", "max_rel", "dtype", "shape", "output_index")
-_LIMITS = {"float16": 1.002, "bfloat16": 1.004}
-_OTHERS = 1.0002
 _SHOWN = 10
-# Values this small beside the largest of an output are compared as if they were this large: what cancels to
-# nearly nothing has no relative precision to lose.
-_FLOOR = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
-_FLOOR_OTHERS = 2.0**-10
-_NOISY_FLOOR = 0.125
-# Noise that moves an input by one spacing of its dtype moves a well-conditioned answer by a few.
-_AMPLIFIED = 16
-_SPACING = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
-
-
-def limit_of(dtype: str, mode: str) -> float:
-    """The largest ratio that is no finding, for an output of this dtype."""
-    if mode == NO_CHANGE:
-        return 1.0
-    limit = _LIMITS.get(dtype, _OTHERS)
-    return max(limit, 1.0 + _AMPLIFIED * _SPACING.get(dtype, 0.0)) if mode in NOISY else limit
-
-
-def floor_of(dtype: str, mode: str, largest: float) -> float:
-    """The magnitude below which values count as this large; positive."""
-    if mode == NO_CHANGE or not 0 < largest < math.inf:
-        return 2.0**-126
-    share = _NOISY_FLOOR if mode in NOISY else _FLOOR.get(dtype, _FLOOR_OTHERS)
-    return max(largest * share, 2.0**-126)
 
 
 @dataclass(frozen=True)
@@ -56,7 +30,7 @@ class Difference:
     """What the comparison of one output gave."""
 
     index: Optional[int]  # None where the call has one output
-    dtype: str
+    dtype: str  # whose precision it is judged by
     ratio: float
     unequal: int
 
@@ -93,9 +67,9 @@ class FreeBenchmarkRun:
         self._left_out: dict[str, str] = {}
         self._first_step: Optional[int] = None
 
-    def limit(self, title: str, dtype: str) -> float:
+    def limit(self, title: str, dtype: str, stage: str) -> float:
         known = self._preheated.get((title, dtype))
-        return known.limit if known is not None else limit_of(dtype, self.section.pert_mode)
+        return known.limit if known is not None else limit_of(dtype, self.section.pert_mode, stage)
 
     def wants_sample(self, title: str, dtype: str, step: int) -> bool:
         """Whether this call is to be compared with the CPU as well."""
@@ -104,14 +78,14 @@ class FreeBenchmarkRun:
         self._first_step = step if self._first_step is None else self._first_step
         if step - self._first_step >= self.section.preheat_step:
             return False
-        entry = self._preheated.setdefault((title, dtype), _Preheat(limit_of(dtype, self.section.pert_mode)))
+        entry = self._preheated.setdefault((title, dtype), _Preheat(limit_of(dtype, self.section.pert_mode, "forward")))
         entry.samples[step] += 1
         return entry.samples[step] <= self.section.max_sample
 
     def preheat(self, title: str, dtype: str, changed: float, against_cpu: float) -> None:
         """One sample: a false alarm raises the limit of this API, a fault that would be missed lowers it."""
         entry = self._preheated[title, dtype]
-        base = limit_of(dtype, self.section.pert_mode)
+        base = limit_of(dtype, self.section.pert_mode, "forward")
         if against_cpu <= base < math.inf and changed > entry.limit and math.isfinite(changed):
             entry.limit = changed
         elif against_cpu > base and 1.0 < changed <= entry.limit:
@@ -125,7 +99,7 @@ class FreeBenchmarkRun:
         title = ".".join(name.split(".")[:-1])
         standing = self._standings.setdefault(title, _Standing())
         standing.checked += 1
-        failed = [one for one in differences if one.exceeds(self.limit(title, one.dtype))]
+        failed = [one for one in differences if one.exceeds(self.limit(title, one.dtype, stage))]
         if not failed:
             return
         standing.failed += 1

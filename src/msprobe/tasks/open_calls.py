@@ -23,6 +23,18 @@ Hold = Callable[[Any], Optional[Holder]]
 """A Holder for a tensor; None for what is no tensor."""
 
 
+class _Kept(Holder):
+    """A copy of ours."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+    def restored(self) -> tuple[Any, bool]:
+        return self.tensor, True
+
+
 class OpenCall:
     """One call. `given` is how bad what it may change was before it; `copies` are of that, by identity."""
 
@@ -67,8 +79,12 @@ class OpenCall:
 
     def loosen(self, hold: Hold) -> None:
         """The call goes on behind the script's back: until it ends its arguments are the script's alone."""
-        args, kwargs = self.original()
-        self.args, self.kwargs = held(args, hold), held(kwargs, hold)
+        copies = self.copies
+
+        def held_or_copied(value: Any) -> Optional[Holder]:
+            return _Kept(copies[id(value)]) if id(value) in copies else hold(value)
+
+        self.args, self.kwargs = held(self.args, held_or_copied), held(self.kwargs, held_or_copied)
         self.copies, self.changing, self.written, self.versions = {}, (), (), []
         self.loosened = True
 

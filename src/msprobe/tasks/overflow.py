@@ -52,8 +52,8 @@ class Eyes(Protocol):
 
     def copy(self, tensor: Any) -> Any: ...
 
-    def hold(self, tensor: Any, strongly: bool = False) -> Optional[Holder]:
-        """The tensor for later, weakly unless it may be kept; None for what is no tensor."""
+    def hold(self, tensor: Any) -> Optional[Holder]:
+        """The tensor for later, weakly; None for what is no tensor."""
 
     def size(self, tensor: Any) -> int: ...
 

@@ -15,8 +15,9 @@ import numpy as np
 from msprobe.collect.stacks import Stacks
 from msprobe.stats import dtypes
 
-from .free_benchmark import Difference, FreeBenchmarkRun, floor_of
-from .perturbation import TO_CPU, NotChanged
+from .free_benchmark import Difference, FreeBenchmarkRun
+from .limits import coarser, floor_of
+from .perturbation import NOISY, TO_CPU, NotChanged
 from .scan import FORMATS, ratio, scan
 from .sources import source_line
 
@@ -81,7 +82,7 @@ class SecondRun:
         """Runs a call again by `again(mode)` and judges. Its answers, or None where there is nothing to compare."""
         try:
             answers = again(self.mode)
-            found = self.differences(call.first, answers, call.nested)
+            found = self.differences(call, answers, "forward")
         except NotChanged:
             return None
         except Exception as error:
@@ -94,13 +95,18 @@ class SecondRun:
 
     def judge(self, call: Call, stage: str, found: list[Difference], place: Callable[[], int]) -> None:
         limits = self.run.limit
-        failed = any(one.exceeds(limits(call.title, one.dtype)) for one in found)
+        failed = any(one.exceeds(limits(call.title, one.dtype, stage)) for one in found)
         where = self.where(place()) if failed else ""
         self.run.judge(call.name, stage, self.step, self.rank, call.dtype_text, call.shape, found, where)
 
-    def differences(self, first: Sequence[Any], second: Sequence[Any], nested: bool) -> list[Difference]:
+    def differences(
+        self, call: Call, second: Sequence[Any], stage: str, incoming: Sequence[Any] = ()
+    ) -> list[Difference]:
+        """`incoming`, in the backward stage, is what the call's gradients were computed from."""
+        first = call.first
         if len(first) != len(second):
             raise ValueError(f"it returned {len(second)} tensors the second time and {len(first)} the first")
+        source = [self.flat(grad) for grad in incoming if grad is not None]
         found = []
         for index, (one, other) in enumerate(zip(first, second)):
             if one is None or other is None:
@@ -108,24 +114,29 @@ class SecondRun:
             if tuple(one.shape) != tuple(other.shape):
                 raise ValueError("an output has another shape the second time")
             name = self.dtype(one)
-            found.append(Difference(index if nested else None, name, *self._distance(one, other, name)))
+            name = coarser(name, call.dtype) if self.mode in NOISY else name
+            distance = self._distance(one, other, name, stage, source)
+            found.append(Difference(index if call.nested else None, name, *distance))
         return found
 
-    def _distance(self, one: Any, other: Any, name: str) -> tuple[float, int]:
+    def _distance(self, one: Any, other: Any, name: str, stage: str, source: Sequence[Flat]) -> tuple[float, int]:
         """The largest ratio of two tensors and how many elements are unequal."""
         other_flat, flat = self.flat(other), self.flat(one)
         if flat.code < 0 or other_flat.code < 0:
             unequal = int((flat.memory != other_flat.memory).sum())
             return (math.inf if unequal else 1.0), unequal
-        top, _ = scan(flat.address, flat.code, flat.size)
-        floor = floor_of(name, self.mode, _number(top, flat.code))
+        summed = max(
+            (_largest(grad) * math.sqrt(grad.size / flat.size) for grad in source if grad.size > flat.size > 0),
+            default=0.0,
+        )
+        floor = floor_of(name, self.mode, stage, _largest(flat), summed)
         worst, flipped, unequal = ratio(flat.address, flat.code, other_flat.address, other_flat.code, flat.size, floor)
         return (math.inf if flipped else worst), unequal
 
     def _sample(self, call: Call, again: Callable[[str], Sequence[Any]], found: list[Difference]) -> None:
         """Preheating: the same call on the CPU, in raised precision, says whether the first answer was right."""
         try:
-            right = self.differences(call.first, again(TO_CPU), True)
+            right = self.differences(call, again(TO_CPU), "forward")
         except Exception as error:
             self.run.leave_out(call.title, f"it cannot be preheated on the CPU, {short(error)}")
             return
@@ -133,15 +144,18 @@ class SecondRun:
         self.run.preheat(call.title, call.dtype, worst, max((one.ratio for one in right), default=1.0))
 
 
-def _number(bits: int, code: int) -> float:
-    """The float with this bit pattern."""
-    row = dtypes.BY_NAME[_NAMES[code]]
+def _largest(flat: Flat) -> float:
+    """The largest magnitude."""
+    if flat.code < 0:
+        return 0.0
+    bits, _ = scan(flat.address, flat.code, flat.size)
+    row = dtypes.BY_NAME[_NAMES[flat.code]]
     assert row.numpy_dtype is not None
     return float(np.array(bits, f"u{row.itemsize}").view(row.numpy_dtype))
 
 
 def short(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:160]
+    return (str(error).splitlines() or [""])[0][:160].rstrip(" .,:;")
 
 
 def host_random() -> tuple[Any, Any]:
