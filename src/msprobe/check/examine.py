@@ -134,6 +134,8 @@ class _Examination:
         for direction, record in (("forward", forward), ("backward", backward)):
             recorded = flat_records((record or {}).get("output"), nulls=direction == "backward")
             statuses.append(self._direction(direction, golden, own, recorded))
+        if not self._rows and not self._notes:
+            self._notes.append("it returned nothing that can be compared")
         return Outcome(statuses[0], statuses[1], "; ".join(dict.fromkeys(self._notes)), self._rows)
 
     def data(self) -> dict[str, Any]:
