@@ -49,6 +49,10 @@ class Account:
             self._tell_first_step(step, finished, directory)
         self.steps.append(step)
 
+    def also(self, records: int) -> None:
+        """Records that are in another directory of the step."""
+        self._records += records
+
     def _tell_first_step(self, step: int, finished: Finished, directory: Path) -> None:
         tensors = f", {finished.tensors} tensor files and {finished.links} links to them" if finished.tensors else ""
         notices.inform(f"step {step}: {finished.records} records{tensors} in {directory}.")

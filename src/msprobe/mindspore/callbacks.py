@@ -9,6 +9,8 @@ from mindspore.train.callback import Callback
 
 from msprobe.collect import notices
 
+from .debugger import PrecisionDebugger
+
 
 class MsprobeStep(Callback):
     """Calls start() when a step begins, stop() and step() when it ends.
@@ -36,9 +38,14 @@ class MsprobeStep(Callback):
 
 
 class MsprobeInitStep(Callback):
-    """Tells MindSpore's Dump at which step a resumed training begins (graph mode, jit_level O0/O1)."""
+    """Tells the debugger, and MindSpore's Dump, at which step a resumed training begins (graph mode, O0/O1)."""
 
     def on_train_begin(self, run_context: Any) -> None:
+        step = int(run_context.original_args().cur_step_num)
+        debugger = PrecisionDebugger._current
+        if debugger is not None and debugger._lifecycle.settings.level == "L0":
+            debugger.set_init_step(step)
+            return
         tell = getattr(mindspore._c_expression, "_set_init_iter", None)
         if tell is None:
             notices.warn_once(
@@ -46,5 +53,4 @@ class MsprobeInitStep(Callback):
                 "Use debugger.set_init_step(n) before the training loop."
             )
             return
-        parameters = run_context.original_args()
-        tell(int(parameters.cur_step_num))
+        tell(step)

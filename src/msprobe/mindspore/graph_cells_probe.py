@@ -6,6 +6,7 @@ goes to `graph/`, beside `pynative/`; so does what `jit` functions do with the m
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -24,7 +25,7 @@ from . import header
 from .cells import is_compiled, named_below
 from .executor import synchronize
 from .graph_cells import NO_CALL, GraphCells
-from .graph_cells_taps import TAPS
+from .graph_cells_taps import TAPS, supported
 from .parameters import ParameterGradients
 from .probe import MindSporeProbe, plain_recorder, wanted_statistics
 from .sites import Sites
@@ -38,6 +39,12 @@ _LATE = (
 )
 
 
+def _settle() -> None:
+    """Everything that was started has run, and was shown, when this returns."""
+    synchronize()
+    TAPS.drain()
+
+
 def refuse(settings: Settings) -> None:
     """Raises UsageError for what the configuration allows in graph mode, and level L0 has not."""
     if isinstance(getattr(settings.section, "summary_mode", ""), tuple):
@@ -48,9 +55,34 @@ class TappedLifecycle(Lifecycle):
     """start() puts taps into the graphs that are compiled after it, whether this step is wanted or not."""
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
+        if not self._collecting and not self._is_foreign():
+            TAPS.drain()
         super().start(model, token_range)
         if self._models and self.wants_more and not self._is_foreign() and self._wants_rank():
-            TAPS.attach(named_below(self._models, inside=True), with_parameters=header.in_graph_mode())
+            self._attach(self._models)
+
+    def set_init_step(self, step: int) -> None:
+        """MsprobeInitStep knows the number when training begins: start(model) may have opened step 0 by then."""
+        writer, probe = self._writer, self._probe
+        if writer is not None and isinstance(probe, GraphProbe) and probe.is_empty:
+            self.stop()
+            self._guarded(probe.close)
+            self._probe = self._writer = None
+            writer.finish()
+            shutil.rmtree(writer.directory.parent, ignore_errors=True)
+        super().set_init_step(step)
+
+    def _attach(self, models: Sequence[Any]) -> None:
+        if supported():
+            TAPS.attach(named_below(models, inside=True), with_parameters=header.in_graph_mode())
+        elif header.in_graph_mode() or any(is_compiled(each.cell) for each in named_below(models)):
+            notices.warn_once("what runs inside compiled graphs is collected on CPU and Ascend only.")
+
+    def _close_step(self) -> None:
+        probe = self._probe
+        super()._close_step()
+        if isinstance(probe, JitProbe):
+            self.account.also(probe.records_in_graphs)
 
     def close(self) -> None:
         if not self.closed and not self._is_foreign():
@@ -66,6 +98,10 @@ class GraphProbe:
         self.recorder = plain_recorder(settings, writer, selection, texts)
         self._cells = GraphCells(self.recorder, texts, TAPS.sheets)
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._cells.entered
+
     def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None:
         if token_range is not None:
             notices.warn_once("token_range has no effect in graph mode: every forward of the step is collected.")
@@ -73,11 +109,11 @@ class GraphProbe:
         self._cells.open = True
 
     def remove(self) -> None:
-        synchronize()
+        _settle()
         self._cells.open = False
 
     def close(self) -> list[str]:
-        synchronize()
+        _settle()
         TAPS.listener = None
         self._cells.close()
         return [_LATE] if TAPS.late and not self._cells.entered else []
@@ -135,6 +171,7 @@ class JitProbe(MindSporeProbe):
         self._beside = writer.directory
         self._graph: Optional[_GraphSide] = None
         self._open = False
+        self.records_in_graphs = 0
 
     # What the taps call: `graph/` is made when the first Cell is met in a graph.
 
@@ -152,9 +189,9 @@ class JitProbe(MindSporeProbe):
     def close(self) -> list[str]:
         TAPS.listener = None
         told = []
-        synchronize()
+        _settle()
         if self._graph is not None:
-            self.recorder.records += self._graph.close()
+            self.records_in_graphs = self._graph.close()
             if TAPS.late and not self._graph.cells.entered:
                 told.append(_LATE)
         return [*super().close(), *told]
@@ -179,6 +216,6 @@ class JitProbe(MindSporeProbe):
             side.parameters.install()
 
     def _take_out(self) -> None:
-        synchronize()
+        _settle()
         self._open = False
         super()._take_out()

@@ -97,6 +97,9 @@ class PyfuncWay:
 
         return hook
 
+    def drain(self) -> None:
+        """The functions were called while the graph ran: nothing waits."""
+
 
 def _operator(function: Callable[..., Any], in_order: bool) -> Any:
     """`function` has as many parameters as the operator has inputs: MindSpore counts them."""

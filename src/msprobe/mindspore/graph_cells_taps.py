@@ -19,6 +19,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, Callable, Optional, Protocol
 
+import mindspore
 from mindspore import ops
 
 from msprobe.collect import notices
@@ -59,6 +60,9 @@ class Way(Protocol):
 
     def parameter_hook(self, sheet: Sheet) -> Callable[[Any], Any]: ...
 
+    def drain(self) -> None:
+        """Called when graphs have run and before a step begins or ends: everything has been shown when it returns."""
+
 
 class Taps:
     """The taps of this process: graphs live as long as it does, and so do the operators in them."""
@@ -94,15 +98,18 @@ class Taps:
                 self._originals.append((executor, executor.compile))
                 executor.compile = self._compiling(executor.compile)
 
+    def drain(self) -> None:
+        if self._way is not None:
+            self._way.drain()
+
     def release(self) -> None:
         """Graphs that are compiled from now on have no taps; in the others they stay, and do nothing."""
         self.listener = None
+        self._take_out()
+        self._unhook()
         for executor, original in self._originals:
             executor.compile = original
-        for handle in self._hooked.values():
-            handle.remove()
         self._originals.clear()
-        self._hooked.clear()
         self._constructs.clear()
 
     def _hook_parameters(self, named: Named, way: Way) -> None:
@@ -116,36 +123,67 @@ class Taps:
 
     def _compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_tapped(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._constructs:
+                return original(executor, *args, **kwargs)
             self._put_in()
             try:
                 return original(executor, *args, **kwargs)
             except Exception as error:
-                if not self._take_out():
-                    raise
-                self.release()
-                result = original(executor, *args, **kwargs)  # raises what is the script's own
-                notices.warn(
-                    f"MindSpore cannot compile this model with taps ({_first_line(error)}): it runs without them, and "
-                    "nothing inside its graphs is collected."
-                )
-                return result
+                return self._compile_with_less(lambda: original(executor, *args, **kwargs), error)
             finally:
                 self._take_out()
 
         return compile_tapped
 
+    def _compile_with_less(self, compile_again: Callable[[], Any], error: Exception) -> Any:
+        """MindSpore may fail over what is ours. What fails without it too is the script's own."""
+        reason = _first_line(error)
+        if self._hooked:
+            self._unhook()
+            try:
+                result = compile_again()
+            except Exception as second:
+                reason = _first_line(second)
+            else:
+                notices.warn(
+                    f"MindSpore cannot compile this model with hooks on its parameters ({reason}): their gradients are "
+                    "not collected."
+                )
+                return result
+        self.release()
+        result = compile_again()
+        notices.warn(
+            f"MindSpore cannot compile this model with taps ({reason}): it runs without them, and nothing inside its "
+            "graphs is collected."
+        )
+        return result
+
     def _put_in(self) -> None:
         for cell, construct in self._constructs.values():
             vars(cell)[_CONSTRUCT] = types.MethodType(construct, cell)
 
-    def _take_out(self) -> int:
-        return sum(vars(cell).pop(_CONSTRUCT, None) is not None for cell, _ in self._constructs.values())
+    def _take_out(self) -> None:
+        for cell, _ in self._constructs.values():
+            vars(cell).pop(_CONSTRUCT, None)
+
+    def _unhook(self) -> None:
+        for handle in self._hooked.values():
+            handle.remove()
+        self._hooked.clear()
 
 
 TAPS = Taps()
 
 
+def supported() -> bool:
+    return mindspore.get_context("device_target") in ("CPU", "Ascend")
+
+
 def _way_of_device(taps: Taps) -> Way:
+    if mindspore.get_context("device_target") == "Ascend":
+        from .graph_cells_dump import TensorDumpWay
+
+        return TensorDumpWay(taps)
     from .graph_cells_pyfunc import PyfuncWay
 
     return PyfuncWay(taps)
