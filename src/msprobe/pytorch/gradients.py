@@ -103,7 +103,7 @@ class _Backward:
         self.incoming: list[Any] = ["null"] * outputs
         self.outgoing: list[Any] = ["null"] * inputs
         self.remaining: dict[int, int] = {}
-        self.held: dict[int, Any] = {}
+        self.held: Optional[dict[int, Any]] = None
         self.shared: list[int] = []
         self.waiting = 0
         self.started = False
@@ -278,11 +278,13 @@ class Gradients:
         for slot, position in leading:
             grad = grads[slot]
             left = record.remaining[position] = record.remaining[position] - 1
-            held = record.held.pop(position, None)
+            held = record.held.pop(position, None) if record.held else None
             if held is not None:
                 with torch.no_grad():
                     grad = held if grad is None else held + grad
             if left and grad is not None:
+                if record.held is None:
+                    record.held = {}
                 record.held[position] = grad
             elif grad is not None:
                 self._write_outgoing(record, position, grad)
@@ -325,9 +327,9 @@ class Gradients:
 
     def _finish_task(self, task: int) -> None:
         for record in self._pending.pop(task, {}).values():
-            for position, grad in record.held.items():
+            for position, grad in (record.held or {}).items():
                 self._write_outgoing(record, position, grad)
-            record.held.clear()
+            record.held = None
             self._write(record)
 
     def _write(self, record: _Backward) -> None:

@@ -28,7 +28,7 @@ from msprobe.collect.recorder import Recorder
 from .api_table import Api
 from .apis import Apis
 from .ascend_dump import AscendDump
-from .modules import Modules, is_traced
+from .modules import Modules
 from .tensors import TensorTexts
 
 _graph_task = torch._C._current_graph_task_id
@@ -222,27 +222,8 @@ class Surroundings(Modules):
     def attach(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
-    def _pre_hook(self, title: str) -> Any:
-        recorder = self._recorder
-
-        def enter(module: Any, args: Any, kwargs: Any) -> None:
-            if recorder.closed or is_traced():
-                return
-            if recorder.on_first_batch is not None:
-                recorder.first_batch(args, kwargs)
-            name = f"{title}.{FORWARD}.{recorder.numbers.take(title)}"
-            recorder.push(name)
-
-        return enter
-
-    def _post_hook(self, title: str) -> Any:
-        recorder = self._recorder
-
-        def leave(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-            if not recorder.closed and not is_traced():
-                self._leave(title, module, output)
-
-        return leave
+    def _enter(self, title: str, args: Any, kwargs: Any) -> None:
+        self._recorder.push(f"{title}.{FORWARD}.{self._recorder.numbers.take(title)}")
 
     def _leave(self, title: str, module: Any, output: Any) -> None:
         start = f"{title}.{FORWARD}."

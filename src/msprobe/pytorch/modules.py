@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Optional
 
 import torch
@@ -140,9 +141,9 @@ class Modules:
         """register_forward_pre_hook and register_forward_hook with kwargs, always called: what they write, without a
         handle for each of thousands of modules."""
         key = self._key
-        module._forward_pre_hooks[key] = self._pre_hook(name)
+        module._forward_pre_hooks[key] = partial(self._before, name)
         module._forward_pre_hooks_with_kwargs[key] = True
-        module._forward_hooks[key] = self._post_hook(name)
+        module._forward_hooks[key] = partial(self._after, name)
         module._forward_hooks_with_kwargs[key] = True
         module._forward_hooks_always_called[key] = True
 
@@ -153,11 +154,11 @@ class Modules:
 
         def enter(module: Any, args: Any) -> None:
             if isinstance(module, torch.jit.ScriptModule) and id(module) in self._names:
-                self._pre_hook(self._names[id(module)])(module, args, {})
+                self._before(self._names[id(module)], module, args, {})
 
         def leave(module: Any, args: Any, output: Any) -> None:
             if isinstance(module, torch.jit.ScriptModule) and id(module) in self._names:
-                self._post_hook(self._names[id(module)])(module, args, {}, output)
+                self._after(self._names[id(module)], module, args, {}, output)
 
         self._scripted = [
             module_hooks.register_module_forward_pre_hook(enter),
@@ -181,45 +182,41 @@ class Modules:
         if name is not None:
             self._leave(name, root, output)
 
-    def _pre_hook(self, title: str) -> Any:
+    def _before(self, title: str, module: Any, args: Any, kwargs: Any) -> None:
         recorder = self._recorder
+        if recorder.closed or is_traced():
+            return
+        try:
+            with _NoTorchFunction():
+                if recorder.on_first_batch is not None:
+                    recorder.first_batch(args, kwargs)
+                self._enter(title, args, kwargs)
+        except Exception:
+            recorder.fault(title, traceback.format_exc())
 
-        def enter(module: Any, args: Any, kwargs: Any) -> None:
-            if recorder.closed or is_traced():
-                return
-            try:
-                with _NoTorchFunction():
-                    if recorder.on_first_batch is not None:
-                        recorder.first_batch(args, kwargs)
-                    name = f"{title}.{FORWARD}.{recorder.numbers.take(title)}"
-                    call = _Call(title, name, list(recorder.parents), sys.exc_info()[1])
-                    self._calls.open.append(call)
-                    recorder.push(name)
-                    selection = recorder.selection
-                    wanted = selection.everything or selection.enter(name, call.parents)
-                    if wanted and selection.forward:
-                        parent = call.parents[-1] if call.parents else None
-                        call.call = recorder.enter(name, parent, args, kwargs)
-                    if selection.backward and torch.is_grad_enabled():
-                        call.inputs = Inputs(args, kwargs)
-            except Exception:
-                recorder.fault(title, traceback.format_exc())
-
-        return enter
-
-    def _post_hook(self, title: str) -> Any:
+    def _after(self, title: str, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         recorder = self._recorder
+        if recorder.closed or is_traced():
+            return
+        try:
+            with _NoTorchFunction():
+                self._leave(title, module, output)
+        except Exception:
+            recorder.fault(title, traceback.format_exc())
 
-        def leave(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-            if recorder.closed or is_traced():
-                return
-            try:
-                with _NoTorchFunction():
-                    self._leave(title, module, output)
-            except Exception:
-                recorder.fault(title, traceback.format_exc())
-
-        return leave
+    def _enter(self, title: str, args: Any, kwargs: Any) -> None:
+        recorder = self._recorder
+        name = f"{title}.{FORWARD}.{recorder.numbers.take(title)}"
+        call = _Call(title, name, list(recorder.parents), sys.exc_info()[1])
+        self._calls.open.append(call)
+        recorder.push(name)
+        selection = recorder.selection
+        wanted = selection.everything or selection.enter(name, call.parents)
+        if wanted and selection.forward:
+            parent = call.parents[-1] if call.parents else None
+            call.call = recorder.enter(name, parent, args, kwargs, 2)
+        if selection.backward and torch.is_grad_enabled():
+            call.inputs = Inputs(args, kwargs)
 
     def _leave(self, title: str, module: Any, output: Any) -> None:
         recorder = self._recorder
