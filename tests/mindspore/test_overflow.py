@@ -512,7 +512,7 @@ def test_off_is_off(tmp_path, level):
     assert [dict(vars(place)) for place in places] == before
 
 
-@pytest.mark.parametrize(("level", "allowed"), [("L2", "it has: L0, L1, mix"), ("debug", 'allowed: "L0", "L1"')])
-def test_a_level_that_it_has_not_is_refused_with_those_that_it_has(tmp_path, level, allowed):
-    with pytest.raises(ValueError, match=allowed):
+@pytest.mark.parametrize("level", ["L2", "debug"])
+def test_a_level_that_it_has_not_is_refused_with_those_that_it_has(tmp_path, level):
+    with pytest.raises(ValueError, match='allowed: "L0", "L1", "mix"'):
         PrecisionDebugger(configured(tmp_path, level, "overflow_check"))

@@ -241,7 +241,7 @@ def test_a_compiled_module_runs_as_compiled(tmp_path: Path):
 
 def test_overflow_check_has_no_kernel_level(tmp_path: Path):
     path = configured(tmp_path, level="L2", task="overflow_check")
-    with pytest.raises(UsageError, match='"overflow_check" has no level "L2"'):
+    with pytest.raises(ValueError, match='"L2" with task "overflow_check" on PyTorch; allowed: "L0", "L1", "mix"'):
         PrecisionDebugger(path)
 
 

@@ -62,7 +62,7 @@ MATRIX: dict[str, dict[str, tuple[str, ...]]] = {
         "statistics": LEVELS,
         "tensor": LEVELS,
         "structure": COLLECTING,
-        "overflow_check": COLLECTING,
+        "overflow_check": ("L0", "L1", "mix"),
         "free_benchmark": ("L1",),
         "run_ut": LEVELS,
     }

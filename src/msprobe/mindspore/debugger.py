@@ -144,10 +144,6 @@ class PrecisionDebugger(Debugger):
             raise UsageError(
                 f'task "{settings.task}" is not in this version of msprobe for MindSpore; it has: {", ".join(_TASKS)}.'
             )
-        if settings.level == "L2" and settings.task == "overflow_check":
-            raise UsageError(
-                'task "overflow_check" has level "L2" in graph mode only; in the dynamic graph it has: L0, L1, mix.'
-            )
         if settings.level == "L2" and not HAS_DISPATCH:
             raise UsageError('level "L2" needs MindSpore 2.8 or later; this one has: L0, L1, mix, debug.')
 

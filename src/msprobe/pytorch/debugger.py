@@ -120,5 +120,3 @@ def refuse_what_is_not_here(settings: Settings) -> None:
         raise UsageError(
             f'task "{settings.task}" is not in this version of msprobe for PyTorch; it has: {", ".join(_TASKS)}.'
         )
-    if settings.level == "L2" and settings.task == "overflow_check":
-        raise UsageError('task "overflow_check" has no level "L2" in this version of msprobe; it has: L0, L1, mix.')
