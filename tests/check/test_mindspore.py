@@ -15,7 +15,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, mint
+from mindspore import Tensor, mint, ops
 from ms_train import train
 
 from msprobe.check.examine import Examiner
@@ -160,6 +160,19 @@ def test_it_finds_a_fault_of_mindspore_itself(tmp_path: Path) -> None:
     assert [(name, row[:2]) for name, row in results(out).items() if "error" in row] == [
         ("Mint.split.0", ["pass", "error"])
     ]
+
+
+def test_one_tensor_given_as_several_arguments_has_one_gradient(tmp_path: Path) -> None:
+    debugger = PrecisionDebugger(configured(tmp_path))
+    debugger.start()
+    ms.grad(lambda x: mint.sum(ops.lerp(x, x, x)))(Tensor(np.linspace(0.1, 0.9, 12).reshape(3, 4), ms.float32))
+    ms.grad(lambda x: mint.sum(ops.matmul(x, x)))(Tensor(np.linspace(0.1, 0.9, 16).reshape(4, 4), ms.float32))
+    debugger.stop()
+    debugger.step()
+    rank = open_dump(tmp_path / "dump").ranks[0]
+    for one in make_plan(rank.records).tasks:
+        outcome = examiner().examine(one.call, one.title, one.forward, one.backward, rank)
+        assert (outcome.forward, outcome.backward) == ("pass", "pass"), (one.call, one.backward, outcome.message)
 
 
 def tensor(shape: list[int], **members: Any) -> dict[str, Any]:

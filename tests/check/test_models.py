@@ -15,6 +15,7 @@ from msprobe.check.examine import Examiner
 from msprobe.check.plan import make_plan
 from msprobe.cli import main
 from msprobe.dump.reader import open_dump
+from msprobe.pytorch import PrecisionDebugger
 
 HERE = Path(__file__).parent
 PLANTED_RUN = """
@@ -108,3 +109,15 @@ def test_twenty_kernels_that_are_wrong_on_the_device_are_found_from_statistics_a
     # What the planted kernels themselves were made of passes.
     assert {call.rpartition(".")[0] for call in wrong} == {call.rpartition(".")[0] for call in forward}
     assert backward <= {call for call, row in found.items() if row[1] == "error"}
+
+
+def test_one_tensor_given_as_several_arguments_has_one_gradient(tmp_path: Path) -> None:
+    debugger = PrecisionDebugger(configured(tmp_path, "tensor"))
+    debugger.start()
+    values = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    torch.nn.functional.scaled_dot_product_attention(values, values, values).sum().backward()
+    debugger.stop()
+    debugger.step()
+    out = tmp_path / "out"
+    assert main(["run_ut", "-api_info", str(tmp_path / "dump"), "-o", str(out), "--jobs", "1"]) == 0
+    assert _read(out)["Functional.scaled_dot_product_attention.0"][:2] == ("pass", "pass")

@@ -6,7 +6,7 @@ those moved by rounding. What a record only names (an object, a function) cannot
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 from msprobe.check.generate import NotMade
 
@@ -72,6 +72,23 @@ def flat_records(value: Any, nulls: bool = False) -> list[Any]:
         if "type" not in value:
             return [one for part in value.values() for one in flat_records(part, nulls)]
     return []
+
+
+def shared_gradients(backward: Optional[dict[str, Any]], tensors: list[dict[str, Any]]) -> dict[int, int]:
+    """Arguments that were one tensor (q = k = v), by the one of them at which the record has their common gradient."""
+    shared, gradients = (backward or {}).get("shared_gradient"), (backward or {}).get("output")
+    found: dict[int, int] = {}
+    if not isinstance(shared, list) or not isinstance(gradients, list) or len(gradients) != len(tensors):
+        return found
+    first: Optional[int] = None
+    for number in shared:
+        if type(number) is not int or not 0 <= number < len(tensors):
+            return {}
+        if gradients[number] is not None:
+            first = number
+        elif first is not None and tensors[first].get("shape") == tensors[number].get("shape"):
+            found[number] = first
+    return found
 
 
 def _value(value: Any, tensors: list[dict[str, Any]], depth: int) -> Any:

@@ -63,8 +63,7 @@ class MindSporeCall:
                 self.incoming = [
                     None if item is None else _array(item, f"{name}.grad.{n}", load) for n, item in enumerate(given)
                 ]
-        shared = (backward or {}).get("shared_gradient")
-        self._shared = [n for n in shared if type(n) is int and 0 <= n < len(items)] if isinstance(shared, list) else []
+        self._shared = arguments.shared_gradients(backward, items)
         self._golden_of: Optional[Callable[[Sequence[Array], Sequence[Any]], Results]] = None
 
     def run(self, device: str) -> Results:
@@ -155,8 +154,8 @@ class MindSporeCall:
         if self._found.random:
             mindspore.set_seed(zlib.crc32(self._name.encode()) & 0x7FFFFFFF)
         places = [one if plain else _tensor(one) for one, plain in zip(tensors, self._is_numpy)]
-        for number in self._shared[1:]:
-            places[number] = places[self._shared[0]]
+        for number, first in self._shared.items():
+            places[number] = places[first]
         backward = any(one is not None for one in incoming)
 
         def called(filled: list[Any]) -> Any:
@@ -187,14 +186,14 @@ class MindSporeCall:
     ) -> list[Any]:
         """Gradients of the tensor arguments, in order, from those of the outputs that are numbered in `came`."""
         tensors = [number for number, plain in enumerate(self._is_numpy) if not plain]
-        leaves = [n for n in tensors if self._wants[n] and n not in self._shared[1:]]
+        leaves = [n for n in tensors if self._wants[n] and n not in self._shared]
 
         def forward(*given: Any) -> Any:
             filled = list(places)
             for number, one in zip(leaves, given):
                 filled[number] = one
-            for number in self._shared[1:]:
-                filled[number] = filled[self._shared[0]]
+            for number, first in self._shared.items():
+                filled[number] = filled[first]
             outputs = flat(called(filled))
             return tuple(outputs[n] for n in came)
 

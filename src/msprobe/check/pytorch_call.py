@@ -53,6 +53,7 @@ class TorchCall:
             self.incoming = [
                 None if item is None else self._tensor(item, f"{name}.grad.{n}", load) for n, item in enumerate(given)
             ]
+        self._shared = arguments.shared_gradients(backward, self._arguments.tensors)
         self._copies = self._api.inplace or self._api.name in _WRITES or self._writes_by_argument()
 
     def run(self, device: str) -> Results:
@@ -82,6 +83,8 @@ class TorchCall:
             for number, wanted in enumerate(self._wants):
                 if wanted:
                     leaves[number] = tensors[number] = tensors[number].detach().requires_grad_()
+        for number, first in self._shared.items():
+            leaves[number], tensors[number] = None, tensors[first]
         if self._copies:
             tensors = [t.clone() for t in tensors]
 
