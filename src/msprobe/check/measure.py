@@ -90,6 +90,12 @@ class _Sums:
         self.small = self.small_wrong = self.large_wrong = 0
         self.ulps, self.ulp_max, self.ulp_beyond = 0.0, 0.0, 0
 
+    def add_equal(self, count: int, square: float) -> None:
+        """A block of finite numbers, the same on both sides; `square` is the sum of their squares."""
+        self.counted += count
+        self.near = [one + count for one in self.near]
+        self.dot, self.dd, self.gg = self.dot + square, self.dd + square, self.gg + square
+
     def add(self, device: Array, golden: Array, form: Format, ulp_limit: Optional[float]) -> None:
         if not (math.isfinite(device.sum()) and math.isfinite(golden.sum())):
             finite = np.isfinite(device) & np.isfinite(golden)
@@ -111,20 +117,25 @@ class _Sums:
             return
         self.mismatches += wrong
         self.ee += float(error @ error)
-        self.more += int(np.count_nonzero(error > 0))
-        self.less += int(np.count_nonzero(error < 0))
+        more = int(np.count_nonzero(error > 0))
+        self.more += more
+        self.less += wrong - more
         np.abs(error, out=error)
         size = np.abs(golden)
         self.max_abs = max(self.max_abs, float(error.max()))
         relative = error / np.maximum(size, _TINY)
-        self.max_rel = max(self.max_rel, float(relative.max()))
+        largest = float(relative.max())
+        self.max_rel = max(self.max_rel, largest)
         self.rel += float(relative.sum())
         for number, limit in enumerate(SHARES):
-            self.near[number] += int(np.count_nonzero(relative < limit))
-        small = size < form.small
-        self.small += int(np.count_nonzero(small))
-        self.small_wrong += int(np.count_nonzero(error[small] > form.small_atol))
-        self.large_wrong += int(np.count_nonzero((relative > form.rtol) & ~small))
+            self.near[number] += count if largest < limit else int(np.count_nonzero(relative < limit))
+        if float(size.min()) < form.small:
+            small = size < form.small
+            self.small += int(np.count_nonzero(small))
+            self.small_wrong += int(np.count_nonzero(error[small] > form.small_atol))
+            self.large_wrong += int(np.count_nonzero((relative > form.rtol) & ~small))
+        elif largest > form.rtol:
+            self.large_wrong += int(np.count_nonzero(relative > form.rtol))
         if ulp_limit is not None:
             ulps = error / spacing_at(size, form)
             self.ulps += float(ulps.sum())
@@ -144,8 +155,12 @@ def measure_floats(device: Array, golden: Array, form: Format, ulp_limit: Option
     sums = _Sums()
     with np.errstate(all="ignore"):
         for start in range(0, device.size, BLOCK):
-            part = slice(start, start + BLOCK)
-            sums.add(device[part].astype(np.float64), golden[part].astype(np.float64), form, ulp_limit)
+            ours, right = device[start : start + BLOCK], golden[start : start + BLOCK]
+            wide = right.astype(np.float64)
+            if np.array_equal(ours, right) and math.isfinite(square := float(wide @ wide)):
+                sums.add_equal(wide.size, square)
+            else:
+                sums.add(ours.astype(np.float64), wide, form, ulp_limit)
     count = max(sums.counted, 1)
     found = Metrics(device.size, sums.mismatches, sums.special)
     found.cosine = _cosine(sums)
