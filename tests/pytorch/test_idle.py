@@ -40,6 +40,7 @@ def structure(model):
         "functional": dict(vars(F)),
         "torch": {k: v for k, v in vars(torch).items() if callable(v)},
         "dynamo": eval_frame._maybe_set_eval_frame,
+        "scripting": torch.jit._recursive.create_script_module,
         "optimizer": [dict(hooks) for name, hooks in vars(optimizers).items() if name.startswith("_global_optimizer")],
         "loader": torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
     }

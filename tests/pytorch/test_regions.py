@@ -179,6 +179,23 @@ def test_tracing_while_collecting_sees_nothing_of_ours(tmp_path, level):
         assert torch.equal(made(x), model(x))
 
 
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_scripting_while_collecting_sees_nothing_of_ours(tmp_path, level):
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU())), torch.randn(1, 2)
+    model[0].register_forward_hook(_doubling)
+    with collecting(tmp_path, model, level=level) as dump:
+        model(x)
+        scripted = torch.jit.script(model)
+        model(x)
+    assert torch.equal(scripted(x), model(x))
+    assert list(model[0]._forward_hooks.values()) == [_doubling]
+    assert sum("Linear.forward" in name for name in dump.names) == 2
+
+
+def _doubling(module, args: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+    return output * 2
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_hugging_face_model(tmp_path, level, family):
