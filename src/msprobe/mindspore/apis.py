@@ -83,7 +83,7 @@ class Apis:
             output = func(*args, **kwargs)
         except BaseException as error:
             if call is not None:
-                recorder.fail(call, error, _members(api))
+                recorder.fail(call, error, _members(api, recorder))
             if not selection.everything:
                 selection.leave(name)
             raise
@@ -91,7 +91,7 @@ class Apis:
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
             elif call is not None:
-                recorder.leave(call, name, output, _members(api))
+                recorder.leave(call, name, output, _members(api, recorder))
             if not selection.everything:
                 selection.leave(name)
             if inputs is not None:
@@ -103,8 +103,8 @@ class Apis:
         return output
 
 
-def _members(api: Api) -> str:
-    return ", ".join(filter(None, (_recomputed(), api.members)))
+def _members(api: Api, recorder: Recorder) -> str:
+    return ", ".join(filter(None, (_recomputed(), api.members if recorder.with_inputs else "")))
 
 
 def _recomputed() -> str:
