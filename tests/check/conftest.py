@@ -1,8 +1,9 @@
-"""Helpers for this directory: the nets and the planted kernels lie beside the tests."""
+"""Helpers for this directory: the nets and the planted kernels lie beside the tests, the browser beside the reports."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
 sys.path.insert(0, str(Path(__file__).parent))
