@@ -18,7 +18,7 @@ from mindspore.experimental.optim import Optimizer as FunctionalOptimizer
 from msprobe.tasks.backward import BackwardJudge
 from msprobe.tasks.overflow import OverflowRecorder
 
-from .apis import Api, Apis, _members
+from .apis import Api, Apis, _recomputed
 from .backward_graph import AVAILABLE, Inputs, tensors_in
 from .cells import Cells
 from .executor import requires_grad
@@ -88,7 +88,7 @@ class OverflowApis(Apis):
             else:
                 if isinstance(api.owner, nn.Cell) and not isinstance(api.owner, _OPTIMIZERS):
                     recorder.beside(_owned(api.owner))
-                recorder.leave(call, name, output, _members(api))
+                recorder.leave(call, name, output, ", ".join(filter(None, (_recomputed(), api.members))))
         except Exception:
             recorder.fault(name, traceback.format_exc())
         return output
