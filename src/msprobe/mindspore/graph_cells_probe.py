@@ -7,6 +7,7 @@ goes to `graph/`, beside `pynative/`; so does what `jit` functions do with the m
 from __future__ import annotations
 
 import shutil
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -114,8 +115,8 @@ class GraphProbe:
 
     def close(self) -> list[str]:
         _settle()
-        TAPS.listener = None
         self._cells.close()
+        TAPS.listener = None
         return [_LATE] if TAPS.late and not self._cells.entered else []
 
     def save(self, variable: Any, name: str, with_gradient: bool) -> None:
@@ -176,7 +177,13 @@ class JitProbe(MindSporeProbe):
     # What the taps call: `graph/` is made when the first Cell is met in a graph.
 
     def enter(self, title: str) -> int:
-        return self._side().cells.enter(title) if self._open else NO_CALL
+        if not self._open:
+            return NO_CALL
+        try:
+            return self._side().cells.enter(title)
+        except Exception:
+            self.recorder.fault(title, traceback.format_exc())
+            return NO_CALL
 
     def see(self, number: int, sheet: Any, slot: int, array: Any) -> None:
         if self._graph is not None:
@@ -187,13 +194,13 @@ class JitProbe(MindSporeProbe):
             self._graph.cells.gradient(number, sheet, slot, array)
 
     def close(self) -> list[str]:
-        TAPS.listener = None
         told = []
-        _settle()
         if self._graph is not None:
+            _settle()
             self.records_in_graphs = self._graph.close()
             if TAPS.late and not self._graph.cells.entered:
                 told.append(_LATE)
+        TAPS.listener = None
         return [*super().close(), *told]
 
     def _side(self) -> _GraphSide:
@@ -216,6 +223,7 @@ class JitProbe(MindSporeProbe):
             side.parameters.install()
 
     def _take_out(self) -> None:
-        _settle()
+        if self._graph is not None:
+            _settle()
         self._open = False
         super()._take_out()

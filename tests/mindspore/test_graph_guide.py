@@ -1,0 +1,61 @@
+"""The examples of docs/mindspore_graph.md, run as written but for the device, with a network and data."""
+
+from __future__ import annotations
+
+import re
+
+from mscollecting import Dump, configured
+from test_guide import COMMON, ROOT, run, steps
+
+PAGE = (ROOT / "docs" / "mindspore_graph.md").read_text(encoding="utf-8")
+LOOP, TRAINER, KERNELS, DYNAMIC_LOOP, DYNAMIC_TRAINER = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+OPTIMIZER = "optimizer = nn.SGD(model.trainable_params(), 0.1)\ntrainer ="
+FORWARD = ["Cell.fc1.Dense.forward.0", "Cell.relu.ReLU.forward.0", "Cell.fc2.Dense.forward.0"]
+BACKWARD = ["Cell.fc2.Dense.backward.0", "Cell.relu.ReLU.backward.0", "Cell.fc1.Dense.backward.0"]
+
+
+def test_cells_in_a_loop(tmp_path):
+    configured(tmp_path, "L0")
+    run(tmp_path, COMMON + LOOP)
+    for dump in steps(tmp_path, 0, 1):
+        assert dump.names == [*FORWARD, *BACKWARD]
+
+
+def test_cells_with_the_trainer_from_the_step_of_a_resumed_training(tmp_path):
+    configured(tmp_path, "L0", "tensor", step=[7, 8])
+    resumed = """
+from msprobe.mindspore import MsprobeInitStep
+class Resumed(mindspore.train.Callback):
+    def on_train_begin(self, run_context):
+        run_context.original_args().cur_step_num = 7
+"""
+    callbacks = "callbacks=[Resumed(), MsprobeInitStep(), MsprobeStep(debugger)]"
+    example = TRAINER.replace("callbacks=[MsprobeStep(debugger)]", callbacks).replace("trainer =", OPTIMIZER)
+    run(tmp_path, COMMON + resumed + example)
+    for dump in steps(tmp_path, 7, 8):
+        assert dump.names[:6] == [*FORWARD, *BACKWARD]
+        assert dump.names[6:] == ["Cell.fc1.Dense.parameters_grad", "Cell.fc2.Dense.parameters_grad"]
+    assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step7", "step8"]
+
+
+def test_cells_with_the_trainer(tmp_path):
+    configured(tmp_path, "L0")
+    run(tmp_path, COMMON + TRAINER.replace("trainer =", OPTIMIZER))
+    for dump in steps(tmp_path, 0, 1):
+        assert dump.names[:6] == [*FORWARD, *BACKWARD]
+
+
+def test_kernels(tmp_path):
+    configured(tmp_path, "L2")
+    training = "model = Network()\nfor data, label in data_loader:\n    ms.grad(model)(data)\n"
+    run(tmp_path, COMMON + KERNELS.replace("# the model and the training\n", training))
+    assert list((tmp_path / "dump").rglob("statistic.csv"))
+
+
+def test_kernels_of_a_dynamic_run(tmp_path):
+    configured(tmp_path, "L2")
+    run(tmp_path, COMMON + DYNAMIC_LOOP)
+    assert Dump(tmp_path / "dump").names
+    configured(tmp_path / "trainer", "L2")
+    run(tmp_path / "trainer", COMMON + DYNAMIC_TRAINER.replace("trainer =", OPTIMIZER))
+    assert Dump(tmp_path / "trainer" / "dump").names
