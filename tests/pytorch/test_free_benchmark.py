@@ -171,6 +171,8 @@ STABLE = [
     (torch.log1p, "to_cpu", RAMP),
     (torch.tanh, "bit_noise", RAMP),
     (lambda x: F.layer_norm(x, (64,)), "bit_noise", RAMP.half()),
+    (lambda x: torch.softmax(x, -1), "bit_noise", torch.tensor([1.0, float("-inf"), 2.0]).half()),
+    (lambda x: x.float() * 2, "bit_noise", RAMP.bfloat16()),
     (lambda x: x @ x, "add_noise", RAMP),
     (torch.sum, "change_value", RAMP),
     (torch.exp, "no_change", RAMP),
@@ -273,6 +275,73 @@ def test_checkpointing_is_bit_identical(tmp_path):
         again = gradient()
     assert torch.equal(bare, again)
     assert rows.names == []
+
+
+class Attending(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm = torch.nn.Embedding(32, 32), torch.nn.LayerNorm(32)
+        self.query, self.key, self.value = (torch.nn.Linear(32, 32) for _ in range(3))
+        self.up, self.down, self.head = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32), torch.nn.Linear(32, 10)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        z = self.norm(x)
+        scores = self.query(z) @ self.key(z).transpose(-1, -2) / 6
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+        x = x + torch.softmax(scores, -1) @ self.value(z)
+        return self.head(x + self.down(F.gelu(self.up(x)))).mean(1)
+
+
+class Convolving(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8)
+        self.second, self.head = torch.nn.Conv2d(8, 8, 3, stride=2), torch.nn.Linear(8, 10)
+
+    def forward(self, images):
+        x = F.relu(self.norm(self.first(images)))
+        return self.head(F.relu(self.second(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("stage", ["forward", "backward"])
+@pytest.mark.parametrize("mode", ["improve_precision", "add_noise", "bit_noise", "no_change", "to_cpu"])
+def test_sound_networks_have_no_findings(tmp_path, mode, stage, dtype):
+    torch.manual_seed(0)
+    batches = [
+        (Attending(), torch.randint(32, (4, 16))),
+        (Convolving(), torch.randn(4, 3, 12, 12).to(dtype)),
+    ]
+    with checking(tmp_path, mode, fuzz_stage=stage) as rows:
+        for net, batch in batches:
+            loss = F.cross_entropy(net.to(dtype)(batch).float(), torch.arange(4))
+            (loss * (1024 if dtype is torch.float16 else 1)).backward()
+    assert [(row["api_name"], row["max_rel"]) for row in rows] == []
+
+
+def test_random_numbers_of_a_function_of_the_user_s_are_put_back(tmp_path):
+    import random
+
+    import numpy
+
+    def draws(x):
+        return x * random.random() + numpy.random.rand() + torch.rand(())
+
+    def after():
+        return random.random(), numpy.random.rand(), torch.rand(()).item()
+
+    def seeded():
+        random.seed(1)
+        numpy.random.seed(1)
+        torch.manual_seed(1)
+
+    seeded()
+    draws(RAMP)
+    expected = after()
+    seeded()
+    assert run_registered(tmp_path, draws, "no_change", RAMP) == []
+    assert after() == expected
 
 
 def test_an_api_that_cannot_be_run_again_is_named_once(tmp_path, told):

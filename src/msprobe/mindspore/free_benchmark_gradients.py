@@ -85,8 +85,9 @@ class FreeBenchmarkGradients(HeldGradients):
             with ExitStack() as stack:
                 self.apis.quietly(stack)
                 second.apart(kept.random, stack)
-                again = _gradients_again(second, kept, incoming, first)
-            found = second.differences(first, again, call.nested)
+                given = [_tensor(grad) for grad in incoming]
+                again = _gradients_again(second, kept, given, first)
+            found = second.differences(call, again, "backward", given)
         except NotChanged:
             return
         except Exception as error:
@@ -95,13 +96,12 @@ class FreeBenchmarkGradients(HeldGradients):
         second.judge(call, "backward", found, lambda: kept.place)
 
 
-def _gradients_again(second: Second, kept: Kept, incoming: list[Any], first: list[Any]) -> list[Any]:
+def _gradients_again(second: Second, kept: Kept, given: list[Any], first: list[Any]) -> list[Any]:
     """The gradients of the arguments at the changed input, in argument order; None where there was none."""
     args, kwargs = mapped((kept.args, kept.kwargs), (TensorPy,), _alias)
     args, kwargs = changed(second.mode, args, kwargs, second.ways)
     leaves = tensors_in((args, kwargs), [])
     wanted = [place for place, leaf in enumerate(leaves) if first[place] is not None and _differentiable(leaf)]
-    given = [_tensor(grad) for grad in incoming]
     if not wanted:
         raise NotChanged
 

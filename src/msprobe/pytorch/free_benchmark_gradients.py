@@ -65,19 +65,18 @@ class FreeBenchmarkGradients(HeldGradients):
         if any(tensor._version != version for tensor, version in kept.versions):
             second.run.leave_out(title, "what it received was changed before its gradient came")
             return
+        first = [None if position in record.shared else grad for position, grad in enumerate(outgoing)]
+        call = Call(name, second.dtype(target), str(target.dtype), tuple(target.shape), first, len(outgoing) > 1)
         try:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, "msprobe-free-benchmark")
             again = self._thread.submit(_gradients_again, second, kept, incoming).result()
-            shared = set(record.shared)
-            pairs = [(None, None) if position in shared else pair for position, pair in enumerate(zip(outgoing, again))]
-            differences = second.differences([a for a, _ in pairs], [b for _, b in pairs], len(outgoing) > 1)
+            differences = second.differences(call, again, "backward", incoming)
         except NotChanged:
             return
         except Exception as error:
             second.run.leave_out(title, f"its backward cannot be run again, {type(error).__name__}: {short(error)}")
             return
-        call = Call(name, second.dtype(target), str(target.dtype), tuple(target.shape), outgoing, len(outgoing) > 1)
         second.judge(call, "backward", differences, lambda: kept.place)
 
 

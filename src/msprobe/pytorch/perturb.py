@@ -69,7 +69,9 @@ def _bit_noise(tensor: Any) -> Any:
     integers = _INTEGERS.get(tensor.element_size())
     if integers is None:
         raise NotChanged
-    large = tensor.abs() > torch.finfo(tensor.dtype).smallest_normal
+    magnitude = tensor.abs()
+    # Infinities stay: their lowest bit would make them NaN.
+    large = (magnitude > torch.finfo(tensor.dtype).smallest_normal) & (magnitude < math.inf)
     if not bool(large.any()):
         raise NotChanged
     plain = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()

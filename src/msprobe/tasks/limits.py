@@ -17,14 +17,18 @@ _LIMITS = {"float16": 1.002, "bfloat16": 1.004}
 _OTHERS = 1.0002
 _HALVES = ("float16", "bfloat16")
 # So many spacings of half precision may noise of one spacing become.
-_SPACINGS = {("add_noise", "forward"): 2, ("add_noise", "backward"): 2, ("bit_noise", "forward"): 8}
-_SPACINGS["bit_noise", "backward"] = 24
+_SPACINGS = {
+    ("add_noise", "forward"): 2,
+    ("add_noise", "backward"): 3,
+    ("bit_noise", "forward"): 10,
+    ("bit_noise", "backward"): 24,
+}
 # Values this small beside the largest of an output are compared as if they were this large: what cancels to
 # nearly nothing has no relative precision to lose.
 _FLOOR = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
-_FLOOR_OTHERS = 2.0**-10
+_FLOOR_OTHERS = 2.0**-9
 _NOISY_FLOOR = {"float16": 2.0**-3, "bfloat16": 2.0**-3}
-_NOISY_FLOOR_OTHERS = 2.0**-7
+_NOISY_FLOOR_OTHERS = 2.0**-5
 
 
 def coarser(one: str, other: str) -> str:
