@@ -58,7 +58,7 @@ def details(directory: Path) -> list[dict[str, str]]:
 @cache
 def examiner() -> Examiner:
     made = Examiner(framework="mindspore")
-    made.framework.own_process()
+    made.framework.own_process("cpu")
     return made
 
 
@@ -173,6 +173,23 @@ def test_one_tensor_given_as_several_arguments_has_one_gradient(tmp_path: Path) 
     for one in make_plan(rank.records).tasks:
         outcome = examiner().examine(one.call, one.title, one.forward, one.backward, rank)
         assert (outcome.forward, outcome.backward) == ("pass", "pass"), (one.call, one.backward, outcome.message)
+
+
+def test_the_golden_side_of_another_device_runs_in_a_process_on_the_cpu(tmp_path: Path) -> None:
+    """There is no other device here: the CPU of this process stands for it, and finds what it found alone."""
+    trained(tmp_path, "planted")
+    rank = open_dump(tmp_path / "dump").ranks[0]
+    elsewhere = Examiner(framework="mindspore")
+    elsewhere.framework.golden_elsewhere()  # type: ignore[attr-defined]
+    wanted = ("gelu", "conv2d", "tanh", "topk", "aminmax", "sin", "erf")
+    found = []
+    for one in make_plan(rank.records, wanted).tasks:
+        outcomes = [by.examine(one.call, one.title, one.forward, one.backward, rank) for by in (examiner(), elsewhere)]
+        assert outcomes[0] == outcomes[1]
+        found.append((outcomes[1].forward, outcomes[1].backward))
+    assert ("error", "SKIP") in found
+    assert ("pass", "error") in found
+    assert ("pass", "pass") in found
 
 
 def tensor(shape: list[int], **members: Any) -> dict[str, Any]:

@@ -61,8 +61,11 @@ class Call(Protocol):
 
 
 class Framework(Protocol):
-    def own_process(self) -> None:
-        """This process is the check's own: one thread, and a call's failure is its own and not the next one's."""
+    def own_process(self, device: str) -> None:
+        """This process is the check's own: one thread, and a call's failure is its own and not the next one's.
+
+        `device` is the one under test, where the framework has but one a process.
+        """
 
     def call(
         self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load

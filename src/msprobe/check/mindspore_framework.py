@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import mindspore
 import numpy as np
 from mindspore import runtime
 
-from msprobe.check.framework import Load
+from msprobe.check.framework import Call, Load
 from msprobe.check.generate import NotMade
 from msprobe.check.mindspore_call import MindSporeCall
+from msprobe.check.mindspore_elsewhere import CallWithGoldenElsewhere, CpuProcess
 from msprobe.check.mindspore_golden import Widths
 from msprobe.check.mindspore_resolve import Callables
 from msprobe.dump.tensors import Payload
@@ -26,16 +28,30 @@ class MindSpore:
     def __init__(self) -> None:
         self._callables = Callables()
         self._widths = Widths()
+        self._cpu: Optional[CpuProcess] = None
 
-    def own_process(self) -> None:
+    def own_process(self, device: str) -> None:
+        kind, _, number = device.partition(":")
+        if kind.lower() != "cpu":
+            names = {"ascend": "Ascend", "npu": "Ascend", "gpu": "GPU"}
+            mindspore.set_device(names.get(kind.lower(), kind), int(number) if number else None)
+            self.golden_elsewhere()
         runtime.dispatch_threads_num(1)
         runtime.launch_blocking()
 
+    def golden_elsewhere(self) -> None:
+        """From now on another process, on the CPU, runs the golden side."""
+        self._cpu = CpuProcess()
+
     def call(
         self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
-    ) -> MindSporeCall:
+    ) -> Call:
         found = self._callables.find(title, forward.get("attributes"))
-        return MindSporeCall(found, title, name, forward, backward, load, self._widths)
+        call = MindSporeCall(found, title, name, forward, backward, load, self._widths)
+        if self._cpu is None:
+            return call
+        records = {"title": title, "name": name, "forward": forward, "backward": backward}
+        return CallWithGoldenElsewhere(call, self._cpu, records)
 
     def on_host(self, tensor: Array) -> Array:
         return tensor

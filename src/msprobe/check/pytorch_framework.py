@@ -18,7 +18,7 @@ class PyTorch:
     def __init__(self) -> None:
         self._callables = Callables()
 
-    def own_process(self) -> None:
+    def own_process(self, device: str) -> None:
         torch.set_num_threads(1)
 
     def call(

@@ -46,7 +46,7 @@ class _Worker:
             from msprobe.check.examine import Examiner
 
             found = self._examiners[framework] = Examiner(self._settings["device"], self._keep is not None, framework)
-            found.framework.own_process()
+            found.framework.own_process(self._settings["device"])
             for module in self._settings["imports"]:
                 importlib.import_module(module)
             if self._settings["device"] == "cpu" and self._settings["memory"]:
