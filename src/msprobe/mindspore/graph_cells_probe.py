@@ -48,6 +48,8 @@ def _settle() -> None:
 
 def refuse(settings: Settings) -> None:
     """Raises UsageError for what the configuration allows in graph mode, and level L0 has not."""
+    if not supported():
+        raise UsageError("level L0 in graph mode is for CPU and Ascend; on this device graph mode has: L2.")
     if isinstance(getattr(settings.section, "summary_mode", ""), tuple):
         raise UsageError('a list as summary_mode is for level L2; at L0 it is "statistics", "md5" or "xor".')
 
