@@ -100,17 +100,25 @@ def _owned(cell: Any) -> Mapping[str, Any]:
 
 def _written(api: Api, func: Any, args: Any, kwargs: Any) -> Sequence[Any]:
     """The arguments that a call writes, as far as its name or its kind tells."""
-    parameters = [tensor for tensor in tensors_in((args, kwargs), []) if isinstance(tensor, Parameter)]
     if api.title.startswith("Jit."):
-        return parameters
+        return _parameters(args, kwargs)
     primitive = _primitive(func)
     if primitive is not None:
-        return parameters if primitive.attrs.get("side_effect_mem") else ()
-    name = api.name.rpartition(".")[2]
-    in_place = name.endswith("_") and not name.endswith("__")
-    if in_place or name in _IN_PLACE or name in _ASSIGNING or kwargs.get("inplace") is True:
+        return _parameters(args, kwargs) if primitive.attrs.get("side_effect_mem") else ()
+    if _writes_first(api.name) or (kwargs and kwargs.get("inplace") is True):
         return tensors_in(args[:1], [])
-    return parameters if parameters and name.startswith(_ON_PARAMETERS) else ()
+    return _parameters(args, kwargs) if api.name.startswith(_ON_PARAMETERS) else ()
+
+
+@functools.cache
+def _writes_first(api: str) -> bool:
+    name = api.rpartition(".")[2]
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name in _IN_PLACE or name in _ASSIGNING
+
+
+def _parameters(args: Any, kwargs: Any) -> list[Any]:
+    return [tensor for tensor in tensors_in((args, kwargs), []) if isinstance(tensor, Parameter)]
 
 
 def _primitive(func: Any) -> Any:
