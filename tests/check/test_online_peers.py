@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -314,3 +315,15 @@ def test_ends_with_different_seals_agree_on_one_that_both_have() -> None:
     assert seal.choose(["something newer"]) is None
     assert seal.choose("no list") is None
     assert seal.choose([seal.SHA256, seal.GMAC]) == seal.available()[0]
+
+
+def test_a_file_on_another_file_system_is_copied_with_our_mode(tmp_path: Path) -> None:
+    elsewhere = Path("/dev/shm")
+    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one file system here")
+    with tempfile.NamedTemporaryFile(dir=elsewhere) as source:
+        source.write(os.urandom(3_000_000))
+        source.flush()
+        parcel.link(source.name, str(tmp_path / "copy"))
+        assert (tmp_path / "copy").read_bytes() == Path(source.name).read_bytes()
+    assert (tmp_path / "copy").stat().st_mode & 0o777 & ~0o640 == 0

@@ -131,7 +131,7 @@ class Kept:
         source, size = self._new.get(file.content) or self._paths.get(file.content) or (None, 0)
         if source is None or size != file.size:
             raise Refused("a parcel that names a content which is not here")
-        link(source, path)
+        link(str(source), str(path))
 
     def settle(self, last: Sequence[int]) -> None:
         """The parcel was right: what later ones name stays, what ends with it goes."""
@@ -142,7 +142,7 @@ class Kept:
                 if len(self._paths) >= MOST_KEPT:
                     raise Refused(f"more than {MOST_KEPT} contents at a time")
                 layout.make_directory(self._directory)
-                link(path, self._directory / str(number))
+                link(str(path), str(self._directory / str(number)))
                 self._paths[number] = (self._directory / str(number), size)
         self._new.clear()
         for number in ended & self._paths.keys():
@@ -152,13 +152,13 @@ class Kept:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def link(source: Path, path: Path) -> None:
+def link(source: str, path: str) -> None:
     """A second name for a file; a copy where it cannot have one: another file system, or one without hard links."""
-    with contextlib.suppress(OSError):
+    try:
         os.link(source, path, follow_symlinks=False)
-        return
-    with source.open("rb") as file:
-        write(path, lambda size: file.read(size), source.stat().st_size)
+    except OSError:
+        with Path(source).open("rb") as file:
+            write(Path(path), file.read, os.fstat(file.fileno()).st_size)
 
 
 def write(path: Path, take: Callable[[int], Any], size: int) -> None:

@@ -40,15 +40,15 @@ class Outbox:
         self._count = 0
 
     def waiting(self) -> int:
-        return sum(1 for path in self.home.iterdir() if _PARCEL.match(path.name))
+        with os.scandir(self.home) as found:
+            return sum(1 for entry in found if _PARCEL.match(entry.name))
 
     def put(self, task: parcel.Task, files: list[parcel.File], source: Path) -> None:
         """`source` is the directory of the tensor files."""
         unfinished = self.home / f".{self._count:012d}"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        layout.make_directory(unfinished)
+        unfinished.mkdir(mode=layout.DIRECTORY_MODE)
         for number, file in enumerate(files):
-            parcel.link(source / file.name, unfinished / str(number))
+            parcel.link(f"{source}/{file.name}", f"{unfinished}/{number}")
         layout.write_file(unfinished / _TEXT, [parcel.text_of(task, files, [])])
         unfinished.rename(self.home / f"{self._count:012d}.parcel")
         self._count += 1
