@@ -24,7 +24,7 @@ def live_tensors():
     return sum(isinstance(value, torch.Tensor) for value in gc.get_objects())
 
 
-@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("task", ["statistics", "tensor", "overflow_check"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_activations_die_when_the_script_lets_them_go(tmp_path, level, task):
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4), nn.Tanh())
