@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 from msprobe.check import seal
 from msprobe.dump.errors import DumpError
@@ -32,6 +32,7 @@ LARGEST_JSON = 64 << 20
 CHUNK = 1 << 20
 AHEAD = 4096
 PIECE = 512 << 10  # of a file: it stays in the cache while it is sealed and sent
+SMALL_FILE = 16 << 10
 HANDSHAKE_SECONDS = 10.0
 
 
@@ -151,29 +152,29 @@ class Channel:
         """`files` are (descriptor, size): their content follows the body. It is sealed while it is in the cache."""
         head = HEAD.pack(MAGIC, VERSION, kind, 0, self._sent, len(body) + sum(size for _, size in files))
         self._keep_deadline()
-        out = self._out
+        out, small = self._out, bytearray(head + body)
         if out is None:
-            self._socket.sendall(head + body)
+            self._socket.sendall(small)
         else:
             out.start(self._sent)
-            first = head + body
-            out.update(first)
-            self._socket.sendall(first, self._more)
             for descriptor, size in files:
-                self._send_file(out, descriptor, size)
-            self._socket.sendall(out.digest())
+                if size <= SMALL_FILE:
+                    small += _piece(os.pread(descriptor, size, 0), size)
+                    continue
+                self._send_sealed(out, small)
+                small.clear()
+                for start in range(0, size, PIECE):
+                    piece = self._buffer[: min(PIECE, size - start)]
+                    _piece(piece, os.preadv(descriptor, [piece], start))
+                    self._send_sealed(out, piece)
+            out.update(small)
+            self._socket.sendall(small + out.digest())
         self._sent += 1
 
-    def _send_file(self, out: seal.Seal, descriptor: int, size: int) -> None:
-        done = 0
-        while done < size:
-            count = os.preadv(descriptor, [self._buffer], done)
-            if not count:
-                raise OSError("a tensor file became shorter while it was sent")
-            part = self._buffer[: min(count, size - done)]
-            out.update(part)
-            self._socket.sendall(part, self._more)
-            done += len(part)
+    def _send_sealed(self, out: seal.Seal, data: Union[bytearray, memoryview]) -> None:
+        if data:
+            out.update(data)
+            self._socket.sendall(data, self._more)
 
     def head(self, limit: int) -> tuple[int, int]:
         """Kind and length of the next frame; its body is read with `take`, its end with `finish`."""
@@ -247,6 +248,12 @@ def keep_alive(sock: socket.socket) -> None:
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _piece(data: Any, wanted: int) -> Any:
+    if len(data) != wanted:
+        raise OSError("a tensor file became shorter while it was sent")
+    return data
 
 
 def _proof(secret: bytes, label: bytes, seen: bytes) -> bytes:

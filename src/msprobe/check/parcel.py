@@ -31,6 +31,7 @@ LENGTH = struct.Struct("<I")
 MOST_FILES = 10_000
 MOST_KEPT = 100_000
 Task = dict[str, Any]
+_ENCODER = json.JSONEncoder(check_circular=False, separators=(",", ":"))
 _KEYS = ("framework", "call", "title", "step", "forward", "backward")
 
 
@@ -100,7 +101,7 @@ class Shipment:
 
 
 def text_of(task: Task, files: Sequence[File], last: Sequence[int]) -> bytes:
-    return json.dumps({**task, "files": files, "last": last}).encode()
+    return _ENCODER.encode({**task, "files": files, "last": last}).encode()
 
 
 class Kept:
