@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mscollecting import configured
+from msranks import needs_msrun, run_two
 
 from msprobe.dump.reader import RankDump
 from msprobe.graphdump import GraphDump
@@ -93,3 +95,41 @@ def test_start_alone_is_enough_as_in_the_guide(tmp_path: Path):
     assert [tensor.row["Max Value"] for tensor in sines if tensor.row] == [str(half / 2) for half in range(8)]
     records = RankDump(tmp_path / "d" / "step0" / "rank").records
     assert "Kernel.Momentum.3.forward" in records
+
+
+RANKS = """
+import sys
+import mindspore as ms
+import numpy as np
+from mindspore import ops
+from msprobe.mindspore import PrecisionDebugger
+ms.set_context(mode=ms.PYNATIVE_MODE)
+debugger = PrecisionDebugger(sys.argv[1])
+debugger.start()  # before init(): the scheduler comes by here as well, and is no rank
+ms.communication.init()
+rank = ms.communication.get_rank()
+@ms.jit
+def doubled(x):
+    return ops.sin(x) * 2
+for step in range(2):
+    debugger.start()
+    doubled(ms.Tensor(np.full(2, 10 * rank + step, np.float32)))
+    ops.square(ms.Tensor(np.full(2, rank + 1, np.float32)))
+    debugger.stop()
+    debugger.step()
+print("done", rank, flush=True)
+"""
+
+
+@needs_msrun
+def test_each_rank_has_its_regions_when_start_comes_before_init(tmp_path: Path):
+    run_two(tmp_path, RANKS, configured(tmp_path, "L2"))
+    dump = GraphDump(tmp_path / "dump" / "graph")
+    assert dump.ranks == (0, 1)
+    for rank in (0, 1):
+        sines = [t.row for t in dump.tensors if (t.rank, t.type, t.io) == (rank, "Sin", "input")]
+        assert [row["Max Value"] for row in sines if row] == [f"{10 * rank}.0", f"{10 * rank + 1}.0"]
+        for step in (0, 1):
+            records = RankDump(tmp_path / "dump" / f"step{step}" / f"rank{rank}").records
+            assert {"Jit.doubled.0.forward", "Kernel.Square.0.forward"} <= records.keys()
+    assert not list(tmp_path.glob("dump.old-*"))

@@ -30,6 +30,11 @@ def rank_here() -> int:
     return 0
 
 
+def is_scheduler() -> bool:
+    """Whether this is msrun's scheduler: it runs the script as far as communication.init() and is no rank."""
+    return os.environ.get("MS_ROLE") == "MS_SCHED"
+
+
 @dataclass
 class Prepared:
     """A checked configuration whose framework side is written; `variable` is for the training's environment."""
@@ -55,6 +60,8 @@ def prepared(config: Union[str, os.PathLike[str]]) -> Optional[Prepared]:
 
 def lay_out(settings: DumpSettings, source: str, written: str) -> Optional[Prepared]:
     """`prepared`, for settings that were checked already; `written` is kept with the dump as its configuration."""
+    if is_scheduler():
+        return None
     rank = rank_here()
     for remark in remarks(settings, rank):
         notices.inform(remark)

@@ -17,6 +17,7 @@ from msprobe.config import Settings, load
 from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, TensorSettings
 from msprobe.dump import layout
 from msprobe.dump.writer import RankWriter
+from msprobe.graphdump.running import is_scheduler
 from msprobe.tasks.free_benchmark import FreeBenchmarkRun
 from msprobe.tasks.overflow_run import OverflowRun
 
@@ -37,6 +38,7 @@ from .overflow_probe import OverflowProbe
 from .probe import MindSporeProbe
 from .region_kernels import RegionLifecycle
 from .rehearsals import Rehearsals
+from .scheduler import SchedulerLifecycle
 from .sites import Sites
 
 _TASKS = ("statistics", "tensor", "structure", "overflow_check", "free_benchmark")
@@ -150,7 +152,9 @@ class PrecisionDebugger(Debugger):
     @classmethod
     def _of(cls, settings: Settings) -> PrecisionDebugger:
         debugger = super()._of(settings)
-        if in_graph_mode() and settings.level == "L2":
+        if is_scheduler():
+            debugger._lifecycle = SchedulerLifecycle(settings)  # type: ignore[assignment]
+        elif in_graph_mode() and settings.level == "L2":
             debugger._lifecycle = GraphKernels(settings)  # type: ignore[assignment]
         elif settings.level == "L2":
             debugger._lifecycle = RegionLifecycle(settings, debugger._lifecycle._frontend)
