@@ -63,6 +63,8 @@ class BackwardJudge:
             if grad is not None:
                 found = max(found, eyes.look(grad, recorder.run.ranges, name))
         if found == FINITE:
+            if all(grad is None for grad in outgoing):
+                self.pass_by(incoming)
             return
         given = max((eyes.look(grad) for grad in incoming if grad is not None), default=FINITE)
         role = recorder.judge_gradients(name, given, found)

@@ -41,7 +41,7 @@ def coarser(one: str, other: str) -> str:
 
 def limit_of(dtype: str, mode: str, stage: str) -> float:
     """The largest ratio that is no finding, for an output judged by this dtype."""
-    mode = _judged_as(dtype, mode, stage)
+    mode = _judged_as(mode, stage)
     if mode == NO_CHANGE:
         return 1.0
     limit = _LIMITS.get(dtype, _OTHERS)
@@ -55,7 +55,7 @@ def floor_of(dtype: str, mode: str, stage: str, largest: float, summed: float = 
 
     `largest` is that of the output, `summed` what a sum over an incoming gradient comes to when nothing cancels.
     """
-    mode = _judged_as(dtype, mode, stage)
+    mode = _judged_as(mode, stage)
     if mode == NO_CHANGE or not 0 < largest < math.inf:
         return 2.0**-126
     share = _FLOOR.get(dtype, _FLOOR_OTHERS)
@@ -66,6 +66,6 @@ def floor_of(dtype: str, mode: str, stage: str, largest: float, summed: float = 
     return max(share * largest, share * summed if math.isfinite(summed) else 0.0, smallest, 2.0**-126)
 
 
-def _judged_as(dtype: str, mode: str, stage: str) -> str:
-    """What a forward call in half precision keeps for its backward is rounded: noise, whatever else is changed."""
-    return "bit_noise" if stage == "backward" and mode in RAISING and dtype in _HALVES else mode
+def _judged_as(mode: str, stage: str) -> str:
+    """What a forward call keeps for its backward is rounded: noise, whatever else is changed."""
+    return "bit_noise" if stage == "backward" and mode in RAISING else mode
