@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -48,15 +49,18 @@ class Pair:
         content = {"task": task, "level": "L1", "dump_path": str(self.path / "dump"), task: section}
         (self.path / name).write_text(json.dumps(content))
 
-    def train(self, steps: int) -> subprocess.Popen[str]:
-        return self._start([sys.executable, "-c", TRAIN, str(HERE), str(self.path / "train.json"), str(steps)])
+    def train(self, steps: int, **environment: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", TRAIN, str(HERE), str(self.path / "train.json"), str(steps)]
+        return self._start(command, **environment)
 
     def check(self) -> subprocess.Popen[str]:
         arguments = ["run_ut", "--online", "-config", str(self.path / "check.json"), "-o", str(self.out)]
         return self._start([sys.executable, "-m", "msprobe", *arguments, "--jobs", "1"])
 
-    def _start(self, command: list[str]) -> subprocess.Popen[str]:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def _start(self, command: list[str], **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment}
+        )
         self.processes.append(process)
         return process
 
@@ -162,3 +166,18 @@ def test_a_checker_with_a_white_list_gets_only_that(make_pair: Any, tmp_path: Pa
     names = [name for _, name in pair.results()]
     assert names
     assert all(".linear." in name for name in names)
+
+
+def test_of_two_ranks_the_listed_one_is_judged(make_pair: Any, tmp_path: Path) -> None:
+    address = {"host": "127.0.0.1", "port": free_port(), "secret_file": secret_file(tmp_path)}
+    pair = make_pair(address, {**address, "rank_list": [1]})
+    checker = pair.check()
+    ranks = [pair.train(1, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
+    told = finished(checker)
+    assert checker.returncode == 0, told
+    assert "Rank 1 has ended." in told
+    assert [process.wait(timeout=60) for process in ranks] == [0, 0]
+    assert {file.parent.name for file in pair.out.glob("*/step*/rank*/accuracy_checking_result_online.csv")} == {
+        "rank1"
+    }
+    assert len(pair.results()) == CALLS_A_STEP

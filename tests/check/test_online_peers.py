@@ -19,7 +19,7 @@ from typing import Any, Optional
 import pytest
 from online_setup import SECRET, Heard, certificate, parcel_of, secret_file, session
 
-from msprobe.check import frames, parcel, seal, sender
+from msprobe.check import frames, parcel, receiver, seal, sender
 from msprobe.check.frames import Channel, Refused
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
@@ -284,6 +284,43 @@ def test_with_certificates_nobody_comes_in_without_the_right_one(
         heard.arrival()
         channel.close()
         assert heard.inbox.take() is None
+    finally:
+        heard.listener.close()
+
+
+@needs_openssl
+def test_one_who_dribbles_through_the_tls_handshake_is_shown_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "HANDSHAKE_SECONDS", 1.0)
+    cert, key = certificate(tmp_path, "known")
+    heard = Heard(tmp_path, tls_cert=cert, tls_key=key)
+    try:
+        with heard.connect() as peer:
+            peer.sendall(b"\x16\x03\x01\x40\x00")  # a record of 16 kB begins
+            for _ in range(40):
+                try:
+                    peer.sendall(b"\x01")
+                except OSError:
+                    break
+                time.sleep(0.1)
+        heard.wait_for("timed out")
+    finally:
+        heard.listener.close()
+
+
+def test_there_is_an_end_to_how_many_may_knock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "MOST_CONNECTIONS", 2)
+    heard = Heard(tmp_path)
+    try:
+        with heard.connect() as first, heard.connect() as second, heard.connect() as third:
+            heard.wait_for("there are 2 connections already")
+            assert third.recv(1) == b""
+            assert first.recv(4) == second.recv(4) == frames.MAGIC
+        heard.wait_for("The connection from 127.0.0.1 ended")
+        time.sleep(0.2)
+        with heard.connect() as later:
+            assert Channel(later).greet(SECRET.encode(), session())["wanted"] is True
     finally:
         heard.listener.close()
 
