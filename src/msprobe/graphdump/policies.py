@@ -119,8 +119,15 @@ class Policy:
             return
         array = self._read(one)
         if array is not None:
-            self._told.tensors += 1
+            self._put(one, array)
+
+    def _put(self, one: Staged, array: npt.NDArray[Any]) -> None:
+        try:
             self._to.put(one, array)
+            self._told.tensors += 1
+        except DumpError as error:
+            self._told.note(str(error))
+            self._staging.discard(one)
 
     def settle(self, last: bool) -> None:
         """Called when all that is there has been taken; `last` when nothing will follow."""
@@ -191,8 +198,7 @@ class OverflowPolicy(Policy):
         for one in group:
             array = arrays.get(one)
             if overflows and array is not None:
-                self._told.tensors += 1
-                self._to.put(one, array)
+                self._put(one, array)
             elif one.path.exists():
                 self._staging.discard(one)
 

@@ -13,6 +13,7 @@ from msprobe.graphdump import names
 from msprobe.graphdump.attributes import Described, Numbering, describe
 from msprobe.graphdump.directory import GRAPHS
 
+_SETTLED = 10.0
 _GRAPH = re.compile(r"ms_output_trace_code_graph_(\d{1,9})\.ir")
 
 
@@ -75,6 +76,21 @@ class Staging:
                     for place in _directories(graph):
                         if Path(graph).name.isdecimal() and Path(place).name.isdecimal():
                             self._look_at(place, rank, int(Path(graph).name), int(Path(place).name))
+
+    def prune(self, moment: float) -> None:
+        """Empty directories of older iterations go, or every look would list the whole run. The newest two of a graph
+        stay, and what was written to in the last seconds: the framework may come back to it."""
+        for _, top in self.ranks():
+            for net in _directories(top):
+                for graph in _directories(net):
+                    places = [Path(place) for place in _directories(graph) if Path(place).name.isdecimal()]
+                    for place in sorted(places, key=lambda one: int(one.name))[:-2]:
+                        try:
+                            if place.stat().st_mtime < moment - _SETTLED:
+                                place.rmdir()
+                                self._seen_at.pop(str(place), None)
+                        except OSError:
+                            pass  # not empty
 
     def _look_at(self, directory: str, rank: int, graph: int, iteration: int) -> None:
         changed = Path(directory).stat().st_mtime_ns

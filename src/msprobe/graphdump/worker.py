@@ -26,6 +26,7 @@ from msprobe.graphdump.staged import Staged, Staging
 
 _PAUSE = 0.003
 _AT_LEAST_EVERY = 0.005
+_PRUNE_EVERY = 5.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Worker:
         self._paused = False
         self._looked = 0.0
         self._cost = 0.0
+        self._pruned = time.time()
 
     def run(self, messages: Messages) -> None:
         """Until the run has ended and nothing is left to do."""
@@ -93,6 +95,9 @@ class Worker:
             self._weigh()
             if last and not found:
                 break
+            if time.time() - self._pruned > _PRUNE_EVERY:
+                self._pruned = time.time()
+                self._staging.prune(self._pruned)
             if not found:
                 self._let_run()
                 messages.read(max(_PAUSE, 2 * self._cost))
