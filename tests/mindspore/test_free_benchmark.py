@@ -2,84 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import types
-from contextlib import contextmanager
 
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, mint, ops
-from mscollecting import configured
+from fbchecking import MODES, RAMP, Rows, assert_no_fault, checking, debugger_of, halves, run_registered, singles
+from mindspore import Tensor, mint, nn, ops
 
 from msprobe.mindspore import PrecisionDebugger
 
-MODES = ["improve_precision", "add_noise", "bit_noise", "no_change", "change_value", "to_cpu"]
 COLUMNS = ["rank", "pert_mode", "stage", "step", "api_name", "max_rel", "dtype", "shape", "output_index"]
-
-
-class Rows:
-    def __init__(self, tmp_path):
-        self.path = tmp_path / "dump" / "free_benchmark.csv"
-
-    def __iter__(self):
-        if not self.path.exists():
-            return iter(())
-        return iter(list(csv.DictReader(self.path.open())))
-
-    @property
-    def names(self):
-        return [row["api_name"] for row in self]
-
-
-def section_of(mode, **section):
-    return {"pert_mode": mode, "fuzz_device": "cpu" if mode == "to_cpu" else "npu", **section}
-
-
-def debugger_of(tmp_path, mode, **section):
-    return PrecisionDebugger(configured(tmp_path, task="free_benchmark", section=section_of(mode, **section)))
-
-
-def assert_no_fault(tmp_path):
-    assert not list(tmp_path.rglob("dump_error_info.log")), next(tmp_path.rglob("dump_error_info.log")).read_text()
-    assert not list((tmp_path / "dump").glob("step*"))
-
-
-@contextmanager
-def checking(tmp_path, mode, model=None, **section):
-    debugger = debugger_of(tmp_path, mode, **section)
-    debugger.start(model)
-    try:
-        yield Rows(tmp_path)
-    finally:
-        debugger.stop()
-        debugger.step()
-    assert_no_fault(tmp_path)
-
-
-def run_registered(tmp_path, function, mode, *args, **section):
-    """Registers `function` as an API of its own and calls it once."""
-    home = types.ModuleType("home")
-    home.function = function
-    debugger = debugger_of(tmp_path, mode, **section)
-    debugger.register_custom_api(home, "function")
-    debugger.start()
-    if section.get("fuzz_stage") == "backward":
-        ms.grad(lambda *given: home.function(*given).sum())(*args)
-    else:
-        home.function(*args)
-    debugger.stop()
-    debugger.step()
-    assert_no_fault(tmp_path)
-    return Rows(tmp_path).names
-
-
-def halves(array):
-    return Tensor(np.asarray(array, np.float16))
-
-
-def singles(array):
-    return Tensor(np.asarray(array, np.float32))
 
 
 def cancellation(x):
@@ -154,7 +87,6 @@ def first_element(x):
     return x[0] * 2
 
 
-RAMP = np.linspace(0.5, 3, 64, dtype=np.float32)
 UNSTABLE = [
     (cancellation, "improve_precision", halves(RAMP)),
     (naive_softmax, "improve_precision", halves([[12.0, 11.5, 3.0]])),
@@ -326,7 +258,7 @@ def test_preheating_lifts_the_limit_of_a_false_alarm(tmp_path):
 
 
 def curve(low, debugger=None, evaluate=False):
-    """Twenty losses of a regression whose hidden layer goes through `low`."""
+    """Twelve losses of a regression whose hidden layer goes through `low`."""
     drawn = np.random.default_rng(1)
     weight = ms.Parameter(singles(drawn.standard_normal((16, 16)) * 0.1), name="weight")
     data, target = singles(drawn.standard_normal((64, 16))), singles(drawn.standard_normal((64, 16)))
@@ -337,7 +269,7 @@ def curve(low, debugger=None, evaluate=False):
 
     both = ms.value_and_grad(forward, None, [weight])
     losses = []
-    for _ in range(20):
+    for _ in range(12):
         if debugger is not None:
             debugger.start()
         if evaluate:
@@ -367,7 +299,7 @@ def test_fix_restores_a_loss_curve(tmp_path, evaluate, told):
     from_step = 0 if evaluate else 1
     assert abs(bent - good).max() > 1e-3
     assert abs(fixed - good)[from_step:].max() < abs(bent - good)[from_step:].max() / (100 if evaluate else 4)
-    assert abs(fixed - good)[10:].max() < abs(bent - good)[10:].max() / 20
+    assert abs(fixed - good)[6:].max() < abs(bent - good)[6:].max() / 20
     assert bool(told("home.low is replaced from the next step on")) is not evaluate
     assert "home.low.0" in Rows(tmp_path).names
     assert_no_fault(tmp_path)
@@ -384,3 +316,68 @@ def test_an_operator_of_the_script_s_that_fails_still_fails(tmp_path):
     debugger.stop()
     debugger.step()
     assert_no_fault(tmp_path)
+
+
+class Attending(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(32, 32), nn.LayerNorm([32])
+        self.query, self.key, self.value = (nn.Dense(32, 32) for _ in range(3))
+        self.up, self.down, self.head = nn.Dense(32, 64), nn.Dense(64, 32), nn.Dense(32, 10)
+
+    def construct(self, tokens):
+        x = self.embedding(tokens)
+        z = self.norm(x)
+        scores = ops.matmul(self.query(z), self.key(z).swapaxes(-1, -2)) / 6
+        x = x + ops.matmul(ops.softmax(scores, -1), self.value(z))
+        return self.head(x + self.down(ops.relu(self.up(x)))).mean(1)
+
+
+class Convolving(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, has_bias=True), nn.BatchNorm2d(8)
+        self.second, self.head = nn.Conv2d(8, 8, 3, stride=2), nn.Dense(8, 10)
+
+    def construct(self, images):
+        x = ops.relu(self.norm(self.first(images)))
+        return self.head(ops.relu(self.second(x)).mean((2, 3)))
+
+
+SOUND = [(mode, stage) for mode in ("add_noise", "bit_noise", "to_cpu") for stage in ("forward", "backward")]
+
+
+@pytest.mark.parametrize("dtype", [ms.float32, ms.float16], ids=str)
+@pytest.mark.parametrize(("mode", "stage"), SOUND)
+def test_sound_networks_have_no_findings(tmp_path, mode, stage, dtype):
+    """But for LayerNorm: MindSpore's CPU kernel computes with float16 inside, which raising shows."""
+    drawn = np.random.default_rng(0)
+    ms.set_seed(0)
+    batches = [
+        (Attending(), Tensor(drawn.integers(32, size=(4, 16)), ms.int32)),
+        (Convolving(), Tensor(drawn.standard_normal((4, 3, 12, 12)), dtype)),
+    ]
+    found = set()
+    for number, (net, batch) in enumerate(batches):
+        net.set_train()
+        for parameter in net.get_parameters():
+            parameter.set_dtype(dtype)
+
+        def loss(batch, net=net):
+            scale = 1024 if dtype == ms.float16 else 1
+            return ops.cross_entropy(net(batch).astype(ms.float32), Tensor([0, 1, 2, 3], ms.int32)) * scale
+
+        with checking(tmp_path / str(number), mode, net, fuzz_stage=stage) as rows:
+            ms.value_and_grad(loss, None, net.trainable_params())(batch)
+        found |= {name.rpartition(".")[0] for name in rows.names}
+    computes_in_half = dtype == ms.float16 and stage == "forward" and mode == "to_cpu"
+    assert found == ({"Primitive.layer_norm.LayerNorm"} if computes_in_half else set())
+
+
+def test_noise_in_bfloat16_is_judged_by_bfloat16(tmp_path):
+    """MindSpore's CPU has few operators of that dtype: addition, multiplication and casts."""
+    x = Tensor(RAMP, ms.bfloat16)
+    for mode in ("add_noise", "bit_noise", "improve_precision", "no_change", "to_cpu"):
+        with checking(tmp_path / mode, mode) as rows:
+            (x + x).astype(ms.float32)
+        assert rows.names == []

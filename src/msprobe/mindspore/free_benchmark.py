@@ -28,7 +28,7 @@ from .free_benchmark_gradients import FreeBenchmarkGradients, Kept, digests
 from .free_benchmark_second import Random, Second
 from .gradients import Gradients
 from .perturb import copy_of
-from .rehearsals import Held, key_of
+from .rehearsals import Held, has_no_double, key_of
 
 # Outputs that a kernel leaves as the memory was.
 _UNFILLED = {"BatchNorm": (1, 2, 3, 4), "FlashAttentionScore": (2,), "flash_attention_score": (2,)}
@@ -143,6 +143,7 @@ class FreeBenchmarkApis(Apis):
             obstacle = watched.obstacle()
         elif given.random is not None and not given.random.drawn():
             obstacle = "its random numbers cannot be drawn a second time"
+            self.second.rehearsals.random = given.api.title
         if obstacle:
             self.second.run.leave_out(given.api.title, obstacle)
         return not obstacle
@@ -161,6 +162,10 @@ class FreeBenchmarkApis(Apis):
         )
         modes = {second.mode, *((TO_CPU,) if second.run.section.if_preheat else ())}
         keys = {mode: key_of(mode, title, given.args, given.kwargs) for mode in modes}
+        for mode, key in keys.items():
+            if has_no_double(mode, title, call.dtype) and not rehearsals.failed(key):
+                second.run.leave_out(title, "MindSpore has no float64 for it")
+                rehearsals.refuse(key)
         if rehearsals.failed(keys[second.mode]):
             return output
         for key in keys.values():

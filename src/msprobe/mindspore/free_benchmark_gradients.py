@@ -18,9 +18,11 @@ from msprobe.tasks.perturbation import NotChanged, changed, mapped
 from msprobe.tasks.second_run import Call, short
 
 from .backward_graph import tensors_in
+from .executor import clear_after_error
 from .gradients import _Backward
 from .held_gradients import HeldGradients, Snapshot
 from .perturb import array_of, row_of
+from .rehearsals import has_no_double
 from .tensors import TensorTexts
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ class FreeBenchmarkGradients(HeldGradients):
         target = second.first_float(kept.args, kept.kwargs)
         if target is None:
             return
+        if has_no_double(second.mode, title, second.dtype(target)):
+            second.run.leave_out(title, "MindSpore has no float64 for it")
+            return
         if digests(tensors_in((kept.args, kept.kwargs), [])) != kept.marks:
             second.run.leave_out(title, "what it received was changed before its gradient came")
             return
@@ -91,6 +96,7 @@ class FreeBenchmarkGradients(HeldGradients):
         except NotChanged:
             return
         except Exception as error:
+            clear_after_error()  # a differentiation that has failed in Python stays open otherwise
             second.run.leave_out(title, f"its backward cannot be run again, {type(error).__name__}: {short(error)}")
             return
         second.judge(call, "backward", found, lambda: kept.place)

@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
-from msprobe.tasks.perturbation import IMPROVE, RAISING
+from msprobe.collect import notices
+from msprobe.tasks.perturbation import IMPROVE, RAISING, TO_CPU
 from msprobe.tasks.second_run import Call
 
 from .backward_graph import tensors_in
@@ -21,6 +22,10 @@ from .executor import differentiating
 _BUDGET = 1 << 29
 # Listed functions take float32 wherever they take half precision, but for these.
 _HALF_ONLY = re.compile(r"flash|attention_score|fusion_attention|quant|ffn|moe|grouped", re.IGNORECASE)
+
+# Operators without float64, refused by a check of their types.
+_OPERATORS = ("Primitive.", "Functional.", "Mint", "Tensor.")
+_NO_DOUBLE = re.compile(r"conv|batch_?norm|fused|attention", re.IGNORECASE)
 
 Key = tuple[str, str, tuple[str, ...]]
 
@@ -37,6 +42,14 @@ def key_of(mode: str, title: str, args: Any, kwargs: Any) -> Key:
     return mode, title, tuple(f"{tensor.dtype}{len(tensor.shape)}" for tensor in tensors_in((args, kwargs), []))
 
 
+def has_no_double(mode: str, title: str, dtype: str) -> bool:
+    """Whether a call is known to refuse what this mode would give it. An operator's refusal is not without effect: the
+    framework drops what it holds, and operators with random numbers of their own begin anew."""
+    if mode != TO_CPU or dtype != "float32" or not title.startswith(_OPERATORS):
+        return False
+    return bool(_NO_DOUBLE.search(title))
+
+
 class Rehearsals:
     """Over the steps of a run."""
 
@@ -46,6 +59,8 @@ class Rehearsals:
         self._held: list[Held] = []
         self._bytes = 0
         self.missed = 0
+        self.random = ""
+        """A call that has drawn random numbers which only its operator keeps."""
 
     def trusts(self, key: Key, listed: bool) -> bool:
         """Whether this call may be run raised here and now."""
@@ -61,8 +76,18 @@ class Rehearsals:
         return self._known.get(key) is False
 
     def note(self, key: Key, ran: bool) -> None:
-        if key[0] in RAISING:
-            self._known[key] = ran
+        if key[0] not in RAISING:
+            return
+        self._known[key] = ran
+        if not ran and self.random:
+            notices.warn_once(
+                f"free_benchmark: after the failed second run of {key[1]}, {self.random} and the like may draw other "
+                "random numbers than without msprobe."
+            )
+
+    def refuse(self, key: Key) -> None:
+        """Known not to run, without having been tried."""
+        self._known[key] = False
 
     def wants(self, key: Key, size: int) -> bool:
         """Whether this call is to be held: the first of its kind always, others as far as memory allows."""
