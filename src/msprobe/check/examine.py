@@ -108,7 +108,7 @@ class _Examination:
         self._moved: Optional[list[Results]] = None
         self._golden: Optional[Results] = None
         self._device: Optional[Results] = None
-        self._unequal = True  # the golden side can do better than the device under test
+        self._equal: tuple[str, ...] = ()  # directions in which the golden side is no better than the device under test
         self._notes: list[str] = []
         self._rows: list[Row] = []
 
@@ -124,11 +124,11 @@ class _Examination:
             self._notes.append(f"{device} cannot run it: {_short(error)}")
         if golden.random:
             return self._random(golden, own)
-        self._unequal = device != "cpu" or not golden.weak
+        self._equal = golden.weak if device == "cpu" else ()
         for where, results in (("the golden side", golden), (device, own)):
             if results is not None and results.no_gradients:
                 self._notes.append(f"{where} cannot run its backward: {results.no_gradients}")
-        if not self._unequal:
+        if "forward" in self._equal or (backward is not None and self._equal):
             self._notes.append(f"{golden.made}, and that is the device under test")
         statuses = []
         for direction, record in (("forward", forward), ("backward", backward)):
@@ -163,14 +163,14 @@ class _Examination:
             result = mine[number] if mine is not None else None
             if result is not None:
                 result = self._framework.on_host(result)
-                if self._unequal:
+                if direction not in self._equal:
                     statuses.append(self._judged(slot, result, expected))
             item = recorded[number] if len(recorded) == len(right) else None
             dense = self._framework.is_dense(expected)  # a sparse one's file is its values
             saved = self._saved(item) if dense else None
             if saved is not None and (result is None or not self._framework.same(saved, result)):
                 status = self._judged(slot + RECORDED, saved, expected)
-                if status != PASS and result is not None and self._unequal and statuses[-1] == PASS:
+                if status != PASS and result is not None and direction not in self._equal and statuses[-1] == PASS:
                     self._notes.append(
                         "the re-run here is right: look at the device and the kernel of the training run"
                     )
@@ -200,12 +200,18 @@ class _Examination:
                     verdict = Verdict(PASS, "differs by no more than rounding of its inputs makes it differ")
         shape = list(device.shape)
         dtypes = framework.shown_dtype(golden), framework.shown_dtype(device)
-        said = "; ".join(filter(None, (verdict.reason, self._golden.made if self._golden is not None else "")))
+        made = self._made(slot.partition(".")[0])
+        said = "; ".join(filter(None, (verdict.reason, made)))
         self._rows.append(Row(name, *dtypes, shape, metrics, Verdict(verdict.status, said)))
         if verdict.status in (ERROR, WARNING):
             head, recorded, _ = slot.partition(RECORDED)
             self._notes.append(f"{'recorded ' if recorded else ''}{head}: {verdict.reason}")
         return verdict.status
+
+    def _made(self, direction: str) -> str:
+        """What the golden side says of how it was made, where that concerns this direction."""
+        golden = self._golden
+        return golden.made if golden is not None and (not golden.weak or direction in golden.weak) else ""
 
     def _moved_results(self, slot: str, device: Any) -> list[Any]:
         """The same slot of the golden side for inputs that were moved by the coarsest rounding in the call."""

@@ -22,8 +22,8 @@ class Results(NamedTuple):
     """Tensors only, flat. `gradients` has one entry a tensor argument, None where there is none.
 
     `no_gradients` is the reason where backward was wanted and could not run.
-    Of a golden side: `made` says in words how it was made where that is not "the same API one step wider"; `weak`, that
-    it is no better than the CPU in the recorded dtypes, which cannot be held against it.
+    Of a golden side: `made` says in words how it was made where that is not "the same API one step wider"; `weak` names
+    the directions in which it is no better than the CPU in the recorded dtypes, which cannot be held against it.
     """
 
     outputs: list[Any]
@@ -31,7 +31,7 @@ class Results(NamedTuple):
     random: bool
     no_gradients: str = ""
     made: str = ""
-    weak: bool = False
+    weak: tuple[str, ...] = ()
 
 
 class Call(Protocol):

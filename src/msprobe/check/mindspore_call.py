@@ -6,6 +6,7 @@ the CPU has no such kernel is in `mindspore_golden`. Backward runs where the dum
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import zlib
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from msprobe.check.arguments import Named
 from msprobe.check.framework import Load, Results
 from msprobe.check.generate import NotMade
 from msprobe.check.mindspore_formulas import FORMULAS
-from msprobe.check.mindspore_golden import UNWRITTEN, Widths
+from msprobe.check.mindspore_golden import DIRECTIONS, UNWRITTEN, Widths
 from msprobe.check.mindspore_resolve import Found
 from msprobe.mindspore.tensors import copied
 from msprobe.stats import dtypes
@@ -86,27 +87,24 @@ class MindSporeCall:
     # The golden side: the first way that works and is wide enough.
 
     def _golden(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
-        if self._title not in self._widths.narrow:
-            try:
-                results = self._wide(tensors, incoming)
-            except _FAILURES:
-                if not any(_raise(_name(one)) != _name(one) for one in self.tensors):
-                    raise
-            else:
-                if self._widths.is_wide(self._title, results, self._nudged):
-                    self._golden_of = self._wide
-                    return results
+        narrow: tuple[str, ...] = DIRECTIONS
+        try:
+            results = self._wide(tensors, incoming)
+            narrow = self._widths.narrow(self._title, results, self._nudged)
+        except _FAILURES:
+            if not any(_raise(_name(one)) != _name(one) for one in self.tensors):
+                raise
+        if not narrow:
+            self._golden_of = self._wide
+            return results
         if self.api in FORMULAS:
-            try:
+            with contextlib.suppress(*_FAILURES):
                 results = self._by_formula(tensors, incoming)
-            except _FAILURES:
-                pass
-            else:
                 if not results.no_gradients:
                     self._golden_of = self._by_formula
                     return results
-        self._golden_of = self._plain
-        return self._plain(tensors, incoming)
+        self._golden_of = self._plain if "forward" in narrow else self._half_wide
+        return self._golden_of(tensors, incoming)
 
     def _wide(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
         wide = [None if one is None else _raised(one) for one in incoming]
@@ -124,7 +122,14 @@ class MindSporeCall:
         floats = any(_raise(_name(one)) != _name(one) for one in self.tensors)
         own = [one.astype(mine.dtype) for one, mine in zip(tensors, self.tensors)]
         results = self._run(self._found.func, own, self.incoming, lambda name: name)
-        return results._replace(made=NO_WIDER, weak=True) if floats else results
+        return results._replace(made=NO_WIDER, weak=DIRECTIONS) if floats else results
+
+    def _half_wide(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+        """Outputs in raised precision, gradients in the recorded dtypes."""
+        plain = self._plain(tensors, incoming)
+        wide = self._wide(tensors, incoming)
+        made = f"{NO_WIDER} of its backward"
+        return wide._replace(gradients=plain.gradients, no_gradients=plain.no_gradients, made=made, weak=("backward",))
 
     def _nudged(self) -> Results:
         """With inputs that fill a float64's mantissa, a little nearer to zero: no domain is left by that."""

@@ -12,32 +12,35 @@ import numpy as np
 
 from msprobe.check.framework import Results
 
+DIRECTIONS = ("forward", "backward")
 # Outputs that the CPU's kernel leaves as it found the memory: they are not judged.
 UNWRITTEN = {"BatchNorm": (1, 2)}
 
 
 class Widths:
-    """What this process has learnt of the kernels, by title."""
+    """What this process has learnt of the kernels, by title and direction."""
 
     def __init__(self) -> None:
-        self._wide: set[str] = set()
-        self.narrow: set[str] = set()
+        self._is_wide: dict[tuple[str, str], bool] = {}
 
-    def is_wide(self, title: str, results: Results, nudged: Callable[[], Results]) -> bool:
-        """Whether a golden in float64 is one. `nudged` is asked only where the first answer leaves it open."""
-        if title in self._wide or not _could_be_narrow(results):
-            return True
-        if _could_be_narrow(nudged()):
-            self.narrow.add(title)
-            return False
-        self._wide.add(title)
-        return True
+    def narrow(self, title: str, results: Results, nudged: Callable[[], Results]) -> tuple[str, ...]:
+        """In which directions a golden in float64 is none. `nudged` is asked where the first answer leaves it open."""
+        again: list[Results] = []
+        found = []
+        for direction in DIRECTIONS:
+            known = self._is_wide.get((title, direction))
+            if known is None and _could_be_narrow(results, direction):
+                again = again or [nudged()]
+                known = self._is_wide[title, direction] = not _could_be_narrow(again[0], direction)
+            if known is False:
+                found.append(direction)
+        return tuple(found)
 
 
-def _could_be_narrow(results: Results) -> bool:
-    """Whether some float64 result has nothing but float32 numbers in it that are no integers."""
-    floats = [one for one in (*results.outputs, *results.gradients) if one is not None and one.dtype == np.float64]
-    return any(_fits(one) for one in floats)
+def _could_be_narrow(results: Results, direction: str) -> bool:
+    """Whether some float64 result has nothing but float32 numbers in it, and not just integers."""
+    made = results.outputs if direction == "forward" else results.gradients
+    return any(_fits(one) for one in made if one is not None and one.dtype == np.float64)
 
 
 def _fits(array: Any) -> bool:
