@@ -50,8 +50,10 @@ class MindSporeCall:
         widths: Widths,
     ) -> None:
         self.api = found.name
-        self._found, self._title, self._name, self._widths = found, title, name, widths
+        self._found, self._name, self._widths = found, name, widths
         self._arguments = arguments.read(forward)
+        # Which kernel runs depends on arguments too: gelu with `approximate` is another one.
+        self._kind = f"{title} {self._arguments.args} {self._arguments.kwargs} {forward.get('attributes')}"
         items = self._arguments.tensors
         self.tensors = [_array(item, f"{name}.input.{n}", load) for n, item in enumerate(items)]
         self._is_numpy = [item["type"] == "numpy.ndarray" for item in items]
@@ -90,7 +92,7 @@ class MindSporeCall:
         narrow: tuple[str, ...] = DIRECTIONS
         try:
             results = self._wide(tensors, incoming)
-            narrow = self._widths.narrow(self._title, results, self._nudged)
+            narrow = self._widths.narrow(self._kind, results, self._nudged)
         except _FAILURES:
             if not any(_raise(_name(one)) != _name(one) for one in self.tensors):
                 raise

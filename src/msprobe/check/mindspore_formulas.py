@@ -183,6 +183,16 @@ def mish(_: Attributes, input: Any) -> Any:
     return input * ops.tanh(ops.log1p(ops.exp(input)))
 
 
+def gelu(_: Attributes, input: Any, approximate: str = "none") -> Any:
+    if approximate == "none":
+        return 0.5 * input * (1 + ops.erf(input / math.sqrt(2)))
+    return 0.5 * input * (1 + ops.tanh(math.sqrt(2 / math.pi) * (input + 0.044715 * input * input * input)))
+
+
+def gelu_primitive(at: Attributes, x: Any) -> Any:
+    return gelu(at, x, "tanh")
+
+
 def relu6(_: Attributes, input: Any) -> Any:
     return ops.minimum(ops.maximum(input, ops.zeros_like(input)), ops.zeros_like(input) + 6)
 
@@ -268,6 +278,8 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("mish", "Mish"), mish),
     **dict.fromkeys(("relu6", "ReLU6"), relu6),
     **dict.fromkeys(("prelu", "PReLU"), prelu),
+    "gelu": gelu,
+    "GeLU": gelu_primitive,
     "hardshrink": hard_shrink,
     **dict.fromkeys(("softshrink", "soft_shrink"), soft_shrink),
     "mse_loss": mse_loss,

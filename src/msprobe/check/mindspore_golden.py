@@ -18,20 +18,20 @@ UNWRITTEN = {"BatchNorm": (1, 2)}
 
 
 class Widths:
-    """What this process has learnt of the kernels, by title and direction."""
+    """What this process has learnt of the kernels, by kind of call and direction."""
 
     def __init__(self) -> None:
         self._is_wide: dict[tuple[str, str], bool] = {}
 
-    def narrow(self, title: str, results: Results, nudged: Callable[[], Results]) -> tuple[str, ...]:
+    def narrow(self, kind: str, results: Results, nudged: Callable[[], Results]) -> tuple[str, ...]:
         """In which directions a golden in float64 is none. `nudged` is asked where the first answer leaves it open."""
         again: list[Results] = []
         found = []
         for direction in DIRECTIONS:
-            known = self._is_wide.get((title, direction))
+            known = self._is_wide.get((kind, direction))
             if known is None and _could_be_narrow(results, direction):
                 again = again or [nudged()]
-                known = self._is_wide[title, direction] = not _could_be_narrow(again[0], direction)
+                known = self._is_wide[kind, direction] = not _could_be_narrow(again[0], direction)
             if known is False:
                 found.append(direction)
         return tuple(found)
