@@ -248,6 +248,16 @@ def test_a_content_travels_once_and_arrives_in_every_call_that_names_it(
     assert sent == sum(map(len, contents.values()))
 
 
+def test_a_file_that_is_gone_when_it_is_to_be_sent_ends_the_sending_with_a_reason(tmp_path: Path) -> None:
+    data = tmp_path / "step0" / "rank0" / "dump_tensor_data"
+    data.mkdir(parents=True)
+    (data / "x.pt").write_bytes(b"x")
+    shipment = parcel.Shipment(RankDump(data.parent), [task_of(0, ["x.pt"])])
+    (data / "x.pt").unlink()
+    with pytest.raises(DumpError, match=r"x\.pt cannot be read: No such file"):
+        shipment.open("x.pt")
+
+
 def task_of(number: int, names: list[str]) -> dict[str, Any]:
     record = {"input_args": [{"data_name": name} for name in names]}
     members = {"framework": "pytorch", "step": 3, "backward": None}

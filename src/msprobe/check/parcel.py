@@ -85,7 +85,10 @@ class Shipment:
             yield files, last, new
 
     def open(self, name: str) -> int:
-        return layout.open_file(f"{self._directory}/{name}", os.O_RDONLY)
+        try:
+            return layout.open_file(f"{self._directory}/{name}", os.O_RDONLY)
+        except OSError as error:  # not the connection's fault: sending it again would not help
+            raise DumpError(f"{self._directory}/{name} cannot be read: {error.strerror or error}") from None
 
     def _found(self, rank: RankDump, task: Task) -> list[tuple[str, int, tuple[int, int]]]:
         """Names, sizes and where the content lies. A file that a full disk left out is not among them."""

@@ -112,7 +112,7 @@ class _Tcp:
                 self._send_all(channel, lists)
                 return
             except (OSError, EOFError):  # it is lost: what was not answered is sent again
-                pass
+                self._run.listen(RETRY_SECONDS)
             finally:
                 channel.close()
                 lost = time.monotonic()
