@@ -9,6 +9,7 @@ The peer is not beside it: its statistics need kernels that exist on Ascend only
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -23,8 +24,12 @@ CASES: list[Case] = [
     Case(level, mode, LAYERS) for mode in ("statistics", "md5", "tensor") for level in ("L0", "L1", "mix")
 ]
 CASES.append(Case(layers=LAYERS, idle=True))
+
 for _level in ("L1", "L0", "mix"):
     CASES.append(TaskCase(_level, f"overflow_check/{_level}", LAYERS, section='{"overflow_nums": -1}'))
+for _mode in ("add_noise", "bit_noise", "no_change", "to_cpu"):  # in float32: improve_precision would raise nothing
+    _section = json.dumps({"pert_mode": _mode, "fuzz_device": "cpu" if _mode == "to_cpu" else "npu"})
+    CASES.append(TaskCase("L1", f"free_benchmark/{_mode}", LAYERS, task="free_benchmark", section=_section))
 # CPU-time ratios that this project set itself as upper limits.
 AIMS = {
     "L0/statistics": 1.3,
@@ -34,6 +39,9 @@ AIMS = {
     "L1/tensor": 3.0,
     "mix/tensor": 3.3,
     "idle": 1.0,
+    "free_benchmark/add_noise": 4.0,
+    "free_benchmark/bit_noise": 5.0,
+    "free_benchmark/no_change": 3.0,
     "overflow_check/L1": OVERFLOW_AIM,
 }
 
