@@ -373,6 +373,16 @@ def test_preheating_lifts_the_limit_of_a_false_alarm(tmp_path):
     assert run(tmp_path / "b", if_preheat=True, preheat_step=1) == []
 
 
+def test_preheating_an_in_place_call_begins_anew_each_time(tmp_path, told):
+    with checking(tmp_path, "no_change", list=["add_"], if_preheat=True) as rows:
+        x = RAMP.clone()
+        x.add_(1)
+    assert torch.equal(x, RAMP + 1)
+    assert rows.names == []
+    (limits,) = PrecisionDebugger._current._lifecycle._frontend._benchmark._preheated.values()
+    assert limits.limit == 1.0  # a second run that wrote its input twice would have looked like a false alarm
+
+
 def test_fix_restores_a_loss_curve(tmp_path):
     """A planted call in low precision bends the loss; with fix it runs raised, and the curve is the good one again."""
     home = types.ModuleType("home")

@@ -127,9 +127,11 @@ class FreeBenchmarkApis(Apis):
         if target is None or not first:
             return output
         graph = second.fixes and before is None
+        several = before is not None and second.run.section.if_preheat  # each second run writes what it receives
 
         def again(mode: str) -> list[Any]:
-            return tensors_in(self._again(func, given, named, random, mode, graph and mode == second.mode), [])
+            args, kwargs = mapped((given, named), _copy) if several else (given, named)
+            return tensors_in(self._again(func, args, kwargs, random, mode, graph and mode == second.mode), [])
 
         nested = not isinstance(output, torch.Tensor)
         call = Call(name, second.dtype(target), str(target.dtype), tuple(target.shape), first, nested)
