@@ -27,7 +27,7 @@ def dump(path: Path, **head: Any) -> Path:
         ({}, [], "A dump is needed"),
         ({}, ["-api_info", "nowhere"], "does not exist"),
         ({"level": "L0"}, ["-api_info", "dump"], "level L1 or mix"),
-        ({"framework": "mindspore"}, ["-api_info", "dump"], "dump of mindspore"),
+        ({"framework": "jax"}, ["-api_info", "dump"], "dump of jax"),
         ({}, ["-api_info", "dump", "-csv_path", "some.csv"], "cannot be resumed"),
         ({}, ["--online"], "is_online"),
     ],
