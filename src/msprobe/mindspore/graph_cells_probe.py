@@ -40,6 +40,11 @@ _LATE = (
 )
 
 
+def _compiles(models: Sequence[Any]) -> bool:
+    """Whether Cells of these models are compiled as such, and not only where a `jit` function calls them."""
+    return header.in_graph_mode() or any(is_compiled(each.cell) for each in named_below(models))
+
+
 def _settle() -> None:
     """Everything that was started has run, and was shown, when this returns."""
     synchronize()
@@ -55,7 +60,10 @@ def refuse(settings: Settings) -> None:
 
 
 class TappedLifecycle(Lifecycle):
-    """start() puts taps into the graphs that are compiled after it, whether this step is wanted or not."""
+    """start() puts taps into the graphs that are compiled after it.
+
+    Where the model itself is compiled, that is whether the step is wanted or not: a graph is compiled once.
+    """
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
         if not self._collecting and not self._is_foreign():
@@ -63,6 +71,11 @@ class TappedLifecycle(Lifecycle):
         super().start(model, token_range)
         if self._models and self.wants_more and not self._is_foreign() and self._wants_rank():
             self._attach(self._models)
+
+    def stop(self) -> None:
+        super().stop()
+        if not self._is_foreign() and not (self._models and self.wants_more and _compiles(self._models)):
+            TAPS.pause()
 
     def set_init_step(self, step: int) -> None:
         """MsprobeInitStep knows the number when training begins: start(model) may have opened step 0 by then."""
@@ -76,9 +89,10 @@ class TappedLifecycle(Lifecycle):
         super().set_init_step(step)
 
     def _attach(self, models: Sequence[Any]) -> None:
-        if supported():
+        expected = _compiles(models)
+        if supported() and (expected or self._collecting):
             TAPS.attach(named_below(models, inside=True), with_parameters=header.in_graph_mode())
-        elif header.in_graph_mode() or any(is_compiled(each.cell) for each in named_below(models)):
+        elif expected:
             notices.warn_once("what runs inside compiled graphs is collected on CPU and Ascend only.")
 
     def _close_step(self) -> None:
@@ -197,8 +211,9 @@ class JitProbe(MindSporeProbe):
 
     def close(self) -> list[str]:
         told = []
-        if self._graph is not None:
+        if len(TAPS.sheets):
             _settle()
+        if self._graph is not None:
             self.records_in_graphs = self._graph.close()
             if TAPS.late and not self._graph.cells.entered:
                 told.append(_LATE)
@@ -225,7 +240,7 @@ class JitProbe(MindSporeProbe):
             side.parameters.install()
 
     def _take_out(self) -> None:
-        if self._graph is not None:
+        if len(TAPS.sheets):  # graphs with taps: what was started may run later than the script's next line
             _settle()
         self._open = False
         super()._take_out()

@@ -66,6 +66,9 @@ class Sheets:
     def __init__(self) -> None:
         self._made: list[Sheet] = []
 
+    def __len__(self) -> int:
+        return len(self._made)
+
     def __getitem__(self, number: int) -> Sheet:
         return self._made[number]
 

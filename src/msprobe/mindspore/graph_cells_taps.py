@@ -82,6 +82,7 @@ class Taps:
         `with_parameters`: also for the gradients of their parameters, where the graph is the whole step.
         """
         new = [each for each in named if id(each.cell) not in self._constructs]
+        self._watch_compiling()
         if not new:
             return
         self._way = self._way or _way_of_device(self)
@@ -93,10 +94,12 @@ class Taps:
             self._constructs[id(each.cell)] = (each.cell, _tapped(each, self._way, self.sheets))
             if with_parameters:
                 self._hook_parameters(each, self._way)
-        if not self._originals:
-            for executor in (_CellGraphExecutor, _JitExecutor):
-                self._originals.append((executor, executor.compile))
-                executor.compile = self._compiling(executor.compile)
+
+    def pause(self) -> None:
+        """Graphs that are compiled before the next `attach` have no taps."""
+        for executor, original in self._originals:
+            executor.compile = original
+        self._originals.clear()
 
     def drain(self) -> None:
         if self._way is not None:
@@ -107,9 +110,7 @@ class Taps:
         self.listener = None
         self._take_out()
         self._unhook()
-        for executor, original in self._originals:
-            executor.compile = original
-        self._originals.clear()
+        self.pause()
         self._constructs.clear()
 
     def _hook_parameters(self, named: Named, way: Way) -> None:
@@ -120,6 +121,12 @@ class Taps:
                     self._hooked[id(parameter)] = parameter.register_hook(way.parameter_hook(sheet))
 
     # Compiling.
+
+    def _watch_compiling(self) -> None:
+        if not self._originals:
+            for executor in (_CellGraphExecutor, _JitExecutor):
+                self._originals.append((executor, executor.compile))
+                executor.compile = self._compiling(executor.compile)
 
     def _compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_tapped(executor: Any, *args: Any, **kwargs: Any) -> Any:
