@@ -57,6 +57,37 @@ def test_a_peer_without_the_secret_is_refused_and_so_is_a_checker_without_it(hea
             Channel(ours).greet(SECRET.encode(), session())
 
 
+def test_a_greeting_of_another_length_is_refused() -> None:
+    """What both ends have seen is one row of bytes: every part but the last has a length of its own."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Channel(theirs).send(frames.HELLO, os.urandom(33))
+        with pytest.raises(Refused, match="does not speak"):
+            Channel(ours).greet(SECRET.encode(), session())
+
+
+@pytest.mark.parametrize("size", [frames.SMALL_FILE, frames.SMALL_FILE + 1])
+def test_a_file_that_becomes_shorter_ends_the_sending_and_its_nonce_is_not_used_again(
+    tmp_path: Path, size: int
+) -> None:
+    numbers: list[int] = []
+
+    class Numbered(seal.Sha256Seal):
+        def start(self, number: int) -> None:
+            numbers.append(number)
+            super().start(number)
+
+    (tmp_path / "file").write_bytes(b"short")
+    ours, theirs = socket.socketpair()
+    with ours, theirs, (tmp_path / "file").open("rb") as file:
+        channel = Channel(ours)
+        channel._out = Numbered(bytes(32))
+        with pytest.raises(DumpError, match="became shorter"):  # and no OSError, which would be a lost connection
+            channel.send(frames.CALL, b"body", [(file.fileno(), size)])
+        channel.send(frames.DONE, b"")
+    assert numbers == [0, 1]
+
+
 def test_one_who_says_nothing_is_shown_out(heard: Heard) -> None:
     with heard.connect() as peer:
         for _ in range(30):

@@ -92,6 +92,8 @@ class Channel:
     def greet(self, secret: bytes, session: Session) -> dict[str, Any]:
         """The sender's part. Returns what the checker says to it; raises Refused where that cannot prove itself."""
         theirs = self._expect(HELLO)
+        if len(theirs) != 32:  # else its end could pass for the beginning of what follows it in `seen`
+            raise Refused("it does not speak this protocol")
         ours = os.urandom(32)
         told = json.dumps({"session": session.name, "rank": session.rank, "seals": seal.available()}).encode()
         seen = theirs + ours + told
@@ -150,13 +152,15 @@ class Channel:
 
     def send(self, kind: int, body: bytes, files: Sequence[tuple[int, int]] = ()) -> None:
         """`files` are (descriptor, size): their content follows the body. It is sealed while it is in the cache."""
-        head = HEAD.pack(MAGIC, VERSION, kind, 0, self._sent, len(body) + sum(size for _, size in files))
+        number = self._sent
+        self._sent += 1  # first: a frame that fails half way has used its nonce
+        head = HEAD.pack(MAGIC, VERSION, kind, 0, number, len(body) + sum(size for _, size in files))
         self._keep_deadline()
         out, small = self._out, bytearray(head + body)
         if out is None:
             self._socket.sendall(small)
         else:
-            out.start(self._sent)
+            out.start(number)
             for descriptor, size in files:
                 if size <= SMALL_FILE:
                     small += _piece(os.pread(descriptor, size, 0), size)
@@ -169,7 +173,6 @@ class Channel:
                     self._send_sealed(out, piece)
             out.update(small)
             self._socket.sendall(small + out.digest())
-        self._sent += 1
 
     def _send_sealed(self, out: seal.Seal, data: Union[bytearray, memoryview]) -> None:
         if data:
@@ -252,7 +255,7 @@ def keep_alive(sock: socket.socket) -> None:
 
 def _piece(data: Any, wanted: int) -> Any:
     if len(data) != wanted:
-        raise OSError("a tensor file became shorter while it was sent")
+        raise DumpError("a tensor file became shorter while it was sent")  # sending it again would not help
     return data
 
 
