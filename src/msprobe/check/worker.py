@@ -11,6 +11,7 @@ import importlib
 import json
 import resource
 import sys
+import traceback
 import warnings
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,12 +26,23 @@ def main(handle: int) -> None:
     sys.path[:0] = settings["paths"]
     worker = _Worker(settings)
     if settings["framework"] is not None:
-        worker.examiner(settings["framework"])
-    pipe.send_bytes(b'{"ready": true}')
+        try:
+            worker.examiner(settings["framework"])
+        except Exception as error:
+            pipe.send_bytes(json.dumps({"cannot": _reason(error)}).encode())
+            return
+    pipe.send_bytes(b"{}")
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             for task in json.loads(pipe.recv_bytes()):
                 pipe.send_bytes(json.dumps(worker.answer(task)).encode())
+
+
+def _reason(error: Exception) -> str:
+    """One line; MindSpore's messages go on with a C++ stack. What an imported module raised has its line there."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = next(filter(None, map(str.strip, str(error).splitlines())), "")
+    return f"{type(error).__name__}: {text} ({frame.filename}:{frame.lineno})"
 
 
 class _Worker:
@@ -45,12 +57,13 @@ class _Worker:
         if found is None:
             from msprobe.check.examine import Examiner
 
-            found = self._examiners[framework] = Examiner(self._settings["device"], self._keep is not None, framework)
+            found = Examiner(self._settings["device"], self._keep is not None, framework)
             found.framework.own_process(self._settings["device"])
             for module in self._settings["imports"]:
                 importlib.import_module(module)
             if self._settings["device"] == "cpu" and self._settings["memory"]:
                 _limit_memory(self._settings["memory"])
+            self._examiners[framework] = found  # last: what is missing is missed at every task
         return found
 
     def answer(self, task: dict[str, Any]) -> dict[str, Any]:
