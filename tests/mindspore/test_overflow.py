@@ -365,7 +365,7 @@ def scaled_training(path: Any, section: Any, scaler: Any, steps: int = 2) -> Any
         gradients = scaler.unscale(gradients)
         if finite:
             optimizer(gradients)
-        scaler.adjust(finite)
+        scaler.adjust(grads_finite=finite)
         debugger.stop()
         debugger.step()
     debugger._lifecycle.close()

@@ -48,43 +48,43 @@ class ScalerWatch:
         setattr(holder, name, wrap(original))
 
     def _scaling(self, original: Any) -> Any:
-        def scale(scaler: Any, inputs: Any) -> Any:
+        def scale(*args: Any, **kwargs: Any) -> Any:
             recorder = self._recorder
             recorder.under_scaler = recorder.scaling = True
             try:
-                return original(scaler, inputs)
+                return original(*args, **kwargs)
             finally:
                 recorder.scaling = False
 
         return scale
 
     def _scales(self, original: Any) -> Any:
-        def start(*args: Any) -> Any:
+        def start(*args: Any, **kwargs: Any) -> Any:
             self._recorder.under_scaler = True
-            return original(*args)
+            return original(*args, **kwargs)
 
         return start
 
     def _told(self, original: Any, says_no: Callable[[Any], bool]) -> Any:
-        def told(holder: Any, verdict: Any) -> Any:
-            self._count(says_no, verdict)
-            return original(holder, verdict)
+        def told(holder: Any, *args: Any, **kwargs: Any) -> Any:
+            self._count(says_no, *args, *kwargs.values())
+            return original(holder, *args, **kwargs)
 
         return told
 
     def _asked(self, original: Any) -> Any:
-        def asked(*args: Any) -> Any:
-            answer = original(*args)
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            answer = original(*args, **kwargs)
             if self._recorder.under_scaler:
                 self._count(lambda finite: not finite, answer)
             return answer
 
         return asked
 
-    def _count(self, says_no: Callable[[Any], bool], verdict: Any) -> None:
+    def _count(self, says_no: Callable[[Any], bool], *verdict: Any) -> None:
         try:
-            if not self._skipped and says_no(verdict):
+            if not self._skipped and says_no(*verdict):
                 self._skipped = True
                 self._run.skipped_steps += 1
-        except Exception:  # it has no value yet: a graph is being compiled
+        except Exception:  # it has no value yet: a graph is being compiled; or the call is a wrong one
             return
