@@ -8,6 +8,9 @@ import pytest
 from mindspore import Tensor, nn, ops
 from mscollecting import collecting
 
+from msprobe.collect.recorder import Recorder
+from msprobe.mindspore.kernels import Kernels
+
 
 class Small(nn.Cell):
     def __init__(self):
@@ -125,3 +128,19 @@ def test_a_compiled_region_is_told(tmp_path, told):
 def test_an_operator_that_raises_keeps_its_own_error(tmp_path):
     with collecting(tmp_path, level="L2"), pytest.raises(RuntimeError, match="MatMulExt"):
         ops.matmul(Tensor(np.ones((2, 3), np.float32)), Tensor(np.ones((2, 3), np.float32)))
+
+
+@pytest.mark.parametrize(("where", "name"), [(Kernels, "inputs"), (Recorder, "first_batch")])
+def test_a_fault_of_ours_stays_out_of_the_script(tmp_path, monkeypatch, where, name):
+    def broken(*_):
+        raise KeyError("ours")
+
+    net = Small()
+    _, expected = differentiated(net)
+    monkeypatch.setattr(where, name, broken)
+    with collecting(tmp_path, net, faults=True, level="L2") as dump:
+        _, found = differentiated(net)
+    assert "KeyError: 'ours'" in dump.errors
+    assert "Kernel.MatMul.0.forward" in dump.names
+    for one, other in zip(expected, found):
+        np.testing.assert_array_equal(one.asnumpy(), other.asnumpy())

@@ -184,7 +184,11 @@ class Callers(Apis):
         name = f"{api.title}.{recorder.numbers.take(api.title)}.{FORWARD}"
         recorder.push(name)
         before = kernels.seen
-        inputs = kernels.inputs(args, kwargs)
+        inputs: Optional[Inputs] = None
+        try:
+            inputs = kernels.inputs(args, kwargs)
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
         try:
             output = func(*args, **kwargs)
             self._complete(api, before, args, kwargs, output, inputs)
@@ -210,8 +214,11 @@ class Surroundings(Cells):
         def enter(cell: Any, args: Any, kwargs: Any) -> None:
             if recorder.closed:
                 return
-            if recorder.on_first_batch is not None:
-                recorder.first_batch(args, kwargs)
+            try:
+                if recorder.on_first_batch is not None:
+                    recorder.first_batch(args, kwargs)
+            except Exception:
+                recorder.fault(title, traceback.format_exc())
             recorder.push(f"{title}.{FORWARD}.{recorder.numbers.take(title)}")
 
         return enter
