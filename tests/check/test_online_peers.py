@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -287,6 +288,34 @@ def test_a_file_that_is_gone_when_it_is_to_be_sent_ends_the_sending_with_a_reaso
     (data / "x.pt").unlink()
     with pytest.raises(DumpError, match=r"x\.pt cannot be read: No such file"):
         shipment.open("x.pt")
+
+
+def test_a_run_whose_checker_is_stuck_does_not_wait_for_its_sender() -> None:
+    """The sender reads what it is told, and holds more than a pipe does, while nobody answers it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, tempfile.TemporaryDirectory() as path:
+        settings = {
+            **dict.fromkeys(("nfs_path", "tls_cert", "tls_key", "tls_ca")),
+            "session": "ab" * 16,
+            "rank": 0,
+            "host": "127.0.0.1",
+            "port": silent.getsockname()[1],
+            "secret_file": secret_file(Path(path)),
+        }
+        process = subprocess.Popen([sys.executable, "-m", "msprobe.check.sender"], stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(settings).encode() + b"\n")
+            process.stdin.flush()
+            peer, _ = silent.accept()
+            with peer:
+                began = time.monotonic()
+                for number in range(4000):
+                    process.stdin.write(json.dumps(f"{path}/step{number}/rank0").encode().ljust(99) + b"\n")
+                process.stdin.flush()
+                assert time.monotonic() - began < 5
+        finally:
+            process.kill()
+            process.wait()
 
 
 def task_of(number: int, names: list[str]) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -33,29 +33,40 @@ Lists = tuple[list[str], list[str]]  # the checker's white_list and black_list
 
 
 class _Run:
-    """The directories of the training run, as they are named to us."""
+    """The directories of the training run, as they are named to us.
+
+    What it says is read at once, on a thread: however long a checker takes, the run never waits at a full pipe.
+    """
 
     def __init__(self) -> None:
         self.directories: list[Path] = []
         self.ended_at = 0.0  # 0: it goes on
-        self._rest = b""
+        self._news = threading.Event()
 
     @property
     def ended(self) -> bool:
         return self.ended_at > 0
 
+    def follow(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        """End of file is the run's end, however it came."""
+        rest = b""
+        while part := os.read(0, 65536):
+            *lines, rest = (rest + part).split(b"\n")
+            self.directories += [Path(json.loads(line)) for line in lines]
+            self._news.set()
+        self.ended_at = time.monotonic()
+        self._news.set()
+
     def listen(self, seconds: float) -> None:
-        """Takes in what the run says; end of file is its end, however it came."""
+        """Waits so long at most for something to be said."""
         if self.ended:
             time.sleep(seconds)
-            return
-        if not select.select([0], [], [], seconds)[0]:
-            return
-        part = os.read(0, 65536)
-        if not part:
-            self.ended_at = time.monotonic()
-        *lines, self._rest = (self._rest + part).split(b"\n")
-        self.directories += [Path(json.loads(line)) for line in lines]
+        else:
+            self._news.wait(seconds)
+            self._news.clear()
 
     def wait_for(self, number: int) -> Optional[Path]:
         """The directory of this number when it is finished; None when there will not be one."""
@@ -68,10 +79,11 @@ class _Run:
 
 
 def main() -> int:
-    with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # what follows is for select
+    with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # what follows is for _Run
         settings = json.loads(unbuffered.readline())
     session = Session(settings["session"], settings["rank"])
     run = _Run()
+    run.follow()
     try:
         if settings["nfs_path"] is not None:
             _share(run, session, Path(settings["nfs_path"]))
