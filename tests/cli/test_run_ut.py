@@ -12,6 +12,15 @@ from msprobe.check.page import write_page
 from msprobe.check.precheck import Checked, Report
 from msprobe.cli import main
 
+RELU = {
+    f"Functional.relu.{number}.forward": {
+        "input_args": [{"type": "mindspore.Tensor", "dtype": "Float32", "shape": [2], "Max": 1.0, "Min": -1.0}],
+        "input_kwargs": {},
+        "output": [],
+    }
+    for number in range(2)  # two workers, both of which cannot start
+}
+
 
 def dump(path: Path, **head: Any) -> Path:
     rank = path / "step0" / "rank"
@@ -30,15 +39,22 @@ def dump(path: Path, **head: Any) -> Path:
         ({"framework": "jax"}, ["-api_info", "dump"], "dump of jax"),
         ({}, ["-api_info", "dump", "-csv_path", "some.csv"], "cannot be resumed"),
         ({}, ["--online"], "is_online"),
+        ({}, ["-api_info", "dump", "-o", "dump/step0/rank/dump.json/out"], "cannot be made"),
+        ({"data": RELU}, ["-api_info", "dump", "--import", "nosuch"], "No module named 'nosuch'"),
+        (
+            {"data": RELU, "framework": "mindspore"},
+            ["-api_info", "dump", "-d", "cuda"],
+            "must be one of ['CPU', 'GPU', 'Ascend']",
+        ),
     ],
 )
 def test_what_cannot_be_checked_is_refused_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, head: Any, arguments: list[str], sentence: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, head: Any, arguments: list[str], sentence: str
 ) -> None:
     dump(tmp_path / "dump", **head)
     monkeypatch.chdir(tmp_path)
     assert main(["run_ut", *arguments]) == 2
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
     assert sentence in told
     assert "Traceback" not in told
 

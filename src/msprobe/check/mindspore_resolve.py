@@ -46,6 +46,8 @@ class Callables:
             made = primitives.make(primitive, attributes)
             return Found(primitive, made, primitive in primitives.RANDOM)
         listed = self.known.get(title)
+        if listed is None and title.startswith("Jit."):
+            raise NotCallable("a compiled region (mindspore.jit, an optimizer) cannot be run alone")
         if listed is None:
             raise NotCallable(f"{title} is not in the support list, or this installation has no such API")
         if listed.api.collective:

@@ -21,6 +21,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Optional
 
+from msprobe.dump.errors import DumpError
+
 AT_ONCE = 8
 Task = dict[str, Any]
 Answer = dict[str, Any]
@@ -39,7 +41,7 @@ class WorkerSettings:
     framework: Optional[str] = "pytorch"
 
 
-class WorkersFail(Exception):
+class WorkersFail(DumpError):
     """Workers end before they have done anything: there is no point in starting more."""
 
 
@@ -112,6 +114,8 @@ class Pool:
                 continue
             worker.heard = time.monotonic()
             if not worker.ready:
+                if "cannot" in answer:
+                    raise WorkersFail(f"A worker process cannot start: {answer['cannot']}.")
                 worker.ready, self._failed_starts = True, 0
             else:
                 yield worker.tasks.popleft(), answer

@@ -75,7 +75,7 @@ class ResultFiles:
     def __init__(self, directory: Path, resumed: Optional[Path] = None, stamp: Optional[str] = None) -> None:
         self.done: dict[str, list[str]] = {}
         if resumed is None:
-            layout.make_directory(directory)
+            _make(directory)
             stamp = stamp or time.strftime("%Y%m%d%H%M%S")
             self.result, self.details = directory / f"{RESULT}{stamp}.csv", directory / f"{DETAILS}{stamp}.csv"
             self._result = _open(self.result, os.O_CREAT | os.O_EXCL)
@@ -136,6 +136,13 @@ def _call(slot: str) -> str:
         if found:
             return head
     return slot
+
+
+def _make(directory: Path) -> None:
+    try:
+        layout.make_directory(directory)
+    except OSError as error:
+        raise DumpError(f"{directory} cannot be made: {error.strerror or error}.") from None
 
 
 def _open(path: Path, flags: int) -> int:

@@ -27,7 +27,9 @@ def print_report(report: Report) -> None:
             print(f"… and {len(found) - _SHOWN} more in the results file.")
     skipped = Counter(one.message for one in report.checked if overall(one) == SKIP)
     if skipped:
-        print_table(["calls", "not checked, because"], [(count, why) for why, count in skipped.most_common(8)], " ")
+        if found:
+            print()
+        print_table(["calls", "not checked, because"], [(count, why) for why, count in skipped.most_common(8)])
         if len(skipped) > 8:
             print(f"… and {len(skipped) - 8} more reasons in the results file.")
     counts = [f"{report.count(status)} {word}" for status, word in _WORDS]

@@ -25,14 +25,16 @@ def main(handle: int) -> None:
     warnings.simplefilter("ignore")
     sys.path[:0] = settings["paths"]
     worker = _Worker(settings)
+    first: dict[str, str] = {}
     if settings["framework"] is not None:
         try:
             worker.examiner(settings["framework"])
         except Exception as error:
-            pipe.send_bytes(json.dumps({"cannot": _reason(error)}).encode())
-            return
-    pipe.send_bytes(b"{}")
+            first = {"cannot": _reason(error)}
     with contextlib.suppress(EOFError, BrokenPipeError):
+        pipe.send_bytes(json.dumps(first).encode())
+        if first:
+            return
         while True:
             for task in json.loads(pipe.recv_bytes()):
                 pipe.send_bytes(json.dumps(worker.answer(task)).encode())

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from msprobe.check.framework import FRAMEWORKS
-    from msprobe.check.pool import WorkerSettings, WorkersFail
+    from msprobe.check.pool import WorkerSettings
     from msprobe.check.precheck import Request, check
     from msprobe.cli.framework import check_framework
     from msprobe.dump.errors import DumpError
@@ -79,10 +79,7 @@ def run(args: argparse.Namespace) -> int:
         args.timeout,
         WorkerSettings(args.device, kept, tuple(args.imports), str(dump.ranks[0].head.get("framework"))),
     )
-    try:
-        report = check(request, progress)
-    except WorkersFail as error:
-        raise DumpError(str(error)) from None
+    report = check(request, progress)
     if kept is not None and kept.exists():
         report.files.append(kept)
     return _tell(args, report)
