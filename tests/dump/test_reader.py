@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from msprobe.dump import journal
+from msprobe.dump import journal, layout
 from msprobe.dump.reader import DumpError, items, open_dump
 
 DATA = Path(__file__).parent / "data"
@@ -119,6 +119,15 @@ def test_steps_ranks_and_modes_come_in_order(tmp_path: Path) -> None:
     assert open_dump(tmp_path / "graph/step0").ranks[0].kind == "graph"
     assert open_dump(tmp_path / "graph/step0/rank0").ranks[0].kind == "graph"
     assert [rank.kind for rank in open_dump(tmp_path / "graph").ranks] == ["graph"]
+
+
+def test_a_dump_path_that_is_called_graph_is_no_part_of_a_dump(tmp_path: Path) -> None:
+    root = tmp_path / "graph"
+    rank = make(root / "step0/rank")
+    (root / layout.REGISTER).write_text("{}")
+    assert [one.label for one in open_dump(root).ranks] == ["step0/rank"]
+    assert open_dump(rank).ranks[0].kind is None
+    assert layout.dump_root(rank) == root
 
 
 def test_a_directory_under_any_name_with_a_dump_json_is_a_rank(tmp_path: Path) -> None:

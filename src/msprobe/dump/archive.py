@@ -20,7 +20,6 @@ from typing import Any, Callable, Optional
 
 from msprobe.dump import layout
 
-REGISTER = ".msprobe_run.json"
 LOCK = ".msprobe_run.lock"
 OTHER_HOST_SECONDS = 600.0
 JOB_VARIABLES = (
@@ -54,7 +53,7 @@ def archive_older_run(dump_path: Path, rank: Optional[int] = None) -> Optional[P
         if place in run or not any(_is_sister(one, me) for one in run.values()):
             run = {name: one for name, one in run.items() if name != place and _may_live(one)}
             moved = _move_steps(root, keep=set(run))
-        layout.write_file(root / REGISTER, [json.dumps({**run, place: me}).encode()])
+        layout.write_file(root / layout.REGISTER, [json.dumps({**run, place: me}).encode()])
     return moved
 
 
@@ -121,7 +120,7 @@ def _process_without_proc(pid: int) -> list[int]:
 
 def _read_register(root: Path) -> dict[str, Member]:
     try:
-        run = json.loads((root / REGISTER).read_text())
+        run = json.loads((root / layout.REGISTER).read_text())
     except (OSError, ValueError):
         return {}
     if not isinstance(run, dict):

@@ -29,6 +29,7 @@ MAPPING = "mapping.csv"
 RESULTS = (DUMP, STACK, CONSTRUCT, DEBUG)
 
 MODE_PARENTS = ("graph", "pynative")
+REGISTER = ".msprobe_run.json"
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
 LINKED_MODE = 0o440
@@ -74,7 +75,12 @@ def parse_rank(name: str) -> Optional[int]:
 def dump_root(rank_dir: Path) -> Path:
     """The dump_path above a rank directory."""
     root = rank_dir.parent.parent
-    return root.parent if root.name in MODE_PARENTS else root
+    return root.parent if is_mode_parent(root) else root
+
+
+def is_mode_parent(path: Path) -> bool:
+    """Whether this is the `graph` or `pynative` in a dump, and no dump_path that somebody gave that name."""
+    return path.name in MODE_PARENTS and not (path / REGISTER).exists()
 
 
 def tensor_file_name(name: str, suffix: str) -> str:

@@ -209,21 +209,24 @@ def _is_leaf(value: Any) -> bool:
 
 def _find(path: Path) -> list[RankDump]:
     if _has_dump(path):
-        kind = path.parent.parent.name
         step, rank = layout.parse_step(path.parent.name), layout.parse_rank(path.name)
-        return [RankDump(path, step, rank, kind if kind in layout.MODE_PARENTS and step is not None else None)]
-    found = _ranks_in(path, path.parent.name)
+        return [RankDump(path, step, rank, _kind(path.parent))]
+    found = _ranks_in(path)
     for base in (path, *(path / name for name in layout.MODE_PARENTS)):
         if base.is_dir():
             for child in base.iterdir():
                 if layout.parse_step(child.name) is not None and child.is_dir():
-                    found += _ranks_in(child, base.name)
+                    found += _ranks_in(child)
     return sorted(found, key=_order)
 
 
-def _ranks_in(step_dir: Path, above: str) -> list[RankDump]:
-    step = layout.parse_step(step_dir.name)
-    kind = above if above in layout.MODE_PARENTS and step is not None else None
+def _kind(step_dir: Path) -> Optional[str]:
+    above = step_dir.parent
+    return above.name if layout.parse_step(step_dir.name) is not None and layout.is_mode_parent(above) else None
+
+
+def _ranks_in(step_dir: Path) -> list[RankDump]:
+    step, kind = layout.parse_step(step_dir.name), _kind(step_dir)
     inside = (child for child in step_dir.iterdir() if layout.is_rank_name(child.name) and child.is_dir())
     return [RankDump(child, step, layout.parse_rank(child.name), kind) for child in inside]
 
