@@ -378,3 +378,10 @@ def test_training_is_bit_identical(tmp_path):
 def test_what_is_no_dump_is_told(tmp_path, capsys):
     assert main(["overflow", str(tmp_path)]) == 2
     assert "is not a dump" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("what", "sentence"), [(["replay"], "and a record"), (["replay", "x"], "nor a record")])
+def test_a_replay_of_nothing_says_what_a_record_is(tmp_path, monkeypatch, capsys, what, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert main(["overflow", *what]) == 2
+    assert sentence in capsys.readouterr().err

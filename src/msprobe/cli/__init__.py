@@ -64,9 +64,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _run(verb: str, rest: Sequence[str], framework: Optional[str]) -> int:
     module = importlib.import_module(f"msprobe.cli.{verb}")
+    about = dict(VERBS)[verb]
     parser = argparse.ArgumentParser(
         prog=f"msprobe {verb}",
-        description=dict(VERBS)[verb].capitalize() + ".",
+        description=f"{about[0].upper()}{about[1:]}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)

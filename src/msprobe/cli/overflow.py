@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     if len(args.what) == 2 and args.what[0] == REPLAY:
         return _replay(Path(args.what[1]), args)
-    if len(args.what) != 1:
+    if len(args.what) != 1 or (args.what[0] == REPLAY and not Path(REPLAY).exists()):
         raise DumpError("give one dump directory, or `replay` and a record: msprobe overflow --help")
     found = _analyse(Path(args.what[0]), args.framework)
     if args.json:
@@ -154,7 +154,13 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
         rank = next(one for one in open_dump(path).ranks if one.label == event.label)
         name = event.name
     else:
-        dump = open_dump(path.parent)
+        try:
+            dump = open_dump(path.parent)
+        except DumpError:
+            raise DumpError(
+                f"{path} is neither a dump nor a record: a record is the rank directory and a name in its dump.json, "
+                "such as ./dump_path/step0/rank/Torch.exp.3.forward."
+            ) from None
         rank, name = dump.ranks[0], path.name
         if len(dump.ranks) > 1 or name not in rank.records:
             raise DumpError(f"{path.parent} has no record {name!r}: give the rank directory and the name of a record.")
