@@ -121,6 +121,12 @@ def test_steps_ranks_and_modes_come_in_order(tmp_path: Path) -> None:
     assert [rank.kind for rank in open_dump(tmp_path / "graph").ranks] == ["graph"]
 
 
+def test_a_graph_mode_dump_is_told_from_no_dump(tmp_path: Path) -> None:
+    (tmp_path / "rank_0/graphs").mkdir(parents=True)
+    with pytest.raises(DumpError, match="Graph-mode Dump of MindSpore: see `msprobe graph --help`"):
+        open_dump(tmp_path)
+
+
 def test_a_dump_path_that_is_called_graph_is_no_part_of_a_dump(tmp_path: Path) -> None:
     root = tmp_path / "graph"
     rank = make(root / "step0/rank")

@@ -168,6 +168,8 @@ def open_dump(path: Path) -> Dump:
     if not ranks:
         if empty:
             raise DumpError(f"{path} is an empty dump: {empty[0]} holds neither {layout.DUMP} nor a journal.")
+        if any(path.glob("rank_*/graphs")):
+            raise DumpError(f"{path} is a Graph-mode Dump of MindSpore: see `msprobe graph --help`.")
         raise DumpError(f"{path} is not a dump: it holds no step directory, {layout.DUMP} or {layout.JOURNAL}.")
     return Dump(path, ranks, empty)
 

@@ -206,6 +206,8 @@ class OverflowPolicy(Policy):
         told = f"{self._found} operators overflowed (NaN or infinity in an output)"
         if self._made:
             told += f", {self._made} of them with finite inputs, the first: {self._first}"
+        elif self._found:
+            told += "; none of them had finite inputs: the infinity or NaN was in a parameter, an input or a constant"
         self._told.note(told)
 
 

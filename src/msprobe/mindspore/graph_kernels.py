@@ -90,7 +90,7 @@ class GraphKernels:
             )
             return
         value = data_dump(self.settings, self._initial)
-        source = "config.json in graph mode"
+        source = "config.json as data_dump.json (its path is dump_path)"
         checked = parse_settings(value, source)
         if self.settings.rank is not None and header.local_rank() not in self.settings.rank:
             return
