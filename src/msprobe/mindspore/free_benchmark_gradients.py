@@ -21,9 +21,9 @@ from .backward_graph import tensors_in
 from .executor import clear_after_error
 from .gradients import _Backward
 from .held_gradients import HeldGradients, Snapshot
-from .perturb import array_of, row_of
+from .perturb import array_of
 from .rehearsals import has_no_double
-from .tensors import TensorTexts
+from .tensors import TensorTexts, row_of
 
 if TYPE_CHECKING:
     from .free_benchmark import FreeBenchmarkApis

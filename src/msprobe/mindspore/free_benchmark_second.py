@@ -13,8 +13,9 @@ from msprobe.tasks.perturbation import TO_CPU, first_float
 from msprobe.tasks.scan import FORMATS
 from msprobe.tasks.second_run import Flat, SecondRun, host_random, set_host_random
 
-from .perturb import MindSporeWays, array_of, row_of
+from .perturb import MindSporeWays, array_of
 from .rehearsals import Rehearsals
+from .tensors import row_of
 
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
 

@@ -7,7 +7,7 @@ operators, so that gradients flow through them.
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any
 
 import mindspore
 import numpy as np
@@ -18,14 +18,10 @@ from mindspore._c_expression import typing as kinds
 from msprobe.stats import dtypes
 from msprobe.tasks.perturbation import NOISE, TO_CPU, NotChanged
 
-from .tensors import Array, bits, copied, packed
+from .tensors import Array, bits, copied, packed, row_of
 
 _RAISED = {"float16": "float32", "bfloat16": "float32"}
 _ON_CPU = {**_RAISED, "float32": "float64", "complex64": "complex128"}
-
-
-def row_of(tensor: Any) -> Optional[dtypes.Dtype]:
-    return dtypes.BY_MINDSPORE.get(str(tensor.dtype))
 
 
 def array_of(tensor: Any) -> Array:
