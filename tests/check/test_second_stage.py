@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from msprobe.check.judge import Verdict, judge_dropout, judge_floats
-from msprobe.check.measure import FORMATS, Metrics, measure_floats
+from msprobe.check.measure import BLOCK, FORMATS, Metrics, measure_floats
 from msprobe.check.results import DETAIL_COLUMNS, write_table
 from msprobe.check.second_stage import api_of, compare
 from msprobe.check.standards import ABSOLUTE, BENCHMARK, BINARY, THOUSANDTH, ULP, standard_of
@@ -111,3 +111,14 @@ def test_dropout_is_judged_by_its_share_of_zeros() -> None:
     assert judge_dropout(0.5, 0.49, 10000).status == "pass"
     assert judge_dropout(0.5, 0.1, 10000).status == "error"
     assert judge_dropout(0.0, 0.1, 10000).status == "error"
+
+
+def test_shares_of_errors_count_the_blocks_that_are_equal_too() -> None:
+    """A rate is of all elements, wherever in the tensor the wrong ones are."""
+    form = FORMATS["float32"]
+    golden = np.tile(np.array([form.small / 2, 1.0], np.float32), 2 * BLOCK)  # four blocks, half of each is small
+    device = golden.copy()
+    device[-4:] *= np.float32(1.5)
+    found = measure_floats(device, golden, form)
+    assert found.abs_errors == found.small_errors == 2 / (2 * BLOCK)
+    assert found.rel_errors == 2 / (2 * BLOCK)

@@ -114,6 +114,7 @@ class _Sums:
         self.gg += float(golden @ golden)
         if not wrong:
             self.near = [one + count for one in self.near]
+            self.small += _small(golden, form)
             return
         self.mismatches += wrong
         self.ee += float(error @ error)
@@ -143,6 +144,10 @@ class _Sums:
             self.ulp_beyond += int(np.count_nonzero(ulps > ulp_limit))
 
 
+def _small(golden: Array, form: Format) -> int:
+    return int(np.count_nonzero(np.abs(golden) < form.small))
+
+
 def spacing_at(size: Array, form: Format) -> Array:
     """The distance of neighbouring numbers of a format at these magnitudes."""
     _, exponent = np.frexp(size)
@@ -153,14 +158,18 @@ def spacing_at(size: Array, form: Format) -> Array:
 def measure_floats(device: Array, golden: Array, form: Format, ulp_limit: Optional[float] = None) -> Metrics:
     """Two flat float arrays of one length."""
     sums = _Sums()
+    equal: list[int] = []
     with np.errstate(all="ignore"):
         for start in range(0, device.size, BLOCK):
             ours, right = device[start : start + BLOCK], golden[start : start + BLOCK]
             wide = right.astype(np.float64)
             if np.array_equal(ours, right) and math.isfinite(square := float(wide @ wide)):
                 sums.add_equal(wide.size, square)
+                equal.append(start)
             else:
                 sums.add(ours.astype(np.float64), wide, form, ulp_limit)
+        if sums.small_wrong or sums.large_wrong:  # only then it matters how many of the equal ones are small
+            sums.small += sum(_small(golden[start : start + BLOCK], form) for start in equal)
     count = max(sums.counted, 1)
     found = Metrics(device.size, sums.mismatches, sums.special)
     found.cosine = _cosine(sums)
