@@ -156,6 +156,23 @@ def test_a_stopped_check_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(after) == 16
 
 
+def test_an_interrupt_from_the_terminal_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\nopen('begun', 'w').close()\ntime.sleep(60)\n")
+    written(tmp_path, {"Torch.relu.0.forward": call(tensor([2]))})
+    command = [sys.executable, "-m", "msprobe", "run_ut", "-api_info", "dump", "-o", "out", "--import", "slow"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert told.count("\n") == 1
+    assert "interrupted. What was checked is kept: -csv_path out/accuracy_checking_result_" in told
+
+
 def test_failing_calls_leave_their_data_where_the_configuration_says(tmp_path: Path) -> None:
     dump = train(tmp_path / "run", "handmade")
     rank = dump / "step0" / "rank"
@@ -215,3 +232,18 @@ def test_names_are_read_strictly() -> None:
         assert parse(odd) is None
     with pytest.raises(NotCallable):
         Callables().find("Torch.load")
+
+
+def test_what_a_worker_cannot_import_is_missed_at_every_task() -> None:
+    """Online a framework is loaded at its first task: the second must not run without the user's operators."""
+    code = """if True:
+        from msprobe.check.worker import _Worker
+        settings = {"device": "cpu", "error_data": None, "imports": ["no_such_module"], "memory": 0}
+        worker = _Worker(settings)
+        for _ in range(2):
+            print(worker.answer({"framework": "pytorch"})["message"])
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = ended.stdout.splitlines()
+    assert len(told) == 2
+    assert all("ModuleNotFoundError: No module named 'no_such_module'" in line for line in told)
