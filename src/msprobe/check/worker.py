@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import resource
+import signal
 import sys
 import traceback
 import warnings
@@ -20,6 +21,7 @@ from typing import Any
 
 def main(handle: int) -> None:
     """Runs until the other end is closed. The first message holds the settings."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to us too; who started us closes the pipe
     pipe: Any = Connection(handle)
     settings = json.loads(pipe.recv_bytes())
     warnings.simplefilter("ignore")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,12 @@ def run(args: argparse.Namespace) -> int:
         args.timeout,
         WorkerSettings(args.device, kept, tuple(args.imports), str(dump.ranks[0].head.get("framework"))),
     )
-    report = check(request, progress)
+    try:
+        report = check(request, progress)
+    except KeyboardInterrupt:
+        where = args.resumed or args.output / "accuracy_checking_result_….csv"
+        print(f"msprobe run_ut: interrupted. What was checked is kept: -csv_path {where} goes on.", file=sys.stderr)
+        raise
     if kept is not None and kept.exists():
         report.files.append(kept)
     return _tell(args, report)
