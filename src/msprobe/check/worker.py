@@ -46,7 +46,8 @@ def _reason(error: Exception) -> str:
     """One line; MindSpore's messages go on with a C++ stack. What an imported module raised has its line there."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     text = next(filter(None, map(str.strip, str(error).splitlines())), "")
-    return f"{type(error).__name__}: {text} ({frame.filename}:{frame.lineno})"
+    where = "" if frame.filename.startswith("<") else f" ({frame.filename}:{frame.lineno})"
+    return f"{type(error).__name__}: {text.rstrip('.')}{where}"
 
 
 class _Worker:
