@@ -330,6 +330,29 @@ def test_an_error_of_the_script_stays_the_scripts(tmp_path, graph_mode):
     assert str(found.value).partition("\n")[0] == str(bare.value).partition("\n")[0]
 
 
+def test_after_an_error_of_the_script_the_next_graph_is_recorded(tmp_path, graph_mode):
+    net = Around(nn.Dense(3, 3))
+    debugger = PrecisionDebugger(configured(tmp_path, "L0"))
+    debugger.start(net)
+    with pytest.raises(ValueError, match="MatMul"):
+        net(tensor(2, 5))
+    _, gradients = ms.value_and_grad(net, None, net.trainable_params())(tensor(2, 3))
+    debugger.step()
+    dump = Dump(tmp_path / "dump")
+    assert len(gradients) == 2
+    assert any(name.endswith("Dense.forward.0") for name in dump.names)
+    assert any(name.endswith("Dense.parameters_grad") for name in dump.names)
+
+
+def test_a_first_step_that_is_set_late_removes_only_this_ranks_empty_directory(tmp_path, graph_mode):
+    debugger = PrecisionDebugger(configured(tmp_path, "L0"))
+    debugger.start(Around(nn.Dense(3, 3)))
+    other = tmp_path / "dump" / "step0" / "rank1"
+    other.mkdir(parents=True)
+    debugger.set_init_step(3)
+    assert [path.name for path in (tmp_path / "dump" / "step0").iterdir()] == ["rank1"]
+
+
 def test_a_list_of_statistics_is_refused_at_this_level(tmp_path, graph_mode):
     with pytest.raises(UsageError, match='"statistics", "md5" or "xor"'):
         PrecisionDebugger(configured(tmp_path, "L0", section={"summary_mode": ["max"]}))

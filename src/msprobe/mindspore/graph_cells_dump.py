@@ -8,8 +8,10 @@ wanted or not: those of a step that nobody listens to are removed unread.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import re
+import shutil
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -33,6 +35,7 @@ class TensorDumpWay:
     def __init__(self, taps: Taps) -> None:
         self._taps = taps
         self.directory = Path(tempfile.mkdtemp(prefix="msprobe-taps-"))
+        atexit.register(shutil.rmtree, self.directory, ignore_errors=True)
         self._titles: list[str] = []
         dump, dump_gradient = ops.TensorDump(), ops.DumpGradient()
 

@@ -6,7 +6,9 @@ goes to `graph/`, beside `pynative/`; so does what `jit` functions do with the m
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,7 +87,9 @@ class TappedLifecycle(Lifecycle):
             self._guarded(probe.close)
             self._probe = self._writer = None
             writer.finish()
-            shutil.rmtree(writer.directory.parent, ignore_errors=True)
+            shutil.rmtree(writer.directory, ignore_errors=True)
+            with contextlib.suppress(OSError):  # another rank's directory is beside it
+                writer.directory.parent.rmdir()
         super().set_init_step(step)
 
     def _attach(self, models: Sequence[Any]) -> None:
@@ -187,6 +191,7 @@ class JitProbe(MindSporeProbe):
         self._settings = settings
         self._beside = writer.directory
         self._graph: Optional[_GraphSide] = None
+        self._making = threading.Lock()
         self._open = False
         self.records_in_graphs = 0
 
@@ -221,10 +226,11 @@ class JitProbe(MindSporeProbe):
         return [*super().close(), *told]
 
     def _side(self) -> _GraphSide:
-        if self._graph is None:
-            self._graph = _GraphSide(self._settings, self._beside, self.recorder.selection)
-            self._graph.cells.open = True
-        return self._graph
+        with self._making:  # taps call from the runtime's threads
+            if self._graph is None:
+                self._graph = _GraphSide(self._settings, self._beside, self.recorder.selection)
+                self._graph.cells.open = True
+            return self._graph
 
     def _put_in(self) -> None:
         super()._put_in()
@@ -233,10 +239,10 @@ class JitProbe(MindSporeProbe):
         compiled = [each for each in named_below(self._models) if is_compiled(each.cell)]
         if compiled and self.recorder.selection.backward:
             side = self._side()
-            for root in compiled:
-                for each in named_below(self._models, inside=True):
-                    if each.title.startswith(root.title.rpartition(".")[0] + "."):
-                        side.parameters.watch(each.title, each.cell._params)
+            roots = tuple(root.title.rpartition(".")[0] + "." for root in compiled)
+            for each in named_below(self._models, inside=True):
+                if each.title.startswith(roots):
+                    side.parameters.watch(each.title, each.cell._params)
             side.parameters.install()
 
     def _take_out(self) -> None:

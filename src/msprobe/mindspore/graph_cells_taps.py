@@ -73,7 +73,7 @@ class Taps:
         self.late = False
         self._way: Optional[Way] = None
         self._constructs: dict[int, tuple[Any, Callable[..., Any]]] = {}
-        self._hooked: dict[int, Any] = {}
+        self._hooked: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}  # parameter, hook, handle
         self._originals: list[tuple[Any, Any]] = []
 
     def attach(self, named: Iterable[Named], with_parameters: bool) -> None:
@@ -102,8 +102,12 @@ class Taps:
         self._originals.clear()
 
     def drain(self) -> None:
-        if self._way is not None:
+        if self._way is None:
+            return
+        try:
             self._way.drain()
+        except Exception as error:  # in start(), stop() and step(): the script goes on
+            notices.warn_once(f"what compiled graphs showed could not be read: {_first_line(error)}.")
 
     def release(self) -> None:
         """Graphs that are compiled from now on have no taps; in the others they stay, and do nothing."""
@@ -118,7 +122,10 @@ class Taps:
             if parameter is not None and parameter.requires_grad and id(parameter) not in self._hooked:
                 sheet = self.sheets.of_parameter(named.title, name, parameter)
                 if sheet.shown:
-                    self._hooked[id(parameter)] = parameter.register_hook(way.parameter_hook(sheet))
+                    self._hook(parameter, way.parameter_hook(sheet))
+
+    def _hook(self, parameter: Any, hook: Callable[[Any], Any]) -> None:
+        self._hooked[id(parameter)] = (parameter, hook, parameter.register_hook(hook))
 
     # Compiling.
 
@@ -143,9 +150,11 @@ class Taps:
         return compile_tapped
 
     def _compile_with_less(self, compile_again: Callable[[], Any], error: Exception) -> Any:
-        """MindSpore may fail over what is ours. What fails without it too is the script's own."""
+        """MindSpore may fail over what is ours. What fails without it too is the script's own: ours stays, for the
+        graphs that are compiled after it."""
         reason = _first_line(error)
-        if self._hooked:
+        hooked = list(self._hooked.values())
+        if hooked:
             self._unhook()
             try:
                 result = compile_again()
@@ -157,8 +166,14 @@ class Taps:
                     "not collected."
                 )
                 return result
+        self._take_out()
+        try:
+            result = compile_again()
+        except Exception:
+            for parameter, hook, _ in hooked:
+                self._hook(parameter, hook)
+            raise
         self.release()
-        result = compile_again()
         notices.warn(
             f"MindSpore cannot compile this model with taps ({reason}): it runs without them, and nothing inside its "
             "graphs is collected."
@@ -174,7 +189,7 @@ class Taps:
             vars(cell).pop(_CONSTRUCT, None)
 
     def _unhook(self) -> None:
-        for handle in self._hooked.values():
+        for _, _, handle in self._hooked.values():
             handle.remove()
         self._hooked.clear()
 
