@@ -63,6 +63,15 @@ def test_structure_is_the_graph_without_values(tmp_path: Path):
     assert any(name.endswith("Exp-op0") for name in dump.order(0, 0) or ())
 
 
+def test_an_earlier_dump_is_put_aside_whole(tmp_path: Path):
+    for _ in range(2):
+        ended = run(tmp_path, task="structure")
+        assert ended.returncode == 0, ended.stderr
+    assert "an earlier dump was in" in ended.stderr
+    (older,) = tmp_path.glob("d.old-*")
+    assert {o.name for o in GraphDump(older).operators} == {o.name for o in GraphDump(tmp_path / "d").operators}
+
+
 def test_too_late_is_told_and_nothing_is_dumped(tmp_path: Path):
     ended = run(tmp_path, "late")
     assert ended.returncode == 0, ended.stderr

@@ -140,7 +140,7 @@ class _Imports(importlib.abc.MetaPathFinder):
     def tell_if_nothing_ran(self) -> None:
         if self._driver is not None:
             self._driver.tell_if_nothing_ran()
-        elif "torch" in self._acts:
+        elif "torch" in self._acts and "mindspore" in self._acts:  # what is not done with mindspore was told
             notices.warn("nothing was collected: the script never imported torch.")
 
     def find_spec(

@@ -16,6 +16,7 @@ from msprobe.collect import notices
 from msprobe.collect.lifecycle import UsageError
 from msprobe.config import Settings
 from msprobe.config.settings import OverflowSettings
+from msprobe.dump.archive import put_aside
 from msprobe.graphdump.dump_settings import COMMON, E2E, parse_settings
 from msprobe.graphdump.framework_side import NO_KERNEL
 from msprobe.graphdump.running import DISK_BUDGET, lay_out, rank_here
@@ -94,6 +95,10 @@ class GraphKernels:
         checked = parse_settings(value, source)
         if self.settings.rank is not None and header.local_rank() not in self.settings.rank:
             return
+        older = Path(f"rank_{rank_here()}")
+        if (Path(checked.path) / older).exists():
+            moved = put_aside(Path(checked.path), older)
+            notices.inform(f"an earlier dump was in {Path(checked.path)}; it is now in {moved}.")
         found = lay_out(checked, source, json.dumps(value, indent=4))
         if found is not None:
             begin(found, DISK_BUDGET)

@@ -144,14 +144,20 @@ class OverflowRecorder(Recorder):
         eyes = self.eyes
         tensors = eyes.arguments(args, kwargs)
         if writes:
-            changing = call.changing = list(written) or tensors
+            changing = call.changing = written or tensors
             call.written = written
-            call.given = max(map(self._state, changing), default=FINITE)
-            if keeps and sum(map(eyes.size, changing)) <= keeps:
+            room = keeps
+            for tensor in changing:
+                state = self._state(tensor)
+                if state > call.given:
+                    call.given = state
+                room -= eyes.size(tensor)
+            if keeps and room >= 0:
                 call.copies = {id(tensor): eyes.copy(tensor) for tensor in changing}
             else:
                 call.lost = keeps > 0
-            tensors = [tensor for tensor in tensors if not any(tensor is one for one in changing)]
+            ours = set(map(id, changing))
+            tensors = [tensor for tensor in tensors if id(tensor) not in ours]
         if more:
             call.more = more
             call.given = max(call.given, *map(eyes.look, more.values()))
@@ -180,18 +186,22 @@ class OverflowRecorder(Recorder):
         opened = self._opened.pop(call)
         beside, self._beside = self._beside, {}
         found = FINITE
-        tensors = self.eyes.arguments((output,), None)
+        eyes = self.eyes
+        tensors = eyes.arguments((output,), None)
         for tensor in tensors:
-            found = max(found, self.eyes.look(tensor, self.run.ranges, name))
-        changed = opened.more
+            state = eyes.look(tensor, self.run.ranges, name)
+            if state > found:
+                found = state
+        changed, bad = opened.more, {}
         if not tensors and opened.changing:  # it returns nothing: what it wrote is its result
             changed = {**changed, **{str(number): tensor for number, tensor in enumerate(opened.changing)}}
-        bad = {key: tensor for key, tensor in changed.items() if self.eyes.look(tensor) != FINITE}
-        found = max([found, *map(self.eyes.look, bad.values())])
+        if changed:
+            bad = {key: tensor for key, tensor in changed.items() if eyes.look(tensor) != FINITE}
+            found = max([found, *map(eyes.look, bad.values())])
         if found == FINITE:
-            if self.eyes.remembers:
+            if eyes.remembers:
                 for tensor in opened.written:
-                    self.run.known[id(tensor)] = (ref(tensor), self.eyes.version(tensor))
+                    self.run.known[id(tensor)] = (ref(tensor), eyes.version(tensor))
             return
         whole = opened.tighten() if opened.loosened else True
         role = self._role(found, self._given(opened, beside), len(self._flagged) > opened.flagged)
