@@ -18,9 +18,9 @@ from .gradients import tensors_in
 from .tensors import CODES, TensorTexts
 
 _SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
-_SCANNED = {getattr(torch, name): code for name, code in FORMATS.items()}
-_SCANNED.update({torch.complex64: FORMATS["float32"], torch.complex128: FORMATS["float64"]})
-_WIDE = frozenset({torch.complex64, torch.complex128})
+# What can be scanned where it lies: the code of its numbers, and how many make an element.
+_SCANNED = {getattr(torch, name): (code, 1) for name, code in FORMATS.items()}
+_SCANNED.update({torch.complex64: (FORMATS["float32"], 2), torch.complex128: (FORMATS["float64"], 2)})
 
 
 class TorchEyes:
@@ -43,15 +43,15 @@ class TorchEyes:
 
     def look(self, tensor: Any, ranges: Optional[Ranges] = None, title: str = "") -> int:
         dtype = tensor.dtype
-        if not (dtype.is_floating_point or dtype.is_complex):
+        scanned = _SCANNED.get(dtype)
+        if scanned is None and not (dtype.is_floating_point or dtype.is_complex):
             return FINITE
-        code = _SCANNED.get(dtype)
         try:
-            if code is not None and tensor.is_cpu and tensor.is_contiguous():
+            if scanned is not None and tensor.is_cpu and tensor.is_contiguous():
                 pointer = tensor.data_ptr()
                 count = tensor.numel()
                 if pointer or not count:
-                    return look_at(pointer, code, 2 * count if dtype in _WIDE else count, dtype, ranges, title)
+                    return look_at(pointer, scanned[0], count * scanned[1], dtype, ranges, title)
         except RuntimeError:  # a wrapper without memory of its own
             pass
         return self._measured(tensor)

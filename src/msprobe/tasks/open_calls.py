@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Callable, Optional
 
 from .looks import FINITE, INFINITE, NAN
@@ -38,40 +39,23 @@ class _Kept(Holder):
 class OpenCall:
     """One call. `given` is how bad what it may change was before it; `copies` are of that, by identity."""
 
-    __slots__ = (
-        "args",
-        "changing",
-        "copies",
-        "flagged",
-        "given",
-        "kwargs",
-        "loosened",
-        "lost",
-        "more",
-        "name",
-        "parent",
-        "random",
-        "stack",
-        "versions",
-        "written",
-    )
+    stack: Optional[int] = None
+    given = FINITE
+    copies: Mapping[int, Any] = MappingProxyType({})
+    versions: Sequence[tuple[Any, int]] = ()
+    lost = False
+    changing: Sequence[Any] = ()
+    written: Sequence[Any] = ()
+    more: Mapping[str, Any] = MappingProxyType({})
+    random: Any = None
+    flagged = 0
+    loosened = False
 
     def __init__(self, name: str, parent: Optional[str], args: Any, kwargs: Any) -> None:
         self.name = name
         self.parent = parent
         self.args = args
         self.kwargs = kwargs
-        self.stack: Optional[int] = None
-        self.given = FINITE
-        self.copies: dict[int, Any] = {}
-        self.versions: list[tuple[Any, int]] = []
-        self.lost = False
-        self.changing: Sequence[Any] = ()
-        self.written: Sequence[Any] = ()
-        self.more: Mapping[str, Any] = {}
-        self.random: Any = None
-        self.flagged = 0
-        self.loosened = False
 
     def original(self) -> tuple[Any, Any]:
         """The arguments as they were before the call, as far as they were copied."""
@@ -85,7 +69,7 @@ class OpenCall:
             return _Kept(copies[id(value)]) if id(value) in copies else hold(value)
 
         self.args, self.kwargs = held(self.args, held_or_copied), held(self.kwargs, held_or_copied)
-        self.copies, self.changing, self.written, self.versions = {}, (), (), []
+        self.copies, self.changing, self.written, self.versions = {}, (), (), ()
         self.loosened = True
 
     def tighten(self) -> bool:
@@ -116,7 +100,7 @@ def restored(value: Any) -> tuple[Any, bool]:
     return value.restored() if isinstance(value, Holder) else (value, True)
 
 
-def _with(value: Any, copies: dict[int, Any]) -> Any:
+def _with(value: Any, copies: Mapping[int, Any]) -> Any:
     if not copies:
         return value
     if id(value) in copies:
