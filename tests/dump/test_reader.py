@@ -229,3 +229,8 @@ def test_a_journal_without_its_first_line_is_told(tmp_path: Path) -> None:
     assert rank.records == {}
     with pytest.raises(DumpError, match="without its first line"):
         print(rank.head)
+
+
+def test_what_a_primitive_was_made_with_is_an_argument() -> None:
+    record = {"input_args": [], "attributes": {"epsilon": {"type": "float", "value": 1e-5}}, "output": []}
+    assert list(items(record)) == [("input.epsilon", {"type": "float", "value": 1e-5})]

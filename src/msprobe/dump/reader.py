@@ -22,6 +22,7 @@ __all__ = ["Dump", "DumpError", "RankDump", "items", "leaves", "open_dump"]
 Record = dict[str, Any]
 _FLAGS = ("is_recompute", "unfinished")
 _LISTED = {"input_args": "input", "input": "input", "output": "output"}
+_NAMED = {"input_kwargs": "input", "attributes": "input", "parameters": "parameters"}
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ def open_dump(path: Path) -> Dump:
 def items(record: Record) -> Iterator[tuple[str, Any]]:
     """The tensors and scalars of a record, each with its slot: `input.0`, `input.key`, `parameters.weight`.
 
-    None stays None. What is neither input, output nor parameters is a parameter's gradient.
+    None stays None. The attributes of a MindSpore Primitive are arguments that it was given when it was made. What is
+    neither input, output nor parameters is a parameter's gradient.
     """
     for key, value in record.items():
         if key in _FLAGS:
@@ -186,8 +188,8 @@ def items(record: Record) -> Iterator[tuple[str, Any]]:
             slot = _LISTED[key]
             alone = not isinstance(value, (list, dict)) or _is_leaf(value)
             yield from leaves(f"{slot}.0" if alone else slot, value)
-        elif key in ("input_kwargs", "parameters"):
-            yield from leaves("input" if key == "input_kwargs" else key, value)
+        elif key in _NAMED:
+            yield from leaves(_NAMED[key], value)
         else:
             alone = isinstance(value, list) and len(value) == 1
             yield from leaves(f"parameters_grad.{key}", value[0] if alone else value)
