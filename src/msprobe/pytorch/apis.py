@@ -18,8 +18,9 @@ from torch.overrides import TorchFunctionMode
 from msprobe.collect.recorder import Recorder
 
 from .api_table import Api, ApiTable
+from .backward_graph import Inputs
 from .collectives import Collectives
-from .gradients import Gradients, Inputs
+from .gradients import Gradients
 from .mode_stack import is_on, put_on, take_off
 from .spelling import ARRIVES_AS, Spelling
 from .tensors import TensorTexts

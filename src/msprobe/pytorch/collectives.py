@@ -15,7 +15,7 @@ import torch
 
 from msprobe.collect.recorder import Recorder
 
-from .gradients import tensors_in
+from .backward_graph import tensors_in
 from .tensors import TensorTexts
 
 _SENDS = frozenset({"send", "isend", "barrier", "monitored_barrier", "send_object_list"})

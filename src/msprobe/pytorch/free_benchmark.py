@@ -21,8 +21,8 @@ from msprobe.tasks.second_run import Call, Flat, SecondRun, host_random, set_hos
 from . import accelerators
 from .api_table import Api
 from .apis import Apis
+from .backward_graph import Inputs, tensors_in
 from .free_benchmark_gradients import FreeBenchmarkGradients, Kept
-from .gradients import Inputs, tensors_in
 from .overflow import writes
 from .perturb import changed, first_float, mapped
 

@@ -12,7 +12,8 @@ from msprobe.collect.recorder import Recorder
 from msprobe.tasks.perturbation import NotChanged
 from msprobe.tasks.second_run import Call, short
 
-from .gradients import _Backward, tensors_in
+from .backward_graph import tensors_in
+from .gradients import _Backward
 from .held_gradients import HeldGradients
 from .perturb import changed, first_float, mapped
 

@@ -19,7 +19,7 @@ from msprobe.collect.names import BACKWARD, backward_of
 from msprobe.config import Settings
 from msprobe.config.settings import TensorSettings
 
-from .gradients import tensors_in
+from .backward_graph import tensors_in
 from .kernels import Kernels
 
 

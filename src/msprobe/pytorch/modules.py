@@ -22,8 +22,9 @@ from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.values import key_text
 
+from .backward_graph import Inputs
 from .copies import HOOKS, PlainCopies
-from .gradients import Gradients, Inputs
+from .gradients import Gradients
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _tracing_state = torch._C._get_tracing_state

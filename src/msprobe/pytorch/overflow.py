@@ -16,7 +16,8 @@ from msprobe.tasks.overflow import OverflowRecorder
 
 from .api_table import Api
 from .apis import Apis, _recomputed
-from .gradients import Inputs, _Backward
+from .backward_graph import Inputs
+from .gradients import _Backward
 from .held_gradients import HeldGradients
 from .modules import Modules
 

@@ -14,7 +14,7 @@ from msprobe.tasks.ranges import Ranges
 from msprobe.tasks.scan import FORMATS
 
 from . import unusual
-from .gradients import tensors_in
+from .backward_graph import tensors_in
 from .tensors import CODES, TensorTexts
 
 _SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})

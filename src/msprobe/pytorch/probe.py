@@ -21,8 +21,9 @@ from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 from . import accelerators
 from .api_table import ApiTable
 from .apis import Apis
+from .backward_graph import tensors_in
 from .custom import CustomApis
-from .gradients import Gradients, tensors_in
+from .gradients import Gradients
 from .modules import Modules
 from .presence import FusedPaths, Presence
 from .spelling import Spelling

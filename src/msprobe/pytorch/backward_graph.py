@@ -1,0 +1,111 @@
+"""The part of the autograd graph that one call made: from its outputs back to its inputs.
+
+Before a call the edges that lead to its inputs are noted; after it the graph is walked from its outputs to those
+edges. Nothing here is kept or hooked: `gradients` does that with what is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import torch
+
+_AccumulateGrad = torch._C._functions.AccumulateGrad
+_sequence = torch.autograd._get_sequence_nr
+_CASTS = ("ToCopyBackward0", "_ToCopyBackward0")
+
+Exit = tuple[Any, int, list[int]]
+"""An edge that leads to an input: its node, its slot there, the positions of the input among the arguments."""
+
+
+def tensors_in(value: Any, found: list[Any], depth: int = 8) -> list[Any]:
+    """The tensors of nested arguments or results, in order."""
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif depth and value is not None:
+        if isinstance(value, (list, tuple)):
+            for member in value:
+                tensors_in(member, found, depth - 1)
+        elif isinstance(value, dict):
+            for member in value.values():
+                tensors_in(member, found, depth - 1)
+        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+            for field in value.__dataclass_fields__:
+                tensors_in(getattr(value, field, None), found, depth - 1)
+    return found
+
+
+class Inputs:
+    """The edges that lead to a call's inputs, taken before it: an in-place call re-points them."""
+
+    __slots__ = ("count", "edges", "leaves", "nodes", "sequence")
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        self.edges: dict[tuple[int, int], list[int]] = {}
+        self.leaves: dict[int, list[int]] = {}
+        self.nodes: list[Any] = []
+        self.sequence = _sequence()
+        tensors: list[Any] = []
+        for value in args:
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+            elif value is not None:
+                tensors_in(value, tensors)
+        if kwargs:
+            tensors_in(kwargs, tensors)
+        self.count = len(tensors)
+        for position, tensor in enumerate(tensors):
+            if tensor.requires_grad:
+                node = tensor.grad_fn
+                if node is None:
+                    self.leaves.setdefault(id(tensor), []).append(position)
+                else:
+                    self.nodes.append(node)
+                    self.edges.setdefault((id(node), tensor.output_nr), []).append(position)
+
+
+def walk(entries: Iterable[Any], inputs: Inputs) -> list[Exit]:
+    """The edges from the call's part of the graph to its inputs."""
+    edges, leaves, first = inputs.edges, inputs.leaves, inputs.sequence
+    keeps_casts = torch._C._is_any_autocast_enabled()
+    exits: list[Exit] = []
+    seen = set(entries)
+    queue = list(entries)
+    while queue:
+        node = queue.pop()
+        for slot, (below, number) in enumerate(node.next_functions):
+            if below is None:
+                continue
+            if type(below) is _AccumulateGrad:
+                positions = leaves.get(id(below.variable)) if leaves else None
+                if positions is not None:
+                    exits.append((node, slot, positions))
+                continue
+            positions = edges.get((id(below), number)) if edges else None
+            if positions is not None:
+                exits.append((node, slot, positions))
+            elif below not in seen:
+                if below._sequence_nr() >= first and not (keeps_casts and _is_kept_cast(below)):
+                    seen.add(below)
+                    queue.append(below)
+                else:
+                    positions = _through_cast(below, inputs)
+                    if positions is not None:
+                        exits.append((node, slot, positions))
+    return exits
+
+
+def _is_kept_cast(node: Any) -> bool:
+    """Whether autocast may give this cast of a weight to later calls: what reaches it is then their gradient too."""
+    return node.name() in _CASTS and isinstance(node.next_functions[0][0], _AccumulateGrad)
+
+
+def _through_cast(node: Any, inputs: Inputs) -> Optional[list[int]]:
+    """Autocast keeps the cast of a weight for the next call: an older node, but the way to this call's input."""
+    if node.name() not in _CASTS:
+        return None
+    below, number = node.next_functions[0]
+    if isinstance(below, _AccumulateGrad):
+        return inputs.leaves.get(id(below.variable))
+    return inputs.edges.get((id(below), number))
