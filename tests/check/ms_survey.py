@@ -131,7 +131,7 @@ def survey(path: Path) -> str:
     subprocess.run(called, stdout=subprocess.DEVNULL, check=True)  # an error or a warning would be code 1
     (file,) = path.glob("accuracy_checking_result_*.csv")
     judged: dict[str, bool] = {}
-    for call, forward, backward, message in list(csv.reader(file.open()))[1:]:
+    for call, forward, backward, message in sorted(list(csv.reader(file.open()))[1:]):  # not as workers finished
         title = call.rpartition(".")[0]
         judged[title] = judged.get(title, False) or backward == "pass"
         if forward == "pass":
