@@ -407,10 +407,17 @@ def test_a_recurrent_network_is_vf() -> None:
 
 
 def test_property_reads_are_known_beforehand() -> None:
-    for name in ("shape", "data", "grad", "T", "dtype", "device", "requires_grad", "is_cuda"):
-        getter = getattr(torch.Tensor, name).__get__
-        assert getter in TABLE.lookup
-        assert TABLE.lookup[getter] is None
+    for name in ("shape", "grad", "T", "dtype", "device", "requires_grad", "is_cuda"):
+        assert getattr(torch.Tensor, name).__get__ in TABLE.plain
+    assert {torch.is_complex, torch.Tensor.item, torch.Tensor.view} <= TABLE.plain
+
+
+def test_what_is_plain_concerns_nobody() -> None:
+    spelled = {getattr(torch.Tensor, method) for method in ARRIVES_AS.values()}
+    assert not TABLE.plain & (spelled | TABLE.untracked | TABLE.composite)
+    assert not [func for func in TABLE.plain if TABLE.lookup.get(func) is not None]
+    assert torch.Tensor.data.__get__ not in TABLE.plain
+    assert torch.Tensor.backward not in TABLE.plain
 
 
 # --- torch.ops

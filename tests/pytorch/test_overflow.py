@@ -171,6 +171,75 @@ def test_a_producer_can_be_replayed(tmp_path, plant, producer, capsys):
     assert "it happens again" in capsys.readouterr().out
 
 
+WITHOUT_GRADIENTS = [one for one in PLANTED if one[1].endswith(".forward") and one[0] is not in_recomputation]
+
+
+@pytest.mark.parametrize(
+    ("plant", "producer"), WITHOUT_GRADIENTS, ids=[plant.__name__ for plant, _ in WITHOUT_GRADIENTS]
+)
+def test_it_is_the_same_without_gradients(tmp_path, plant, producer, capsys):
+    """Calls of an optimizer, or of inference, are looked at by a shorter way."""
+    with collecting(tmp_path, task="overflow_check", section=NEVER) as dump, torch.no_grad():
+        plant()
+    assert producers(dump)[0] == producer
+    assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 1
+    assert "test_overflow.py" in json.loads(capsys.readouterr().out)["producer"]["source"]
+    assert main(["overflow", "replay", str(tmp_path / "dump" / "step0" / "rank" / producer)]) == 1
+    assert "it happens again" in capsys.readouterr().out
+
+
+def test_what_is_written_without_gradients_is_replayed_from_before(tmp_path, capsys):
+    """Also where it was looked at before, changed behind our back, or is its own second argument."""
+    x, y, z = (torch.tensor([1e20, 2.0]) for _ in range(3))
+    alias, large = z.data, torch.full((40_000,), 1e30)
+    with collecting(tmp_path, task="overflow_check", section=NEVER) as dump, torch.no_grad():
+        x.mul_(2.0)
+        x.add_(1.0)
+        x.mul_(x)
+        y.mul_(2.0)
+        y.data.fill_(math.inf)
+        y.add_(1.0)
+        z.data.mul_(1.0)
+        z.mul_(2.0)
+        alias.fill_(math.inf)
+        z.add_(1.0)
+        large.mul_(1e30)
+    roles = {name: record["overflow"] for name, record in dump.data.items()}
+    assert roles == {
+        "Tensor.mul_.1.forward": "producer",
+        "Tensor.fill_.0.forward": "propagator",  # of the infinity that it is given
+        "Tensor.add_.1.forward": "propagator",
+        "Tensor.fill_.1.forward": "propagator",
+        "Tensor.add_.2.forward": "propagator",
+        "Tensor.mul_.5.forward": "producer",
+    }
+    first, *_ = dump.data["Tensor.mul_.1.forward"]["input_args"]
+    assert (first["Max"], first["Min"]) == (pytest.approx(2e20), 5.0)
+    assert "inputs_may_be_changed" in dump.data["Tensor.mul_.5.forward"]
+    assert main(["overflow", "replay", str(tmp_path / "dump" / "step0" / "rank" / "Tensor.mul_.1.forward")]) == 1
+    assert "it happens again" in capsys.readouterr().out
+
+
+def test_what_happens_between_stop_and_start_is_not_taken_for_known(tmp_path):
+    x = torch.tensor([1.0, 2.0])
+    debugger = PrecisionDebugger(config_path=configured(tmp_path, task="overflow_check", section=NEVER))
+    for _ in range(2):
+        debugger.start()
+        with torch.no_grad():
+            x.mul_(2.0)
+        debugger.stop()
+        x.data.fill_(math.nan)
+    debugger.step()
+    debugger.start()
+    with torch.no_grad():
+        x.mul_(2.0)
+    debugger.stop()
+    debugger.step()
+    for step, name in (("step0", "Tensor.mul_.1.forward"), ("step1", "Tensor.mul_.0.forward")):
+        data = json.loads((tmp_path / "dump" / step / "rank" / "dump.json").read_text())["data"]
+        assert {key: record["overflow"] for key, record in data.items()} == {name: "propagator"}
+
+
 def clean_masks():
     mask = torch.full((4, 4), -math.inf).triu(1)
     scores = torch.randn(4, 4, requires_grad=True) + mask

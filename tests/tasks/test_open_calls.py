@@ -18,7 +18,7 @@ EYES = TorchEyes(TensorTexts(STATS, None))
 
 def test_a_loosened_call_keeps_no_tensor_of_the_scripts():
     tensor, listed = torch.ones(3), torch.zeros(2)
-    call = OpenCall("Distributed.all_gather.0.forward", None, ([listed], tensor, 5), {"group": None})
+    call = OpenCall(([listed], tensor, 5), {"group": None})
     call.loosen(EYES.hold)
     gone = weakref.ref(tensor)
     del tensor
@@ -32,7 +32,7 @@ def test_a_loosened_call_keeps_no_tensor_of_the_scripts():
 
 def test_what_is_still_there_is_whole():
     tensor = torch.ones(3)
-    call = OpenCall("Distributed.all_reduce.0.forward", None, (tensor,), {})
+    call = OpenCall((tensor,), {})
     call.loosen(EYES.hold)
     assert call.tighten()
     assert call.original()[0][0] is tensor
@@ -40,7 +40,7 @@ def test_what_is_still_there_is_whole():
 
 def test_a_copy_stands_for_what_the_call_writes_until_its_end():
     tensor = torch.full((3,), 2.0)
-    call = OpenCall("Distributed.all_reduce.0.forward", None, (tensor,), {"op": [tensor]})
+    call = OpenCall((tensor,), {"op": [tensor]})
     call.copies = {id(tensor): EYES.copy(tensor)}
     call.loosen(EYES.hold)
     tensor += 1

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,3 +70,41 @@ def test_what_is_no_memory_is_refused():
             function(0, 0, 5)
         with pytest.raises(ValueError, match="unknown dtype, or no memory"):
             function(0, 9, 0)
+
+
+EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+TORCH = {**{getattr(torch, name): (name, 1) for name in NAMES}, torch.complex64: ("float32", 2)}
+
+
+@pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
+@settings(deadline=None, max_examples=80)
+@given(st.sampled_from(sorted(TORCH, key=str)), st.integers(0, 2**32), st.sampled_from([(0,), (), (7,), (3, 5, 2)]))
+def test_look_says_what_scan_says(dtype, seed, shape):
+    name, parts = TORCH[dtype]
+    values = bits(name, seed, int(np.prod(shape)) * parts)
+    if seed % 2:
+        values &= values >> 3  # finite, and in the middle
+    tensor = torch.from_numpy(values.view(np.uint8)).view(dtype).reshape(shape)
+    code, count = module.FORMATS[name], len(values)
+    top, tiny = module.scan(values.ctypes.data, code, count)
+    told = module.look(EXCHANGE, tensor.permute(tuple(range(tensor.ndim))[::-1]))
+    assert told == ((code, count, top, tiny) if tiny or top >= module.NEAR[code] else 0)
+
+
+@pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
+def test_look_leaves_what_it_cannot_read():
+    plain = torch.tensor([1.0, math.inf])
+    assert module.look(EXCHANGE, torch.nn.Parameter(plain)) == (2, 2, module.TOP[2], 0)
+    assert module.look(EXCHANGE, torch.arange(3)) == module.look(EXCHANGE, torch.ones(2) > 1) == 0
+    unreadable = [
+        plain.repeat(4)[::2],
+        plain[:1].expand(3),
+        plain.to_sparse(),
+        plain.to("meta"),
+        plain.to(torch.float8_e4m3fn),
+        5,
+    ]
+    assert [module.look(EXCHANGE, one) for one in unreadable] == [None] * len(unreadable)
+    assert torch.func.vmap(lambda row: row * (module.look(EXCHANGE, row) is None))(plain[None, :1]).tolist() == [[1.0]]
+    with pytest.raises(ValueError, match="PyCapsule"):
+        module.look(object(), plain)

@@ -42,7 +42,6 @@ class OverflowTexts(TensorTexts):
 class MindSporeEyes:
     """A look at a tensor: one pass over its bits where it lies in host memory."""
 
-    remembers = False  # there is no version counter
     budget = 256 << 20
 
     def arguments(self, args: Any, kwargs: Any) -> list[Any]:
@@ -76,6 +75,9 @@ class MindSporeEyes:
 
     def version(self, tensor: Any) -> int:
         return 0
+
+    def remembers(self, tensor: Any) -> bool:
+        return False  # there is no version counter
 
     def versions(self, tensors: list[Any]) -> list[tuple[Any, int]]:
         return [(tensor, 0) for tensor in tensors]

@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FunctionType, GetSetDescriptorType
 from typing import Any, Callable, Optional
@@ -79,9 +80,14 @@ class Api:
     collective: bool = False
     untracked: bool = False  # may write tensors without moving their version counters
 
-    @property
+    @cached_property
     def title(self) -> str:
         return f"{self.prefix}.{self.name}"
+
+    @cached_property
+    def first_call(self) -> str:
+        """The name of the first of its calls, which stands for all where they are not told apart."""
+        return f"{self.title}.0.forward"
 
 
 class ApiTable:
@@ -93,6 +99,7 @@ class ApiTable:
         operator that is not here is off, even if the method is on.
     composite: Python functions of torch that arrive and are not in the list; what they call may be.
     untracked: functions, collected or not, after which remembered statistics must not be trusted.
+    plain: functions that arrive and concern nobody: not collected, nothing inside them is, nothing gets stale.
     by_attribute: names in torch.distributed that are wanted but never arrive: to be wrapped where they are.
     missing: ``category.name`` of what this version of torch (and torch_npu) does not have.
     """
@@ -108,9 +115,8 @@ class ApiTable:
         for category in PREFIXES:
             for name in on[category]:
                 self._add(category, name)
-        for getter in _property_reads():
-            self.lookup[getter] = None
         self.composite = frozenset(f for f in _composite() if f not in self.lookup)
+        self.plain = frozenset(f for f in _builtin() if self.lookup.get(f) is None and f not in self.untracked)
 
     def _add(self, category: str, name: str) -> None:
         func = _resolve(category, name)
@@ -260,12 +266,24 @@ def _dispatches(func: Callable[..., Any]) -> bool:
     return code is not None and "handle_torch_function" in code.co_names
 
 
-def _property_reads() -> Iterator[Callable[..., Any]]:
-    """`x.shape` arrives as `Tensor.shape.__get__`, often: known beforehand, it is the cheapest of misses."""
+def _properties() -> Iterator[Any]:
+    """`x.shape` arrives as `Tensor.shape.__get__`, often."""
     for owner in torch.Tensor.__mro__[:2]:
         for attribute in vars(owner).values():
             if isinstance(attribute, (GetSetDescriptorType, property)):
-                yield attribute.__get__
+                yield attribute
+
+
+def _builtin() -> Iterator[Callable[..., Any]]:
+    """Everything that may arrive and has no Python code, but for methods that may stand for an operator."""
+    for attribute in _properties():
+        yield attribute.__get__
+        yield attribute.__set__
+    spelled = {getattr(torch.Tensor, method) for method in spelling.ARRIVES_AS.values()}
+    for functions in torch.overrides.get_overridable_functions().values():
+        for func in functions:
+            if not isinstance(func, FunctionType) and func not in spelled:
+                yield func
 
 
 def _composite() -> Iterator[FunctionType]:

@@ -63,6 +63,7 @@ class Apis(TorchFunctionMode):
         self._leaf = _Leaf()
         self._table = table
         self._lookup = table.lookup
+        self._plain = table.plain
         self._spelling = spelling
         self._collectives = Collectives(recorder, texts)
         self._twins: dict[Any, Callable[..., Any]] = {}
@@ -70,6 +71,8 @@ class Apis(TorchFunctionMode):
         self._inside = dict.fromkeys((*table.composite, *_BACKWARD), self._run_inside)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self._plain:
+            return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
         api = self._lookup.get(func)
         if api is None:

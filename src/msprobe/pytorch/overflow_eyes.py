@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Optional
 from weakref import ref
 
 import torch
 
 from msprobe.stats import STATS, measure
-from msprobe.tasks.looks import FINITE, INFINITE, NAN, look_at
+from msprobe.tasks.looks import FINITE, INFINITE, NAN, judged, look_at
 from msprobe.tasks.open_calls import Holder
 from msprobe.tasks.ranges import Ranges
-from msprobe.tasks.scan import FORMATS
+from msprobe.tasks.scan import FORMATS, look
 
 from . import unusual
 from .backward_graph import tensors_in
 from .tensors import CODES, TensorTexts
 
-_SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
+# What holds no tensor.
+SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
 # What can be scanned where it lies: the code of its numbers, and how many make an element.
 _SCANNED = {getattr(torch, name): (code, 1) for name, code in FORMATS.items()}
 _SCANNED.update({torch.complex64: (FORMATS["float32"], 2), torch.complex128: (FORMATS["float64"], 2)})
+# torch 2.10 and later: a plain tensor is looked at by one call.
+_EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+_look_at_once = (lambda tensor: None) if _EXCHANGE is None else partial(look, _EXCHANGE)
 
 
 class TorchEyes:
     """A look at a tensor: one pass over its bits where it lies in host memory."""
 
-    remembers = True
     budget = 0  # autograd keeps what a gradient depends on
 
     def __init__(self, texts: TensorTexts) -> None:
@@ -37,11 +41,20 @@ class TorchEyes:
         for value in args:
             if isinstance(value, torch.Tensor):
                 found.append(value)
-            elif type(value) not in _SIMPLE:
+            elif type(value) not in SIMPLE:
                 tensors_in(value, found)
         return tensors_in(kwargs, found) if kwargs else found
 
     def look(self, tensor: Any, ranges: Optional[Ranges] = None, title: str = "") -> int:
+        told = _look_at_once(tensor)
+        if told == 0:
+            return FINITE
+        if told is not None:
+            return judged(*told, tensor.dtype, ranges, title)
+        return self._look(tensor, ranges, title)
+
+    def _look(self, tensor: Any, ranges: Optional[Ranges], title: str) -> int:
+        """Where it is no plain tensor, or this version of torch does not describe one by one call."""
         dtype = tensor.dtype
         scanned = _SCANNED.get(dtype)
         if scanned is None and not (dtype.is_floating_point or dtype.is_complex):
@@ -77,6 +90,9 @@ class TorchEyes:
             return int(tensor._version)
         except RuntimeError:  # an inference tensor keeps no count
             return 0
+
+    def remembers(self, tensor: Any) -> bool:
+        return self._texts.is_ours_to_remember(tensor)
 
     def versions(self, tensors: list[Any]) -> list[tuple[Any, int]]:
         try:

@@ -110,13 +110,14 @@ class TensorTexts:
                 return self._fresh(tensor, path)
             body, digest = found
             saved = []
-            if self._remembers and self._is_ours_to_remember(tensor):
+            if self._remembers and self.is_ours_to_remember(tensor):
                 self._known[key] = (ref(tensor), version, pointer, grad, body, digest, saved)
         if path and self._files is not None:
             return f"{body}{_FLAGS[grad]}, {self._file(tensor, path, saved)}{digest}}}"
         return f"{body}{_FLAGS[grad]}{digest}}}"
 
-    def _is_ours_to_remember(self, tensor: Any) -> bool:
+    def is_ours_to_remember(self, tensor: Any) -> bool:
+        """Whether nobody can change its memory without moving its version counter."""
         storage = tensor.untyped_storage()  # one that numpy knows of cannot be resized
         return storage.resizable() and not (self._exposed and storage.data_ptr() in self._exposed)
 

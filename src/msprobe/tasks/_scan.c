@@ -1,10 +1,14 @@
-/* Two questions to a tensor in host memory, each answered in one pass at the speed of reading it.
+/* Questions to a tensor in host memory, each answered in one pass at the speed of reading it.
 
    scan(address, dtype code, elements) -> (largest |bit pattern|, subnormal elements, counted in 16 bits only)
        Bit patterns of IEEE magnitudes order as the magnitudes do, infinity and NaN above all others.
    ratio(first, its code, second, its code, elements, floor) -> (largest max(a/b, b/a), flipped signs, unequal)
        Magnitudes below `floor` count as `floor`. NaN against NaN and an infinity against itself are equal;
-       either against anything else has ratio infinity. */
+       either against anything else has ratio infinity.
+   look(exchange, tensor) -> 0 | (dtype code, numbers, largest |bit pattern|, subnormal numbers) | None
+       `scan` of a framework's tensor, through the table of functions that its type offers by the DLPack standard
+       (`__dlpack_c_exchange_api__`). 0: every number is finite, and none near the ends of its dtype, or it holds no
+       floating-point numbers. None: it does not lie in host memory as one block, or its dtype is another. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
@@ -19,8 +23,6 @@ enum { FLOAT16, BFLOAT16, FLOAT32, FLOAT64, FORMATS };
 #define CLONES
 #endif
 #define BLOCK 4096
-#define PART 1024
-#define PART 1024
 #define PART 1024
 
 /* Many running maxima: one alone waits for itself. */
@@ -159,6 +161,26 @@ static double compare_odd(const double *a, const double *b, int64_t count, doubl
     return worst;
 }
 
+static void scan_memory(const void *memory, int code, int64_t count, uint64_t *top, int64_t *tiny) {
+    PyThreadState *state = count > (1 << 16) ? PyEval_SaveThread() : NULL;
+    *tiny = 0;
+    switch (code) {
+    case FLOAT16:
+        *top = scan16(memory, count, 0x0400, tiny);
+        break;
+    case BFLOAT16:
+        *top = scan16(memory, count, 0x0080, tiny);
+        break;
+    case FLOAT32:
+        *top = top32(memory, count);
+        break;
+    default:
+        *top = top64(memory, count);
+    }
+    if (state)
+        PyEval_RestoreThread(state);
+}
+
 static PyObject *scan(PyObject *module, PyObject *args) {
     unsigned long long address;
     int code;
@@ -173,23 +195,120 @@ static PyObject *scan(PyObject *module, PyObject *args) {
         return NULL;
     }
     const void *memory = (const void *)(uintptr_t)address;
-    PyThreadState *state = count > (1 << 16) ? PyEval_SaveThread() : NULL;
-    switch (code) {
-    case FLOAT16:
-        top = scan16(memory, count, 0x0400, &tiny);
-        break;
-    case BFLOAT16:
-        top = scan16(memory, count, 0x0080, &tiny);
-        break;
-    case FLOAT32:
-        top = top32(memory, count);
-        break;
-    default:
-        top = top64(memory, count);
-    }
-    if (state)
-        PyEval_RestoreThread(state);
+    scan_memory(memory, code, count, &top, &tiny);
     return Py_BuildValue("KL", (unsigned long long)top, (long long)tiny);
+}
+
+/* Declarations of the DLPack standard, version 1, as far as they are used here. */
+typedef struct {
+    void *data;
+    struct {
+        int32_t type, id;
+    } device;
+    int32_t ndim;
+    struct {
+        uint8_t code, bits;
+        uint16_t lanes;
+    } dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} exchanged;
+
+typedef struct {
+    struct {
+        uint32_t major, minor;
+        void *older;
+    } header;
+    void *allocate, *export_owned, *import_owned;
+    int (*borrow)(void *object, exchanged *out); /* what it fills in lives as long as the object is unchanged */
+    void *stream;
+} exchange_table;
+
+enum { DLPACK_MAJOR = 1, ON_CPU = 1, KIND_FLOAT = 2, KIND_BFLOAT = 4, KIND_COMPLEX = 5, MAX_DIMS = 32 };
+
+/* How many elements lie side by side, in whatever order; -1 where there are gaps or some share memory. */
+static int64_t in_one_block(const exchanged *t) {
+    int64_t count = 1, expected = 1;
+    int order[MAX_DIMS], kept = 0;
+    for (int d = 0; d < t->ndim; d++)
+        count *= t->shape[d];
+    if (!count || !t->strides)
+        return count;
+    if (t->ndim > MAX_DIMS)
+        return -1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        if (t->shape[d] == 1)
+            continue;
+        int at = kept++;
+        for (; at > 0 && t->strides[order[at - 1]] > t->strides[d]; at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
+    for (int k = 0; k < kept; k++) {
+        if (t->strides[order[k]] != expected)
+            return -1;
+        expected *= t->shape[order[k]];
+    }
+    return count;
+}
+
+/* 1: `code` and `parts` (numbers an element) say how to read it. 0: it has no floating-point numbers. -1: unknown. */
+static int format_of(const exchanged *t, int *code, int *parts) {
+    const int bits = t->dtype.bits;
+    *parts = t->dtype.code == KIND_COMPLEX ? 2 : 1;
+    if (t->dtype.lanes != 1)
+        return -1;
+    switch (t->dtype.code) {
+    case KIND_FLOAT:
+    case KIND_COMPLEX:
+        *code = bits == 16 * *parts ? FLOAT16 : bits == 32 * *parts ? FLOAT32 : FLOAT64;
+        return bits == (int)(8 * size_of(*code)) * *parts && !(*parts == 2 && *code == FLOAT16) ? 1 : -1;
+    case KIND_BFLOAT:
+        *code = BFLOAT16;
+        return bits == 16 ? 1 : -1;
+    case 0: /* signed */
+    case 1: /* unsigned */
+    case 6: /* bool */
+        return 0;
+    default:
+        return -1;
+    }
+}
+
+static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    static const int mantissa[FORMATS] = {10, 7, 23, 52};
+    exchanged tensor;
+    int code, parts;
+    uint64_t top;
+    int64_t tiny;
+    (void)module;
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "look takes a table of functions and a tensor");
+        return NULL;
+    }
+    const exchange_table *table = PyCapsule_GetPointer(args[0], "dlpack_exchange_api");
+    if (!table)
+        return NULL;
+    if (table->header.major != DLPACK_MAJOR)
+        Py_RETURN_NONE;
+    if (table->borrow(args[1], &tensor)) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL;
+        PyErr_Clear(); /* a wrapper without memory, a layout of its own */
+        Py_RETURN_NONE;
+    }
+    const int known = format_of(&tensor, &code, &parts);
+    if (!known)
+        return PyLong_FromLong(0);
+    const int64_t elements = known < 0 || tensor.device.type != ON_CPU ? -1 : in_one_block(&tensor);
+    if (elements < 0 || (elements && !tensor.data))
+        Py_RETURN_NONE;
+    const int64_t count = elements * parts;
+    const uint64_t bits = 8 * size_of(code), infinity = (UINT64_C(1) << (bits - 1)) - (UINT64_C(1) << mantissa[code]);
+    scan_memory((const char *)tensor.data + tensor.byte_offset, code, count, &top, &tiny);
+    if (!tiny && top < infinity - (UINT64_C(1) << mantissa[code]))
+        return PyLong_FromLong(0);
+    return Py_BuildValue("iLKL", code, (long long)count, (unsigned long long)top, (long long)tiny);
 }
 
 static PyObject *ratio(PyObject *module, PyObject *args) {
@@ -247,6 +366,7 @@ static PyObject *ratio(PyObject *module, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"scan", scan, METH_VARARGS, "The largest bit pattern of a magnitude, and how many are subnormal."},
+    {"look", (PyCFunction)(void (*)(void))look, METH_FASTCALL, "What is to be told of a framework's tensor."},
     {"ratio", ratio, METH_VARARGS, "The largest ratio between two tensors, flipped signs, unequal elements."},
     {NULL, NULL, 0, NULL},
 };

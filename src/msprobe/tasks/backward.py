@@ -118,4 +118,3 @@ class BackwardJudge:
 
     def close(self) -> None:
         self._received.clear()
-        self._recorder.forget_dead()

@@ -17,7 +17,11 @@ _UNPACK = {FORMATS["float32"]: ("<I", "<f"), FORMATS["float64"]: ("<Q", "<d"), F
 
 def look_at(pointer: int, code: int, count: int, dtype: object, ranges: Optional[Ranges], title: str) -> int:
     """One pass over the bits of `count` numbers; `ranges` is told of what a named output came near to."""
-    top, tiny = scan(pointer, code, count)
+    return judged(code, count, *scan(pointer, code, count), dtype, ranges, title)
+
+
+def judged(code: int, count: int, top: int, tiny: int, dtype: object, ranges: Optional[Ranges], title: str) -> int:
+    """What the largest bit pattern of `count` numbers, `tiny` of which are subnormal, says."""
     if top >= TOP[code]:
         return INFINITE if top == TOP[code] else NAN
     if ranges is not None:

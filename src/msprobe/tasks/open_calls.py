@@ -37,8 +37,13 @@ class _Kept(Holder):
 
 
 class OpenCall:
-    """One call. `given` is how bad what it may change was before it; `copies` are of that, by identity."""
+    """One call. `given` is how bad what it may change was before it; `copies` are of that, by identity.
 
+    Where it is (`name`, `parent`, `stack`) is set when it is needed.
+    """
+
+    name = ""
+    parent: Optional[str] = None
     stack: Optional[int] = None
     given = FINITE
     copies: Mapping[int, Any] = MappingProxyType({})
@@ -51,9 +56,7 @@ class OpenCall:
     flagged = 0
     loosened = False
 
-    def __init__(self, name: str, parent: Optional[str], args: Any, kwargs: Any) -> None:
-        self.name = name
-        self.parent = parent
+    def __init__(self, args: Any, kwargs: Any) -> None:
         self.args = args
         self.kwargs = kwargs
 

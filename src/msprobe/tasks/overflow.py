@@ -37,7 +37,6 @@ class OverflowStop(RuntimeError):
 class Eyes(Protocol):
     """What a framework brings: its tensors, and a look at one."""
 
-    remembers: bool  # whether `version` tells a tensor that has changed from one that has not
     budget: int  # bytes of forward arguments that may be held strongly, for a replay of a gradient
 
     def arguments(self, args: Any, kwargs: Any) -> list[Any]:
@@ -47,6 +46,9 @@ class Eyes(Protocol):
         """FINITE, INFINITE or NAN; `ranges` is told how near to its dtype's ends a named output is."""
 
     def version(self, tensor: Any) -> int: ...
+
+    def remembers(self, tensor: Any) -> bool:
+        """Whether `version` tells when this tensor has changed."""
 
     def versions(self, tensors: list[Any]) -> list[tuple[Any, int]]: ...
 
@@ -107,6 +109,7 @@ class OverflowRecorder(Recorder):
         self._flagged: set[str] = set()
         self._around: set[str] = set()  # modules in which one was flagged
         self._beside: Mapping[str, Any] = {}
+        self.known: dict[int, tuple[Any, int]] = {}  # finite after an in-place call, at this version
 
     @property
     def with_inputs(self) -> bool:
@@ -133,14 +136,27 @@ class OverflowRecorder(Recorder):
         keeps: int = 64 << 20,
         random: Any = None,
     ) -> int:
-        """A call begins. `writes`: it may change its arguments, `written` if that is known and any otherwise; they
-        are looked at now, and copied for a replay where they take no more than `keeps` bytes. `more`: what it may
-        change that is no argument, by name (the parameters of a compiled region)."""
-        number = next(self._calls)
-        call = OpenCall(name, parent, args, kwargs)
-        call.stack = self._places.number(depth + 1)
-        call.flagged = len(self._flagged)
+        """A call begins, and its number is what `leave` is told. `more`: what it may change that is no argument, by
+        name (the parameters of a compiled region); the rest is as for `open`."""
+        call = self.open(args, kwargs, writes, written, keeps)
+        self.locate(call, name, parent, depth + 1)
         call.random = random
+        if more:
+            call.more = more
+            call.given = max(call.given, *map(self.eyes.look, more.values()))
+        return self.under_way(call)
+
+    def under_way(self, call: OpenCall) -> int:
+        """The number by which `leave`, `fail` and `loosen` know it."""
+        number = next(self._calls)
+        self._opened[number] = call
+        return number
+
+    def open(self, args: Any, kwargs: Any, writes: bool, written: Sequence[Any], keeps: int) -> OpenCall:
+        """A call begins. `writes`: it may change its arguments, `written` if that is known and any otherwise; they
+        are looked at now, and copied for a replay where they take no more than `keeps` bytes."""
+        call = OpenCall(args, kwargs)
+        call.flagged = len(self._flagged)
         eyes = self.eyes
         tensors = eyes.arguments(args, kwargs)
         if writes:
@@ -158,12 +174,36 @@ class OverflowRecorder(Recorder):
                 call.lost = keeps > 0
             ours = set(map(id, changing))
             tensors = [tensor for tensor in tensors if id(tensor) not in ours]
-        if more:
-            call.more = more
-            call.given = max(call.given, *map(eyes.look, more.values()))
         call.versions = eyes.versions(tensors)
-        self._opened[number] = call
-        return number
+        return call
+
+    def locate(self, call: OpenCall, name: str, parent: Optional[str], depth: int) -> None:
+        """Where a call is; `depth` frames of ours lie between it and here."""
+        call.name = name
+        call.parent = parent
+        call.stack = self._places.number(depth + 1)
+
+    def result(self, output: Any, title: str) -> Optional[int]:
+        """The worst of the tensors that a call returned, None where it returned none."""
+        eyes, found = self.eyes, None
+        for tensor in eyes.arguments((output,), None):
+            state = eyes.look(tensor, self.run.ranges, title)
+            if found is None or state > found:
+                found = state
+        return found
+
+    def passed(self, call: OpenCall) -> None:
+        """What a call returned is finite, so that what it wrote is known to be."""
+        for tensor in call.written:
+            self.remember(tensor, self.eyes.version(tensor))
+
+    def remember(self, tensor: Any, version: int) -> None:
+        """It is finite at this version: the next call that writes it need not look."""
+        known = self.known.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            self.known[id(tensor)] = (known[0], version)
+        elif self.eyes.remembers(tensor):
+            self.known[id(tensor)] = (ref(tensor), version)
 
     def loosen(self, call: int) -> None:
         """The call has returned and is under way still (an asynchronous collective): its tensors are not kept."""
@@ -173,7 +213,7 @@ class OverflowRecorder(Recorder):
 
     def _state(self, tensor: Any) -> int:
         """A look that an in-place call before this one may have had already."""
-        known = self.run.known.get(id(tensor))
+        known = self.known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == self.eyes.version(tensor):
             return FINITE
         return self.eyes.look(tensor)
@@ -183,25 +223,21 @@ class OverflowRecorder(Recorder):
         self._beside = tensors
 
     def leave(self, call: int, name: str, output: Any, extra: str = "") -> None:
-        opened = self._opened.pop(call)
+        self.close(self._opened.pop(call), name, output, self.result(output, name), extra)
+
+    def close(self, opened: OpenCall, name: str, output: Any, result: Optional[int], extra: str = "") -> None:
+        """A call has returned; `result` is what is in `output`."""
         beside, self._beside = self._beside, {}
-        found = FINITE
+        found = result or FINITE
         eyes = self.eyes
-        tensors = eyes.arguments((output,), None)
-        for tensor in tensors:
-            state = eyes.look(tensor, self.run.ranges, name)
-            if state > found:
-                found = state
         changed, bad = opened.more, {}
-        if not tensors and opened.changing:  # it returns nothing: what it wrote is its result
+        if result is None and opened.changing:  # it returns nothing: what it wrote is its result
             changed = {**changed, **{str(number): tensor for number, tensor in enumerate(opened.changing)}}
         if changed:
             bad = {key: tensor for key, tensor in changed.items() if eyes.look(tensor) != FINITE}
             found = max([found, *map(eyes.look, bad.values())])
         if found == FINITE:
-            if eyes.remembers:
-                for tensor in opened.written:
-                    self.run.known[id(tensor)] = (ref(tensor), eyes.version(tensor))
+            self.passed(opened)
             return
         whole = opened.tighten() if opened.loosened else True
         role = self._role(found, self._given(opened, beside), len(self._flagged) > opened.flagged)
@@ -332,10 +368,6 @@ class OverflowRecorder(Recorder):
     def _line(self, stack: Optional[int]) -> str:
         frames = self._frames[stack]() if stack is not None and stack in self._frames else ()
         return source_line(frames) or "from a place that is not known"
-
-    def forget_dead(self) -> None:
-        """The step ends: what is known of tensors that are gone is dropped."""
-        self.run.known = {key: known for key, known in self.run.known.items() if known[0]() is not None}
 
     def stack_of(self, call: int) -> Optional[int]:
         """The number of an open call's stack, for a gradient that may come later."""

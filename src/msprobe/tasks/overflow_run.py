@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from .ranges import Ranges
 
@@ -21,7 +20,6 @@ class OverflowRun:
     skipped_steps: int = 0
     made_infinity: bool = False
     first: str = ""
-    known: dict[int, tuple[Any, int]] = field(default_factory=dict)  # finite after an in-place call, at this version
 
     def summary(self) -> list[str]:
         """What is told when the run ends."""

@@ -1,4 +1,4 @@
-"""`scan` and `ratio` of `_scan.c`, or their numpy twins where that is not built.
+"""`scan`, `ratio` and `look` of `_scan.c`; where that is not built, numpy twins and a `look` that never knows.
 
 `FORMATS` names the dtypes that both know; everything else is read by way of the statistics or a raised copy.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from msprobe.stats import dtypes
 
-__all__ = ["FORMATS", "NEAR", "TOP", "ratio", "scan"]
+__all__ = ["FORMATS", "NEAR", "TOP", "look", "ratio", "scan"]
 
 FORMATS = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
 _NAMES = tuple(FORMATS)
@@ -61,7 +61,11 @@ def _ratio(first: int, code: int, second: int, other: int, count: int, floor: fl
     return float(ratios.max(initial=1.0)), int(flipped.sum()), int(count - same.sum())
 
 
+def _look(exchange: Any, tensor: Any) -> None:
+    return None
+
+
 try:
-    from ._scan import ratio, scan
+    from ._scan import look, ratio, scan
 except ImportError:
-    ratio, scan = _ratio, _scan
+    look, ratio, scan = _look, _ratio, _scan
