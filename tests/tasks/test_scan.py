@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -108,3 +110,92 @@ def test_look_leaves_what_it_cannot_read():
     assert torch.func.vmap(lambda row: row * (module.look(EXCHANGE, row) is None))(plain[None, :1]).tolist() == [[1.0]]
     with pytest.raises(ValueError, match="PyCapsule"):
         module.look(object(), plain)
+
+
+class Watching:
+    """What `run` is told to watch, and what it has told."""
+
+    def __init__(self, limit=64):
+        self.known, self.told, self.remembered = {}, [], []
+        simple = frozenset({type(None), bool, int, float})
+        self.watch = (EXCHANGE, torch.Tensor, simple, self.known, limit, self.remember, self.trouble)
+
+    def remember(self, tensor, version):
+        self.remembered.append(version)
+        self.known[id(tensor)] = (weakref.ref(tensor), version)
+
+    def trouble(self, *told):
+        self.told.append(told)
+
+    def run(self, func, *args, writes=False, **kwargs):
+        return module.run(self.watch, func, args, kwargs, writes, "api", 7)
+
+
+@pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
+def test_run_is_the_call_and_tells_what_is_not_finite():
+    of, x, y = Watching(), torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0])
+    assert torch.equal(of.run(torch.add, x, y, alpha=2), torch.tensor([3.0, 2.0]))
+    assert of.run(torch.Tensor.mul_, x, 2.0, writes=True) is x
+    assert of.run(torch.Tensor.mul_, x, 2.0, writes=True) is x
+    assert (of.told, of.remembered, of.known[id(x)][1]) == ([], [1], x._version)
+    result = of.run(torch.Tensor.div_, x, y, writes=True)
+    ((api, number, args, kwargs, output, told, versions, given, before),) = of.told
+    assert (api, number, kwargs, given) == ("api", 7, {}, 0)
+    assert result is output is x
+    assert args[0] is x
+    assert args[1] is y
+    assert told == (2, 2, module.TOP[2], 0)
+    assert [(id(one), version) for one, version in versions] == [(id(x), 2), (id(y), 0)]
+    assert before == np.float32([4.0, 8.0]).tobytes()
+    assert of.known[id(x)][1] == 2  # as it was when it was last seen to be finite
+    of.run(torch.Tensor.add_, x, 1.0, writes=True)
+    assert of.told[-1][-2] == (2, 2, module.TOP[2], 0)  # it was looked at: that version is not known
+    large = torch.full((100,), 3e38)
+    of.run(torch.Tensor.mul_, large, 10.0, writes=True)
+    assert of.told[-1][-2:] == ((2, 100, of.told[-1][-2][2], 0), False)
+    of.run(torch.frexp, y)
+    assert of.told[-1][5] is None
+
+
+@pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
+def test_run_leaves_what_is_not_simple_and_raises_what_the_call_raises():
+    of, x = Watching(), torch.tensor([1.0, math.inf])
+    with torch.inference_mode():
+        inferred = torch.ones(2)
+    left = [
+        of.run(torch.cat, [x, x]),
+        of.run(torch.add, x, x, out=torch.empty(2)),
+        of.run(torch.exp, inferred),
+        of.run(torch.Tensor.mul_, x[::2].expand(3), 1.0, writes=True),
+        of.run(torch.Tensor.mul_, torch.ones(2, dtype=torch.complex64), 1.0, writes=True),
+        of.run(torch.Tensor.add_, 1.0, x, writes=True),
+        of.run(torch.broadcast_tensors, *[x] * 17),
+    ]
+    assert [one is module.NOT_RUN for one in left] == [True] * len(left)
+    assert x.tolist() == [1.0, math.inf]
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        of.run(torch.add, torch.ones(2), torch.ones(3))
+    assert of.told == []
+
+    def stop(*told):
+        raise KeyboardInterrupt
+
+    of.trouble = stop
+    of.watch = (*of.watch[:-1], stop)
+    with pytest.raises(KeyboardInterrupt):
+        of.run(torch.add, x, x)
+
+
+@pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
+def test_run_keeps_nothing():
+    of, x, bad = Watching(), torch.ones(4), torch.tensor([math.nan])
+    of.watch = (*of.watch[:-1], lambda *told: None)
+    counts = []
+    for _ in range(3):
+        for _ in range(100):
+            of.run(torch.Tensor.mul_, x, 1.0, writes=True)
+            of.run(torch.add, x, x, alpha=1)
+            of.run(torch.Tensor.add_, bad, 1.0, writes=True)
+            of.run(torch.cat, [x])
+        counts.append((sys.getrefcount(x), sys.getrefcount(bad), len(of.known)))
+    assert counts[0] == counts[1] == counts[2]

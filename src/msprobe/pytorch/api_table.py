@@ -64,6 +64,7 @@ _clear_non_serializable_cached_data
 _OPERATORS = frozenset(f"__{name}__" for name in _OPERATOR_NAMES.split())
 _RANDOM = frozenset(_RANDOM_NAMES.split())
 _PLAIN = frozenset(_PLAIN_NAMES.split())
+_NORMALISING = frozenset(("batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit"))
 # After these, values may change without the version counter moving: they hand out memory, or exchange it.
 _UNTRACKED_METHODS = ("numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "data_ptr", "set_")
 
@@ -83,6 +84,17 @@ class Api:
     @cached_property
     def title(self) -> str:
         return f"{self.prefix}.{self.name}"
+
+    @cached_property
+    def writes_statistics(self) -> bool:
+        """Whether it may write running statistics, of which its name does not tell."""
+        return self.name in _NORMALISING
+
+    @cached_property
+    def simple(self) -> bool:
+        """Whether what it is called says all of what it does: it writes its first argument, or nothing."""
+        special = self.random or self.collective or self.untracked or self.writes_statistics
+        return not special and self.inplace_at < 0
 
     @cached_property
     def first_call(self) -> str:

@@ -38,6 +38,8 @@ _EXPOSING = frozenset(
         *(getattr(torch.Tensor, name) for name in ("storage", "untyped_storage")),
     )
 )
+# A method without arguments arrives with the type of its tensor, others with the types that handle torch functions.
+_PLAIN_TYPES = frozenset(((), (torch.Tensor,), (torch.nn.Parameter,)))
 _SPELLED = frozenset(getattr(torch.Tensor, method) for method in ARRIVES_AS.values())
 
 
@@ -86,7 +88,7 @@ class Apis(TorchFunctionMode):
             if spelled is not None:
                 api = self._table.operators.get(spelled)
         if api is not None and not self._recorder.closed and _tracing_state() is None:
-            if types:
+            if types not in _PLAIN_TYPES:
                 with _NoTorchFunction():
                     return self.record(api, _with_torch_function(func), args, kwargs)
             return self.record(api, func, args, kwargs)

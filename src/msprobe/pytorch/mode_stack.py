@@ -32,7 +32,10 @@ def put_on(mode: Any) -> None:
 
 def is_on(mode: Any) -> bool:
     """Whether `mode` is on this thread's stack; it usually is on top."""
-    return any(_get_function_stack_at(place) is mode for place in range(_len_torch_function_stack() - 1, -1, -1))
+    depth = _len_torch_function_stack()
+    if depth and _get_function_stack_at(depth - 1) is mode:
+        return True
+    return any(_get_function_stack_at(place) is mode for place in range(depth - 1))
 
 
 def take_off(mode: Any) -> None:

@@ -7,15 +7,15 @@ is bad, or beforehand where the call may write it. Gradients are read where the 
 from __future__ import annotations
 
 import traceback
-from functools import cache
 from typing import Any, Optional
 
 import torch
 
 from msprobe.tasks.backward import BackwardJudge
-from msprobe.tasks.looks import FINITE
+from msprobe.tasks.looks import FINITE, judged
 from msprobe.tasks.open_calls import OpenCall
 from msprobe.tasks.overflow import OverflowRecorder
+from msprobe.tasks.scan import NOT_RUN, run
 
 from .api_table import Api
 from .apis import Apis, _recomputed
@@ -23,16 +23,12 @@ from .backward_graph import Inputs
 from .gradients import _Backward
 from .held_gradients import HeldGradients
 from .modules import Modules
-from .overflow_eyes import SIMPLE
+from .overflow_eyes import EXCHANGE, SIMPLE, restored
 
 # What an in-place call overwrites is copied for a replay up to so many bytes. An optimizer overwrites the whole
 # model several times a step: without gradients only little is kept.
 _KEPT, _KEPT_WITHOUT_GRADIENTS = 64 << 20, 64 << 10
-# Looked at beforehand although their names do not say that they write: running statistics.
-_WRITING = frozenset({"batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit"})
 _is_grad_enabled, _Tensor = torch.is_grad_enabled, torch.Tensor
-_Before = tuple[int, Any, list[tuple[Any, int]]]
-"""How bad the written argument was, a copy of it if it is small, and the tensors with their versions."""
 
 
 class OverflowApis(Apis):
@@ -40,14 +36,72 @@ class OverflowApis(Apis):
 
     _recorder: OverflowRecorder
 
+    def __init__(self, recorder: OverflowRecorder, *parts: Any) -> None:
+        super().__init__(recorder, *parts)
+        limit = _KEPT_WITHOUT_GRADIENTS
+        self._watch = (EXCHANGE, _Tensor, SIMPLE, recorder.known, limit, self._remember, self._end)
+
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs one API and looks at what it returns."""
+        """Runs one API and looks at what it returns.
+
+        An optimizer makes hundreds of calls a step that write their first argument, or nothing: of one that passes,
+        nothing is made that can wait.
+        """
         number = self._recorder.numbers.take(api.title)
-        if not _is_grad_enabled() and _is_simple(api):
-            before = self._before(api, args, kwargs)
-            if before is not None:
-                return self._run_simple(api, number, func, args, kwargs, before)
+        if api.simple and EXCHANGE is not None and not _is_grad_enabled():
+            output = run(self._watch, func, args, kwargs, api.inplace, api, number)
+            if output is not NOT_RUN:
+                return output
         return self._run(api, number, func, args, kwargs)
+
+    def _end(
+        self,
+        api: Api,
+        number: int,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        told: Optional[tuple[int, int, int, int]],
+        versions: list[tuple[Any, int]],
+        before: tuple[int, int, int, int],
+        data: Any,
+    ) -> None:
+        """A simple call returned something that is to be told, or is no plain tensor.
+
+        `told` and `before` are what looks at its output and at what it wrote, before that, have said; `data` are the
+        bytes of that.
+        """
+        recorder = self._recorder
+        ranges, title = recorder.run.ranges, api.first_call
+        try:
+            if told is not None:
+                found: Optional[int] = judged(*told, output.dtype, ranges, title)
+            else:
+                found = recorder.result(output, title)
+            if found == FINITE:
+                if api.inplace:
+                    recorder.remember(args[0], args[0]._version)
+                return
+            call = recorder.open((), {}, False, (), 0)
+            call.args, call.kwargs, call.versions = args, kwargs, versions
+            if api.inplace:
+                target = args[0]
+                call.given = judged(*before, target.dtype, None, "") if before else FINITE
+                call.versions = [(tensor, version) for tensor, version in versions if tensor is not target]
+                call.changing = call.written = (target,)
+                call.lost = data is False
+                call.copies = {} if data is False else {id(target): restored(data, target)}
+            name, parents = _name(api, number), recorder.parents
+            recorder.locate(call, name, parents[-1] if parents else None, 3)
+            recorder.close(call, name, output, found, _recomputed(self._gradients))
+        except Exception:
+            recorder.fault(_name(api, number), traceback.format_exc())
+
+    def _remember(self, tensor: Any, version: int) -> None:
+        try:
+            self._recorder.remember(tensor, version)
+        except Exception:
+            self._recorder.fault("what was written", traceback.format_exc())
 
     def _distrust(self, func: Any, args: Any) -> None:
         super()._distrust(func, args)
@@ -57,61 +111,6 @@ class OverflowApis(Apis):
         """What runs from here on is not seen: `.data` may be written."""
         super().pause()
         self._recorder.known.clear()
-
-    def _before(self, api: Api, args: Any, kwargs: Any) -> Optional[_Before]:
-        """What is to be known of the arguments of a simple call before it; None where they are not as simple."""
-        try:
-            for value in kwargs.values():
-                if type(value) not in SIMPLE:
-                    return None
-            versions = []
-            for value in args:
-                if isinstance(value, _Tensor):
-                    versions.append((value, value._version))
-                elif type(value) not in SIMPLE:
-                    return None
-            if not api.inplace:
-                return FINITE, None, versions
-            target, version = versions[0]
-            if target is not args[0]:
-                return None
-            recorder = self._recorder
-            known = recorder.known.get(id(target))
-            fresh = known is not None and known[1] == version and known[0]() is target
-            given = FINITE if fresh else recorder.eyes.look(target)
-            small = target.nbytes <= _KEPT_WITHOUT_GRADIENTS
-            return given, recorder.eyes.copy(target) if small else None, versions
-        except Exception:  # an inference tensor has no version; the longer way knows what to do
-            return None
-
-    def _run_simple(self, api: Api, number: int, func: Any, args: Any, kwargs: Any, before: _Before) -> Any:
-        """An optimizer makes hundreds of these a step: of one that passes, nothing is made that can wait."""
-        output = func(*args, **kwargs)
-        recorder = self._recorder
-        try:
-            found: Optional[int] = None
-            if isinstance(output, _Tensor):
-                found = recorder.eyes.look(output, recorder.run.ranges, api.first_call)
-            if found == FINITE:
-                if api.inplace:
-                    recorder.remember(args[0], args[0]._version)
-                return output
-            given, copy, versions = before
-            call = recorder.open((), {}, False, (), 0)
-            call.args, call.kwargs, call.given = args, kwargs, given
-            call.versions = [pair for pair in versions if not api.inplace or pair[0] is not args[0]]
-            if api.inplace:
-                call.changing = call.written = args[:1]
-                call.lost = copy is None
-                call.copies = {} if copy is None else {id(args[0]): copy}
-            name, parents = _name(api, number), recorder.parents
-            recorder.locate(call, name, parents[-1] if parents else None, 3)
-            if found is None:
-                found = recorder.result(output, api.first_call)
-            recorder.close(call, name, output, found, _recomputed(self._gradients))
-        except Exception:
-            recorder.fault(_name(api, number), traceback.format_exc())
-        return output
 
     def _run(self, api: Api, number: int, func: Any, args: Any, kwargs: Any) -> Any:
         recorder = self._recorder
@@ -157,6 +156,8 @@ class OverflowApis(Apis):
                 under_way = recorder.under_way(call)
                 self._collectives.leave(api.name, under_way, name, args, kwargs, output)
                 recorder.loosen(under_way)
+            elif found == FINITE:
+                recorder.passed(call)
             else:
                 recorder.close(call, name, output, found, _recomputed(self._gradients))
         except Exception:
@@ -168,14 +169,8 @@ def _name(api: Api, number: int) -> str:
     return f"{api.title}.{number}.forward"
 
 
-@cache
-def _is_simple(api: Api) -> bool:
-    """Whether its name alone says what it writes: its first argument, or nothing."""
-    return not (api.random or api.collective or api.untracked or api.inplace_at >= 0 or api.name in _WRITING)
-
-
 def writes(api: Api, args: Any, kwargs: Any) -> bool:
-    if api.inplace or api.untracked or api.name in _WRITING or "out" in kwargs:
+    if api.inplace or api.untracked or api.writes_statistics or "out" in kwargs:
         return True
     if api.inplace_at < 0:
         return False

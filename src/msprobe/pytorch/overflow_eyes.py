@@ -24,8 +24,8 @@ SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device
 _SCANNED = {getattr(torch, name): (code, 1) for name, code in FORMATS.items()}
 _SCANNED.update({torch.complex64: (FORMATS["float32"], 2), torch.complex128: (FORMATS["float64"], 2)})
 # torch 2.10 and later: a plain tensor is looked at by one call.
-_EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-_look_at_once = (lambda tensor: None) if _EXCHANGE is None else partial(look, _EXCHANGE)
+EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+_look_at_once = (lambda tensor: None) if EXCHANGE is None else partial(look, EXCHANGE)
 
 
 class TorchEyes:
@@ -125,6 +125,15 @@ class TorchEyes:
         return f'"autocast": {{{members}}}' if kinds else ""
 
 
+def restored(data: bytes, like: Any) -> Any:
+    """The tensor that `like` was when its bytes were `data`."""
+    with torch.no_grad(), unusual.without_modes():
+        if not data:
+            return torch.empty_like(like)
+        was = torch.frombuffer(bytearray(data), dtype=like.dtype).as_strided(like.shape, like.stride())
+        return was.neg() if like.is_neg() else was
+
+
 def _autocasts(kind: str) -> bool:
     try:
         return torch.is_autocast_enabled(kind)
@@ -142,7 +151,10 @@ class _Weak(Holder):
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = ref(tensor)
-        self.version = None if tensor.is_inference() else tensor._version
+        try:
+            self.version = tensor._version
+        except RuntimeError:  # an inference tensor has none
+            self.version = None
         self.shape, self.dtype, self.requires_grad = tensor.shape, tensor.dtype, tensor.requires_grad
 
     def restored(self) -> tuple[Any, bool]:

@@ -76,11 +76,13 @@ class Presence:
     def _before(self, module: Any, args: Any) -> None:
         if is_traced():
             return
+        on = is_on(self._mode)
+        if on and self._mode.recorder.on_first_batch is None and not _runs_without_modes(module):
+            return
         try:
             with torch._C.DisableTorchFunction():
                 if self._mode.recorder.on_first_batch is not None:
                     self._mode.recorder.first_batch(args, {})
-                on = is_on(self._mode)
                 if not on and not self._mode.busy:
                     put_on(self._mode)
                     self._regions.open.append((id(module), "entered", None))

@@ -8,7 +8,19 @@
    look(exchange, tensor) -> 0 | (dtype code, numbers, largest |bit pattern|, subnormal numbers) | None
        `scan` of a framework's tensor, through the table of functions that its type offers by the DLPack standard
        (`__dlpack_c_exchange_api__`). 0: every number is finite, and none near the ends of its dtype, or it holds no
-       floating-point numbers. None: it does not lie in host memory as one block, or its dtype is another. */
+       floating-point numbers. None: it does not lie in host memory as one block, or its dtype is another.
+   run(watch, func, args, kwargs, writes, api, number) -> what func returns, or NOT_RUN
+       Calls func(*args, **kwargs) and looks at what it returns; with `writes`, at its first argument too, before.
+       An optimizer makes hundreds of such calls a step, so it is a few lookups here and nothing is made that can wait.
+       NOT_RUN: the arguments are not all tensors and simple values. `watch` is a tuple:
+         exchange
+         the type of tensors, and a set of the types of simple values
+         known      id(tensor) -> (weak reference, version at which it is known to be finite)
+         limit      of the snapshot of what is written
+         remember   called with (tensor, version) of one that was written, is finite and is not in `known`
+         trouble    called with (api, number, args, kwargs, output, look(output), [(tensor, version)], look(first) or 0,
+                    bytes of the first or None) where what was returned is no tensor of which `look` says 0; instead of
+                    bytes False where they are more than `limit` */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
@@ -24,6 +36,13 @@ enum { FLOAT16, BFLOAT16, FLOAT32, FLOAT64, FORMATS };
 #endif
 #define BLOCK 4096
 #define PART 1024
+
+#if PY_VERSION_HEX < 0x030a0000
+static PyObject *Py_NewRef(PyObject *object) {
+    Py_INCREF(object);
+    return object;
+}
+#endif
 
 /* Many running maxima: one alone waits for itself. */
 #define TOP_OF(name, type, mask)                                                                                \
@@ -269,10 +288,25 @@ static int format_of(const exchanged *t, int *code, int *parts) {
     case 0: /* signed */
     case 1: /* unsigned */
     case 6: /* bool */
-        return 0;
+        return bits % 8 || !bits ? -1 : 0;
     default:
         return -1;
     }
+}
+
+/* 0: `out` describes a tensor. 1: it cannot be described. -1: an error is set. */
+static int borrow(PyObject *exchange, PyObject *tensor, exchanged *out) {
+    const exchange_table *table = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
+    if (!table)
+        return -1;
+    if (table->header.major != DLPACK_MAJOR)
+        return 1;
+    if (!table->borrow(tensor, out))
+        return 0;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear(); /* a wrapper without memory, a layout of its own */
+    return 1;
 }
 
 static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
@@ -286,18 +320,10 @@ static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_TypeError, "look takes a table of functions and a tensor");
         return NULL;
     }
-    const exchange_table *table = PyCapsule_GetPointer(args[0], "dlpack_exchange_api");
-    if (!table)
+    const int failed = borrow(args[0], args[1], &tensor);
+    if (failed < 0)
         return NULL;
-    if (table->header.major != DLPACK_MAJOR)
-        Py_RETURN_NONE;
-    if (table->borrow(args[1], &tensor)) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception))
-            return NULL;
-        PyErr_Clear(); /* a wrapper without memory, a layout of its own */
-        Py_RETURN_NONE;
-    }
-    const int known = format_of(&tensor, &code, &parts);
+    const int known = failed ? -1 : format_of(&tensor, &code, &parts);
     if (!known)
         return PyLong_FromLong(0);
     const int64_t elements = known < 0 || tensor.device.type != ON_CPU ? -1 : in_one_block(&tensor);
@@ -309,6 +335,188 @@ static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (!tiny && top < infinity - (UINT64_C(1) << mantissa[code]))
         return PyLong_FromLong(0);
     return Py_BuildValue("iLKL", code, (long long)count, (unsigned long long)top, (long long)tiny);
+}
+
+/* The bytes of a tensor in the order of its memory, False where they are more than `limit`. NULL without an error: it is
+   not in host memory as one block, its dtype is unknown, or complex (it may be a conjugate that is yet to be made). */
+static PyObject *snapshot(PyObject *exchange, PyObject *tensor, long long limit) {
+    exchanged found;
+    int code, parts;
+    if (borrow(exchange, tensor, &found) || format_of(&found, &code, &parts) < 0 || parts > 1 || found.device.type != ON_CPU)
+        return NULL;
+    const int64_t elements = in_one_block(&found);
+    if (elements < 0 || (elements && !found.data))
+        return NULL;
+    if (elements > limit / (found.dtype.bits / 8))
+        return Py_NewRef(Py_False);
+    const char *start = elements ? (const char *)found.data + found.byte_offset : "";
+    return PyBytes_FromStringAndSize(start, (Py_ssize_t)(elements * (found.dtype.bits / 8)));
+}
+
+static int refers_to(PyObject *reference, PyObject *object) {
+#if PY_VERSION_HEX >= 0x030d0000
+    PyObject *found = NULL;
+    const int same = PyWeakref_GetRef(reference, &found) == 1 && found == object;
+    Py_XDECREF(found);
+    return same;
+#else
+    return PyWeakref_GetObject(reference) == object;
+#endif
+}
+
+enum { MOST_TENSORS = 16 };
+
+typedef struct {
+    PyObject *exchange, *tensor_type, *simple, *known, *limit, *remember, *trouble;
+} watching;
+
+typedef struct {
+    PyObject *tensors[MOST_TENSORS], *versions[MOST_TENSORS]; /* the first borrowed, the second owned */
+    int count;
+    PyObject *given, *before;
+} seen;
+
+static PyObject *version_name, *not_run;
+
+static void forget(seen *s) {
+    for (int i = 0; i < s->count; i++)
+        Py_CLEAR(s->versions[i]);
+    Py_CLEAR(s->given);
+    Py_CLEAR(s->before);
+}
+
+/* 1: the value is simple, or a tensor that was taken down. 0: it is neither. */
+static int take_down(const watching *w, PyObject *value, seen *s) {
+    if (!PyObject_TypeCheck(value, (PyTypeObject *)w->tensor_type))
+        return PySet_Contains(w->simple, (PyObject *)Py_TYPE(value)) == 1;
+    if (s->count == MOST_TENSORS)
+        return 0;
+    PyObject *version = PyObject_GetAttr(value, version_name); /* one of inference has none */
+    if (!version)
+        return 0;
+    s->tensors[s->count] = value;
+    s->versions[s->count++] = version;
+    return 1;
+}
+
+/* The entry of a tensor in `known`, borrowed, where it is of this tensor; NULL without an error otherwise. */
+static PyObject *entry_of(const watching *w, PyObject *tensor, PyObject **key) {
+    *key = PyLong_FromVoidPtr(tensor);
+    PyObject *entry = *key ? PyDict_GetItemWithError(w->known, *key) : NULL;
+    if (!entry || !PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 2 ||
+        !PyWeakref_CheckRef(PyTuple_GET_ITEM(entry, 0)) || !refers_to(PyTuple_GET_ITEM(entry, 0), tensor))
+        return NULL;
+    return entry;
+}
+
+static int is_known(const watching *w, PyObject *tensor, PyObject *version) {
+    PyObject *key, *entry = entry_of(w, tensor, &key);
+    const int known = entry && PyObject_RichCompareBool(PyTuple_GET_ITEM(entry, 1), version, Py_EQ) == 1;
+    Py_XDECREF(key);
+    return known;
+}
+
+/* What was written is finite: its entry in `known` is renewed, or the caller asked to make one. */
+static int note(const watching *w, PyObject *tensor) {
+    PyObject *version = PyObject_GetAttr(tensor, version_name), *key = NULL;
+    PyObject *entry = version ? entry_of(w, tensor, &key) : NULL;
+    int failed = !version || !key;
+    if (entry) {
+        PyObject *renewed = PyTuple_Pack(2, PyTuple_GET_ITEM(entry, 0), version);
+        failed = !renewed || PyDict_SetItem(w->known, key, renewed);
+        Py_XDECREF(renewed);
+    } else if (!failed && !PyErr_Occurred()) {
+        PyObject *done = PyObject_CallFunctionObjArgs(w->remember, tensor, version, NULL);
+        failed = !done;
+        Py_XDECREF(done);
+    }
+    Py_XDECREF(version);
+    Py_XDECREF(key);
+    return failed;
+}
+
+/* 1: everything that must be known before the call is. 0: this is not for us (an error, if any, is cleared). */
+static int prepare(const watching *w, PyObject *args, PyObject *kwargs, int writes, seen *s) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    int fits = 1;
+    for (Py_ssize_t i = 0; fits && i < PyTuple_GET_SIZE(args); i++)
+        fits = take_down(w, PyTuple_GET_ITEM(args, i), s);
+    while (fits && PyDict_Next(kwargs, &at, &key, &value))
+        fits = PySet_Contains(w->simple, (PyObject *)Py_TYPE(value)) == 1;
+    if (fits && writes) {
+        fits = s->count && s->tensors[0] == PyTuple_GET_ITEM(args, 0);
+        PyObject *asked[2] = {w->exchange, s->tensors[0]};
+        const long long limit = PyLong_AsLongLong(w->limit);
+        if (fits)
+            fits = (s->before = snapshot(w->exchange, s->tensors[0], limit)) != NULL;
+        if (fits)
+            s->given = is_known(w, s->tensors[0], s->versions[0]) ? PyLong_FromLong(0) : look(NULL, asked, 2);
+        fits = fits && s->given && s->given != Py_None;
+    }
+    if (!fits || PyErr_Occurred()) {
+        PyErr_Clear();
+        forget(s);
+        return 0;
+    }
+    return 1;
+}
+
+static int tell(const watching *w, PyObject *api, PyObject *number, PyObject *args, PyObject *kwargs, PyObject *output,
+                PyObject *told, const seen *s) {
+    PyObject *versions = PyList_New(s->count), *done = NULL;
+    for (int i = 0; versions && i < s->count; i++) {
+        PyObject *pair = PyTuple_Pack(2, s->tensors[i], s->versions[i]);
+        if (!pair)
+            Py_CLEAR(versions);
+        else
+            PyList_SET_ITEM(versions, i, pair);
+    }
+    PyObject *nothing = versions ? PyLong_FromLong(0) : NULL;
+    if (nothing)
+        done = PyObject_CallFunctionObjArgs(w->trouble, api, number, args, kwargs, output, told, versions,
+                                            s->given ? s->given : nothing, s->before ? s->before : Py_None, NULL);
+    Py_XDECREF(versions);
+    Py_XDECREF(nothing);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+static PyObject *run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    watching w;
+    seen s = {.count = 0};
+    (void)module;
+    if (nargs != 7 || !PyTuple_Check(args[2]) || !PyDict_Check(args[3]) || !PyTuple_Check(args[0]) ||
+        PyTuple_GET_SIZE(args[0]) != 7) {
+        PyErr_SetString(PyExc_TypeError, "run was given arguments that do not go together");
+        return NULL;
+    }
+    memcpy(&w, &PyTuple_GET_ITEM(args[0], 0), sizeof w);
+    if (!PyType_Check(w.tensor_type) || !PyDict_Check(w.known) || !PyAnySet_Check(w.simple)) {
+        PyErr_SetString(PyExc_TypeError, "run was told to watch what cannot be watched");
+        return NULL;
+    }
+    const int writes = args[4] == Py_True;
+    if (!prepare(&w, args[2], args[3], writes, &s))
+        return Py_NewRef(not_run);
+    PyObject *output = PyObject_Call(args[1], args[2], args[3]);
+    if (!output) { /* the call's own error */
+        forget(&s);
+        return NULL;
+    }
+    PyObject *asked[2] = {w.exchange, output};
+    PyObject *told = PyObject_TypeCheck(output, (PyTypeObject *)w.tensor_type) ? look(NULL, asked, 2) : Py_NewRef(Py_None);
+    int failed = !told;
+    if (!failed && PyLong_CheckExact(told)) {
+        if (writes && note(&w, s.tensors[0]))
+            PyErr_WriteUnraisable(args[1]); /* the call has been made, and its result is the script's */
+    } else if (!failed)
+        failed = tell(&w, args[5], args[6], args[2], args[3], output, told, &s);
+    Py_XDECREF(told);
+    forget(&s);
+    if (failed)
+        Py_CLEAR(output);
+    return output;
 }
 
 static PyObject *ratio(PyObject *module, PyObject *args) {
@@ -367,6 +575,7 @@ static PyObject *ratio(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"scan", scan, METH_VARARGS, "The largest bit pattern of a magnitude, and how many are subnormal."},
     {"look", (PyCFunction)(void (*)(void))look, METH_FASTCALL, "What is to be told of a framework's tensor."},
+    {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "Calls a function and looks at what it returns."},
     {"ratio", ratio, METH_VARARGS, "The largest ratio between two tensors, flipped signs, unequal elements."},
     {NULL, NULL, 0, NULL},
 };
@@ -374,5 +583,12 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_scan", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__scan(void) {
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    version_name = PyUnicode_InternFromString("_version");
+    not_run = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    if (!module || !version_name || !not_run || PyObject_SetAttrString(module, "NOT_RUN", not_run)) {
+        Py_XDECREF(module);
+        return NULL;
+    }
+    return module;
 }

@@ -82,8 +82,13 @@ class OpenCall:
         return first and second
 
 
+_ATOMS = frozenset({type(None), bool, int, float, str})
+
+
 def held(value: Any, hold: Hold) -> Any:
     """The value with a Holder in the place of every tensor."""
+    if type(value) in _ATOMS:
+        return value
     if type(value) in (list, tuple):
         return type(value)(held(member, hold) for member in value)
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""`scan`, `ratio` and `look` of `_scan.c`; where that is not built, numpy twins and a `look` that never knows.
+"""The functions of `_scan.c`. Where it is not built: numpy twins, a `look` that never knows, a `run` that runs nothing.
 
 `FORMATS` names the dtypes that both know; everything else is read by way of the statistics or a raised copy.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from msprobe.stats import dtypes
 
-__all__ = ["FORMATS", "NEAR", "TOP", "look", "ratio", "scan"]
+__all__ = ["FORMATS", "NEAR", "NOT_RUN", "TOP", "look", "ratio", "run", "scan"]
 
 FORMATS = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
 _NAMES = tuple(FORMATS)
@@ -65,7 +65,12 @@ def _look(exchange: Any, tensor: Any) -> None:
     return None
 
 
+def _run(*args: Any) -> object:
+    return NOT_RUN
+
+
 try:
-    from ._scan import look, ratio, scan
+    from ._scan import NOT_RUN, look, ratio, run, scan
 except ImportError:
-    look, ratio, scan = _look, _ratio, _scan
+    NOT_RUN = object()
+    look, ratio, run, scan = _look, _ratio, _run, _scan
