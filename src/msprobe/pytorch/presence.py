@@ -76,10 +76,10 @@ class Presence:
     def _before(self, module: Any, args: Any) -> None:
         if is_traced():
             return
-        on = is_on(self._mode)
-        if on and self._mode.recorder.on_first_batch is None and not _runs_without_modes(module):
-            return
         try:
+            on = is_on(self._mode)
+            if on and self._mode.recorder.on_first_batch is None and not _runs_without_modes(module):
+                return
             with torch._C.DisableTorchFunction():
                 if self._mode.recorder.on_first_batch is not None:
                     self._mode.recorder.first_batch(args, {})
