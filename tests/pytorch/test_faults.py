@@ -11,6 +11,9 @@ from torch import nn
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.values import Values
 from msprobe.pytorch import PrecisionDebugger, gradients, presence, tensors
+from msprobe.pytorch.overflow_eyes import TorchEyes
+from msprobe.tasks.backward import BackwardJudge
+from msprobe.tasks.overflow import OverflowRecorder
 
 
 class Broken(Exception):
@@ -48,6 +51,35 @@ def test_a_planted_fault_is_logged_and_told_once_and_changes_nothing(tmp_path, m
     assert train("convnet", debugger, steps=3) == expected
     assert "Broken: planted" in Dump(tmp_path / "dump", 0).errors
     assert len(told("could not be recorded whole")) == 1
+
+
+LOOKING = {
+    "before": (OverflowRecorder, "open"),
+    "what is known": (OverflowRecorder, "remember"),
+    "the place": (OverflowRecorder, "locate"),
+    "a look": (TorchEyes, "look"),
+    "the judge": (BackwardJudge, "judge"),
+    "what was received": (BackwardJudge, "remember"),
+}
+
+
+@pytest.mark.parametrize(("level", "place"), [(level, place) for level in ("L0", "L1", "mix") for place in LOOKING])
+def test_a_fault_in_looking_for_overflow_changes_nothing(tmp_path, monkeypatch, told, place, level):
+    expected = train("convnet", steps=3)
+    owner, name = LOOKING[place]
+    reached = []
+
+    def fault(*args, **kwargs):
+        reached.append(place)
+        raise Broken("planted")
+
+    monkeypatch.setattr(owner, name, fault)
+    debugger = PrecisionDebugger(configured(tmp_path, level=level, task="overflow_check"))
+    assert train("convnet", debugger, steps=3) == expected
+    if reached:
+        assert "Broken: planted" in Dump(tmp_path / "dump", 0).errors
+        assert len(told("could not be recorded whole")) == 1
+    assert reached or level == "L0"
 
 
 @pytest.mark.parametrize("place", ["rendering", "entering"])
