@@ -7,7 +7,7 @@ from setuptools import Extension, setup
 
 STATS = "src/msprobe/stats"
 SOURCES = ("_kernel", "measure", "chunks", "layout", "tiles", "crc32", "shortest")
-HEADERS = ("core", "internal", "layout", "loops", "shortest", "x86_float32")
+HEADERS = ("core", "exchange", "internal", "layout", "loops", "shortest", "x86_float32")
 # No fast-math, and no fused multiply-add that one CPU has and another has not.
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 
@@ -31,6 +31,7 @@ setup(
         Extension(
             "msprobe.tasks._scan",
             sources=["src/msprobe/tasks/_scan.c"],
+            depends=[f"{STATS}/exchange.h"],
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
             libraries=["m"],
             optional=True,

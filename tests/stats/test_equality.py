@@ -129,7 +129,8 @@ def test_one_bad_value_is_found_wherever_it_is(name: str, bad: float, where: int
     row = dtypes.BY_NAME[name]
     values = np.ones(2**18 + 5000, np.complex128 if row.kind == dtypes.COMPLEX else np.float64)
     values[where] = bad
-    c = kernel.measure(*raw_of(row, values).args, STATS)
+    tensor = raw_of(row, values)  # holds the memory
+    c = kernel.measure(*tensor.args, STATS)
     found = (c.nan, c.posinf, c.neginf)
     if row.kind == dtypes.COMPLEX and bad < 0:
         bad = math.inf  # the magnitude's

@@ -23,7 +23,8 @@ from .backward_graph import Inputs
 from .gradients import _Backward
 from .held_gradients import HeldGradients
 from .modules import Modules
-from .overflow_eyes import EXCHANGE, SIMPLE, restored
+from .overflow_eyes import SIMPLE, restored
+from .tensors import EXCHANGE
 
 # What an in-place call overwrites is copied for a replay up to so many bytes. An optimizer overwrites the whole
 # model several times a step: without gradients only little is kept.

@@ -16,15 +16,13 @@ from msprobe.tasks.scan import FORMATS, look
 
 from . import unusual
 from .backward_graph import tensors_in
-from .tensors import CODES, TensorTexts
+from .tensors import CODES, EXCHANGE, TensorTexts
 
 # What holds no tensor.
 SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
 # What can be scanned where it lies: the code of its numbers, and how many make an element.
 _SCANNED = {getattr(torch, name): (code, 1) for name, code in FORMATS.items()}
 _SCANNED.update({torch.complex64: (FORMATS["float32"], 2), torch.complex128: (FORMATS["float64"], 2)})
-# torch 2.10 and later: a plain tensor is looked at by one call.
-EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 _look_at_once = (lambda tensor: None) if EXCHANGE is None else partial(look, EXCHANGE)
 
 

@@ -33,6 +33,8 @@ _NAMES = {dtype: dtypes.BY_CODE[code].name for dtype, code in CODES.items()}
 _SIZES = {dtype: dtypes.BY_CODE[code].itemsize for dtype, code in CODES.items()}
 _HEADS = {dtype: (code, f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": ') for dtype, code in CODES.items()}
 _strided = torch.strided
+EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+"""torch 2.10 and later: C functions of which one describes a tensor; see exchange.h."""
 _FLAGS = ('"requires_grad": false', '"requires_grad": true')
 
 
@@ -86,6 +88,13 @@ class TensorTexts:
             self._known.clear()
 
     def tensor_text(self, tensor: Any, path: str) -> str:
+        if not self._remembers and self._device_statistics is None:
+            found = self._measure(tensor)
+            if found is None:
+                return self._fresh(tensor, path)
+            body, digest = found
+            file = f", {self._file(tensor, path, [])}" if path and self._files is not None else ""
+            return f"{body}{_FLAGS[tensor.requires_grad]}{file}{digest}}}"
         try:
             version = tensor._version
             pointer = tensor.data_ptr()
@@ -105,7 +114,7 @@ class TensorTexts:
                 self._compare(tensor, known)
             body, digest, saved = known[4], known[5], known[6]
         else:
-            found = self._measure(tensor, pointer) if self._device_statistics is None else self._mark(tensor, path)
+            found = self._measure(tensor) if self._device_statistics is None else self._mark(tensor, path)
             if found is None:
                 return self._fresh(tensor, path)
             body, digest = found
@@ -131,10 +140,10 @@ class TensorTexts:
             return render_other(value)
         return unusual.other_text(value)
 
-    def _measure(self, tensor: Any, pointer: int) -> Optional[tuple[str, str]]:
+    def _measure(self, tensor: Any) -> Optional[tuple[str, str]]:
         """The text up to requires_grad and the digest after it, or None when the tensor is not a plain one."""
         try:
-            return describe(tensor, pointer, _HEADS, _strided, self._want)
+            return describe(tensor, EXCHANGE, _HEADS, _strided, self._want)
         except (RuntimeError, ValueError):
             return None
 
@@ -143,7 +152,7 @@ class TensorTexts:
         statistics = self._device_statistics
         assert statistics is not None
         if tensor.device.type not in statistics.kinds:
-            return self._measure(tensor, tensor.data_ptr())
+            return self._measure(tensor)
         if path or tensor.dtype not in CODES or tensor.layout is not _strided:
             return None
         return f"{_HEADS[tensor.dtype][1]}{list(tensor.shape)}, {statistics.mark(tensor)}, ", ""
@@ -151,12 +160,7 @@ class TensorTexts:
     def _fresh(self, tensor: Any, path: str) -> str:
         """A tensor that cannot be remembered or read in place: described by way of a plain copy."""
         plain, kind, notes = unusual.as_plain(tensor)
-        found = None
-        if plain is not None:
-            try:
-                found = self._measure(plain, plain.data_ptr())
-            except RuntimeError:
-                plain = None
+        found = self._measure(plain) if plain is not None else None
         if plain is None or found is None:
             head = f'{{"type": {quoted(kind)}, "dtype": "{tensor.dtype}", "shape": {unusual.shape_of(tensor)}, '
             body, digest = f'{head}"Max": null, "Min": null, "Mean": null, "Norm": null, ', ""
@@ -186,7 +190,7 @@ class TensorTexts:
 
     def _compare(self, tensor: Any, known: tuple[Any, ...]) -> None:
         """MSPROBE_CHECK_CACHE=1: what is remembered is measured again, and must be the same."""
-        if self._measure(tensor, tensor.data_ptr()) != (known[4], known[5]):
+        if self._measure(tensor) != (known[4], known[5]):
             raise AssertionError(
                 "msprobe remembered statistics of a tensor that has changed since: please report this call"
             )

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "core.h"
+#include "exchange.h"
 #include "shortest.h"
 
 #define RELEASE_BYTES (16 << 10) /* less work than this is shorter than handing over the interpreter lock */
@@ -224,14 +225,16 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
 
 /* What `describe` asks a tensor for, by names that are made once. */
 static struct {
-    PyObject *dtype, *layout, *is_cpu, *is_neg, *is_conj, *shape, *stride;
+    PyObject *dtype, *layout, *is_cpu, *is_neg, *is_conj, *shape, *stride, *data_ptr;
 } names;
 
 static int make_names(void) {
     return (names.dtype = PyUnicode_InternFromString("dtype")) && (names.layout = PyUnicode_InternFromString("layout")) &&
            (names.is_cpu = PyUnicode_InternFromString("is_cpu")) && (names.is_neg = PyUnicode_InternFromString("is_neg")) &&
            (names.is_conj = PyUnicode_InternFromString("is_conj")) &&
-           (names.shape = PyUnicode_InternFromString("shape")) && (names.stride = PyUnicode_InternFromString("stride"))
+           (names.shape = PyUnicode_InternFromString("shape")) &&
+           (names.stride = PyUnicode_InternFromString("stride")) &&
+           (names.data_ptr = PyUnicode_InternFromString("data_ptr"))
                ? 0
                : -1;
 }
@@ -242,8 +245,51 @@ static int is_exactly(PyObject *value, PyObject *expected) {
     return value ? value == expected : -1;
 }
 
+typedef struct {
+    void *memory;
+    Py_ssize_t ndim;
+    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS];
+} place;
+
+/* 1: `to` says where a tensor of the framework lies. 0: it cannot be read there. -1: an error is set. */
+static int find_exchanged(PyObject *exchange, PyObject *tensor, place *to) {
+    exchanged found;
+    const int failed = borrow(exchange, tensor, &found);
+    if (failed || found.device.type != ON_CPU || found.ndim > MP_MAX_DIMS || !found.strides)
+        return failed < 0 ? -1 : 0;
+    to->memory = (char *)found.data + found.byte_offset;
+    to->ndim = found.ndim;
+    for (int i = 0; i < found.ndim; i++) { /* copied: it may be resized while the interpreter lock is handed over */
+        to->shape[i] = found.shape[i];
+        to->strides[i] = found.strides[i];
+    }
+    return 1;
+}
+
+/* The same by asking for one attribute after another. */
+static int find_asked(PyObject *tensor, PyObject *strided, place *to) {
+    Py_ssize_t nstrides;
+    int is = is_exactly(PyObject_GetAttr(tensor, names.layout), strided);
+    if (is == 1)
+        is = is_exactly(PyObject_GetAttr(tensor, names.is_cpu), Py_True);
+    if (is != 1)
+        return is;
+    PyObject *address = PyObject_CallMethodNoArgs(tensor, names.data_ptr);
+    PyObject *sizes = address ? PyObject_GetAttr(tensor, names.shape) : NULL;
+    PyObject *steps = sizes ? PyObject_CallMethodNoArgs(tensor, names.stride) : NULL;
+    to->memory = steps ? PyLong_AsVoidPtr(address) : NULL;
+    is = PyErr_Occurred() || read_sizes(sizes, "shape", to->shape, &to->ndim) ||
+                 read_sizes(steps, "strides", to->strides, &nstrides)
+             ? -1
+             : to->ndim == nstrides;
+    Py_XDECREF(address);
+    Py_XDECREF(sizes);
+    Py_XDECREF(steps);
+    return is;
+}
+
 /* The entry of `heads` for a tensor that can be read where it lies, borrowed; NULL for others, or on error. */
-static PyObject *plain_head(PyObject *tensor, PyObject *heads, PyObject *strided, long *code) {
+static PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, long *code, place *to) {
     PyObject *dtype = PyObject_GetAttr(tensor, names.dtype);
     PyObject *head = dtype ? PyDict_GetItemWithError(heads, dtype) : NULL;
     Py_XDECREF(dtype);
@@ -255,8 +301,7 @@ static PyObject *plain_head(PyObject *tensor, PyObject *heads, PyObject *strided
     }
     if (read_int(PyTuple_GET_ITEM(head, 0), code))
         return NULL;
-    if (is_exactly(PyObject_GetAttr(tensor, names.layout), strided) != 1 ||
-        is_exactly(PyObject_GetAttr(tensor, names.is_cpu), Py_True) != 1 ||
+    if ((exchange == Py_None ? find_asked(tensor, strided, to) : find_exchanged(exchange, tensor, to)) != 1 ||
         is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_neg), Py_False) != 1 ||
         (*code >= MP_COMPLEX32 && is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_conj), Py_False) != 1))
         return NULL;
@@ -264,41 +309,32 @@ static PyObject *plain_head(PyObject *tensor, PyObject *heads, PyObject *strided
 }
 
 static PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS];
-    Py_ssize_t ndim, nstrides, length;
+    place at;
+    Py_ssize_t length;
     long code, want;
     bool empty = false;
     mp_result r;
     (void)module;
     if (nargs != 5 || !PyDict_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "describe takes a tensor, its address, a dict, a layout and flags");
+        PyErr_SetString(PyExc_TypeError, "describe takes a tensor, a table of functions, a dict, a layout and flags");
         return NULL;
     }
-    PyObject *head = plain_head(args[0], args[2], args[3], &code);
+    PyObject *head = plain_head(args[0], args[1], args[2], args[3], &code, &at);
     if (!head)
         return PyErr_Occurred() ? NULL : none();
     const char *start = PyUnicode_AsUTF8AndSize(head, &length);
-    void *memory = PyLong_AsVoidPtr(args[1]);
-    if (!start || (!memory && PyErr_Occurred()) || read_int(args[4], &want))
+    if (!start || read_int(args[4], &want))
         return NULL;
-    PyObject *sizes = PyObject_GetAttr(args[0], names.shape);
-    PyObject *steps = sizes ? PyObject_CallMethodNoArgs(args[0], names.stride) : NULL;
-    int bad = !sizes || !steps || read_sizes(sizes, "shape", shape, &ndim) ||
-              read_sizes(steps, "strides", strides, &nstrides);
-    Py_XDECREF(sizes);
-    Py_XDECREF(steps);
-    if (bad)
-        return NULL;
-    for (Py_ssize_t i = 0; i < ndim; i++)
-        empty |= shape[i] == 0;
-    if (ndim != nstrides || code < 0 || code >= MP_CODES || want < 0 || want > 0xff ||
+    for (Py_ssize_t i = 0; i < at.ndim; i++)
+        empty |= at.shape[i] == 0;
+    if (code < 0 || code >= MP_CODES || want < 0 || want > 0xff ||
         (want & (MP_CRC | MP_XOR)) == (MP_CRC | MP_XOR)) {
         PyErr_SetString(PyExc_ValueError, "describe was given arguments that do not go together");
         return NULL;
     }
-    if (!memory && !empty)
+    if (!at.memory && !empty)
         return none();
-    if (run_on(memory, (int)code, (int)ndim, shape, strides, (unsigned)want, 0, &r))
+    if (run_on(at.memory, (int)code, (int)at.ndim, at.shape, at.strides, (unsigned)want, 0, &r))
         return NULL;
     char text[256 + 22 * MP_MAX_DIMS + FIGURES_SIZE], *end = text, digest[48], *last = digest;
     if (length > 200) {
@@ -307,8 +343,8 @@ static PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t na
     }
     end = (char *)memcpy(text, start, (size_t)length) + length;
     *end++ = '[';
-    for (Py_ssize_t i = 0; i < ndim; i++)
-        end += sprintf(end, i ? ", %lld" : "%lld", (long long)shape[i]);
+    for (Py_ssize_t i = 0; i < at.ndim; i++)
+        end += sprintf(end, i ? ", %lld" : "%lld", (long long)at.shape[i]);
     end = PUT(end, "], ");
     if (want & MP_STATS) {
         end = put_figures(end, &r);

@@ -65,16 +65,17 @@ def render(
 
 
 def describe(
-    tensor: Any, ptr: int, heads: dict[Any, tuple[int, str]], strided: Any, want: int
+    tensor: Any, exchange: Any, heads: dict[Any, tuple[int, str]], strided: Any, want: int
 ) -> Optional[tuple[str, str]]:
-    """A torch tensor in host memory at `ptr`, as JSON: its dtype's text, shape and figures; the digest's member.
+    """A torch tensor in host memory, as JSON: its dtype's text, shape and figures; the digest's member.
 
-    `heads` has the code and the text of each dtype. None for a tensor that cannot be read where it lies.
+    `exchange` is its type's table of C functions or None, `heads` has the code and the text of each dtype. None for a
+    tensor that cannot be read where it lies.
     """
     head = heads.get(tensor.dtype)
     if head is None or tensor.layout is not strided or not tensor.is_cpu or tensor.is_neg() or tensor.is_conj():
         return None
-    shape = tensor.shape
+    shape, ptr = tensor.shape, tensor.data_ptr()
     if not ptr and 0 not in shape:
         return None
     code, text = head

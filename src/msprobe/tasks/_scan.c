@@ -27,6 +27,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../stats/exchange.h"
+
 enum { FLOAT16, BFLOAT16, FLOAT32, FLOAT64, FORMATS };
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -218,32 +220,7 @@ static PyObject *scan(PyObject *module, PyObject *args) {
     return Py_BuildValue("KL", (unsigned long long)top, (long long)tiny);
 }
 
-/* Declarations of the DLPack standard, version 1, as far as they are used here. */
-typedef struct {
-    void *data;
-    struct {
-        int32_t type, id;
-    } device;
-    int32_t ndim;
-    struct {
-        uint8_t code, bits;
-        uint16_t lanes;
-    } dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-} exchanged;
-
-typedef struct {
-    struct {
-        uint32_t major, minor;
-        void *older;
-    } header;
-    void *allocate, *export_owned, *import_owned;
-    int (*borrow)(void *object, exchanged *out); /* what it fills in lives as long as the object is unchanged */
-    void *stream;
-} exchange_table;
-
-enum { DLPACK_MAJOR = 1, ON_CPU = 1, KIND_FLOAT = 2, KIND_BFLOAT = 4, KIND_COMPLEX = 5, MAX_DIMS = 32 };
+enum { KIND_FLOAT = 2, KIND_BFLOAT = 4, KIND_COMPLEX = 5, MAX_DIMS = 32 };
 
 /* How many elements lie side by side, in whatever order; -1 where there are gaps or some share memory. */
 static int64_t in_one_block(const exchanged *t) {
@@ -292,21 +269,6 @@ static int format_of(const exchanged *t, int *code, int *parts) {
     default:
         return -1;
     }
-}
-
-/* 0: `out` describes a tensor. 1: it cannot be described. -1: an error is set. */
-static int borrow(PyObject *exchange, PyObject *tensor, exchanged *out) {
-    const exchange_table *table = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
-    if (!table)
-        return -1;
-    if (table->header.major != DLPACK_MAJOR)
-        return 1;
-    if (!table->borrow(tensor, out))
-        return 0;
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    PyErr_Clear(); /* a wrapper without memory, a layout of its own */
-    return 1;
 }
 
 static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
