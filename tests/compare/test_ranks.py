@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import gloo
 from msprobe.compare import compare
 
 SCRIPT = Path(__file__).with_name("parallel_run.py")
@@ -26,19 +28,23 @@ def _free_port() -> int:
 @functools.cache
 def parallel(layout: str, world: int, fault: str = "none") -> Path:
     out = Path(_kept.name) / f"{layout}-{world}-{fault}"
-    port = str(_free_port())
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(out), str(rank), str(world), port, fault, layout],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    for process in started:
-        said, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, said
+
+    def attempt() -> SimpleNamespace:
+        port = str(_free_port())
+        started = [
+            subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(out), str(rank), str(world), port, fault, layout],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(world)
+        ]
+        said = [process.communicate(timeout=240)[0] for process in started]
+        return SimpleNamespace(returncode=max(abs(process.returncode) for process in started), stderr="".join(said))
+
+    done = gloo.repeated(attempt)
+    assert done.returncode == 0, done.stderr
     return out
 
 

@@ -35,7 +35,7 @@ PLACES = {
     "the graph": (gradients.Gradients, "watch"),
     "gradients coming in": (gradients.Gradients, "_take_incoming"),
     "gradients going out": (gradients.Gradients, "_take_outgoing"),
-    "regions": (presence, "_runs_without_modes"),
+    "regions": (presence, "_may_run_without_modes"),
 }
 
 
@@ -109,7 +109,7 @@ def test_a_fault_around_a_fused_module_at_level_l0_stays_ours(tmp_path, monkeypa
     batch = torch.ones(1, 3, 8)
     with torch.no_grad():
         expected = layer(batch)
-    monkeypatch.setattr(*PLACES["regions"], broken)
+    monkeypatch.setattr(presence, "_runs_without_modes", broken)
     debugger = PrecisionDebugger(configured(tmp_path, level="L0"))
     debugger.start(layer)
     with torch.no_grad():

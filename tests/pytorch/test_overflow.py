@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 
 import pytest
 import torch
@@ -238,6 +239,63 @@ def test_what_happens_between_stop_and_start_is_not_taken_for_known(tmp_path):
     for step, name in (("step0", "Tensor.mul_.1.forward"), ("step1", "Tensor.mul_.0.forward")):
         data = json.loads((tmp_path / "dump" / step / "rank" / "dump.json").read_text())["data"]
         assert {key: record["overflow"] for key, record in data.items()} == {name: "propagator"}
+
+
+def test_what_a_fused_optimizer_wrote_is_not_taken_for_known(tmp_path):
+    """It moves no version counter: what its parameter was before it says nothing."""
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=1e38, fused=True)
+    with collecting(tmp_path, task="overflow_check", section=NEVER) as dump:
+        with torch.no_grad():
+            weight.add_(1.0)
+        weight.grad = torch.full((4,), 1e38)
+        optimizer.step()
+        with torch.no_grad():
+            weight.mul_(2.0)
+    roles = {name: record["overflow"] for name, record in dump.data.items()}
+    assert roles == {"Torch._fused_sgd_.0.forward": "producer", "Tensor.mul_.0.forward": "propagator"}
+
+
+@pytest.mark.parametrize("task", ["statistics", "overflow_check"])
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_memory_that_was_freed_is_not_read(tmp_path, task, level):
+    """As FSDP does it: the address of a view into it is its offset."""
+
+    class Size(torch.nn.Module):
+        def forward(self, x):
+            x.to(torch.float32)
+            return len(x)
+
+    model, whole = torch.nn.Sequential(Size()), torch.ones(1_000_000)
+    view = whole[500_000:]
+    whole.untyped_storage().resize_(0)
+    with collecting(tmp_path, model, task=task, level=level) as dump, torch.no_grad():
+        assert model(view) == 500_000
+    if task == "statistics":
+        first, *_ = next(iter(dump.data.values()))["input_args"]
+        assert (first["shape"], first["Max"], first["unreadable"]) == ([500_000], None, "its memory was freed")
+
+
+def test_tensors_that_stand_for_others_are_left_alone(tmp_path, recwarn):
+    """A FakeTensor has no memory, and asking it for its address warns the script; a wrapper's address is its offset."""
+    from torch._subclasses import FakeTensorMode
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    warnings.simplefilter("error", UserWarning)
+    base = torch.ones(8)
+    with collecting(tmp_path, task="overflow_check", section=NEVER, faults=True) as dump, torch.no_grad():
+        with FakeTensorMode():
+            torch.ones(10)[2:].mul(2).add_(1)
+        TwoTensor(base[2:], base[2:]).mul_(2)
+        torch.ones(3).to_sparse().mul_(2)
+    assert dump.data == {}
+    assert dump.errors == ""
+
+
+def test_an_overflow_inside_vmap_has_its_producer(tmp_path):
+    with collecting(tmp_path, task="overflow_check", section=NEVER) as dump, torch.no_grad():
+        torch.func.vmap(lambda row: torch.exp(row))(torch.tensor([[1.0], [200.0]]))
+    assert producers(dump)[0] == "Torch.exp.0.forward"
 
 
 def clean_masks():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from collecting import configured
 
+import gloo
 from msprobe.cli import main
 
 SCRIPT = str(Path(__file__).with_name("train_overflow.py"))
@@ -26,7 +26,7 @@ def test_the_producer_is_found_over_two_ranks(tmp_path, plant, task, capsys):
     config = configured(tmp_path, task=task, section={"overflow_nums": -1} if task == "overflow_check" else None)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, config, plant], capture_output=True, text=True, timeout=120, env=environment)
+    done = gloo.run([*command, config, plant], timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["producer"]

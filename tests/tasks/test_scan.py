@@ -118,7 +118,7 @@ class Watching:
     def __init__(self, limit=64):
         self.known, self.told, self.remembered = {}, [], []
         simple = frozenset({type(None), bool, int, float})
-        self.watch = (EXCHANGE, torch.Tensor, simple, self.known, limit, self.remember, self.trouble)
+        self.watch = (EXCHANGE, frozenset({torch.Tensor}), simple, self.known, limit, self.remember, self.trouble)
 
     def remember(self, tensor, version):
         self.remembered.append(version)

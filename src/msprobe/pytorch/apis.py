@@ -28,6 +28,7 @@ from .tensors import TensorTexts
 _tracing_state = torch._C._get_tracing_state
 _graph_task = torch._C._current_graph_task_id
 _NoTorchFunction = torch._C.DisableTorchFunction
+_Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 # What runs in a backward pass is seen too: recomputation, the backward of the user's own functions.
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
@@ -38,8 +39,6 @@ _EXPOSING = frozenset(
         *(getattr(torch.Tensor, name) for name in ("storage", "untyped_storage")),
     )
 )
-# A method without arguments arrives with the type of its tensor, others with the types that handle torch functions.
-_PLAIN_TYPES = frozenset(((), (torch.Tensor,), (torch.nn.Parameter,)))
 _SPELLED = frozenset(getattr(torch.Tensor, method) for method in ARRIVES_AS.values())
 
 
@@ -88,7 +87,8 @@ class Apis(TorchFunctionMode):
             if spelled is not None:
                 api = self._table.operators.get(spelled)
         if api is not None and not self._recorder.closed and _tracing_state() is None:
-            if types not in _PLAIN_TYPES:
+            # A method without arguments arrives with the type of its tensor, others with those that handle functions.
+            if types and not (len(types) == 1 and (types[0] is _Tensor or types[0] is _Parameter)):
                 with _NoTorchFunction():
                     return self.record(api, _with_torch_function(func), args, kwargs)
             return self.record(api, func, args, kwargs)

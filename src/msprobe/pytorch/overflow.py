@@ -23,7 +23,7 @@ from .backward_graph import Inputs
 from .gradients import _Backward
 from .held_gradients import HeldGradients
 from .modules import Modules
-from .overflow_eyes import SIMPLE, restored
+from .overflow_eyes import PLAIN, SIMPLE, restored
 from .tensors import EXCHANGE
 
 # What an in-place call overwrites is copied for a replay up to so many bytes. An optimizer overwrites the whole
@@ -40,7 +40,8 @@ class OverflowApis(Apis):
     def __init__(self, recorder: OverflowRecorder, *parts: Any) -> None:
         super().__init__(recorder, *parts)
         limit = _KEPT_WITHOUT_GRADIENTS
-        self._watch = (EXCHANGE, _Tensor, SIMPLE, recorder.known, limit, self._remember, self._end)
+        self._watch = (EXCHANGE, PLAIN, SIMPLE, recorder.known, limit, self._remember, self._end)
+        self._texts.dependents.append(recorder.known)
 
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs one API and looks at what it returns.
@@ -90,8 +91,8 @@ class OverflowApis(Apis):
                 call.given = judged(*before, target.dtype, None, "") if before else FINITE
                 call.versions = [(tensor, version) for tensor, version in versions if tensor is not target]
                 call.changing = call.written = (target,)
-                call.lost = data is False
-                call.copies = {} if data is False else {id(target): restored(data, target)}
+                call.lost = data is False or len(data) != target.numel() * target.element_size()
+                call.copies = {} if call.lost else {id(target): restored(data, target)}
             name, parents = _name(api, number), recorder.parents
             recorder.locate(call, name, parents[-1] if parents else None, 3)
             recorder.close(call, name, output, found, _recomputed(self._gradients))
@@ -103,10 +104,6 @@ class OverflowApis(Apis):
             self._recorder.remember(tensor, version)
         except Exception:
             self._recorder.fault("what was written", traceback.format_exc())
-
-    def _distrust(self, func: Any, args: Any) -> None:
-        super()._distrust(func, args)
-        self._recorder.known.clear()
 
     def pause(self) -> None:
         """What runs from here on is not seen: `.data` may be written."""
@@ -139,10 +136,14 @@ class OverflowApis(Apis):
         if call is None:
             return output
         try:
+            if api.untracked:
+                self._texts.forget()
             found = None
-            if isinstance(output, _Tensor):
+            if api.collective:
+                pass  # it may be under way still
+            elif isinstance(output, _Tensor):
                 found = recorder.eyes.look(output, recorder.run.ranges, api.first_call)
-            elif not api.collective:
+            else:
                 found = recorder.result(output, api.first_call)
             if inputs is None and found == FINITE:
                 recorder.passed(call)

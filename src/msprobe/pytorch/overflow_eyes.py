@@ -18,6 +18,7 @@ from . import unusual
 from .backward_graph import tensors_in
 from .tensors import CODES, EXCHANGE, TensorTexts
 
+PLAIN = TensorTexts.tensor_types
 # What holds no tensor.
 SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
 # What can be scanned where it lies: the code of its numbers, and how many make an element.
@@ -44,42 +45,32 @@ class TorchEyes:
         return tensors_in(kwargs, found) if kwargs else found
 
     def look(self, tensor: Any, ranges: Optional[Ranges] = None, title: str = "") -> int:
-        told = _look_at_once(tensor)
-        if told == 0:
-            return FINITE
-        if told is not None:
-            return judged(*told, tensor.dtype, ranges, title)
+        if type(tensor) in PLAIN:
+            told = _look_at_once(tensor)
+            if told == 0:
+                return FINITE
+            if told is not None:
+                return judged(*told, tensor.dtype, ranges, title)
         return self._look(tensor, ranges, title)
 
     def _look(self, tensor: Any, ranges: Optional[Ranges], title: str) -> int:
         """Where it is no plain tensor, or this version of torch does not describe one by one call."""
         dtype = tensor.dtype
-        scanned = _SCANNED.get(dtype)
-        if scanned is None and not (dtype.is_floating_point or dtype.is_complex):
+        if not (dtype.is_floating_point or dtype.is_complex):
             return FINITE
-        try:
-            if scanned is not None and tensor.is_cpu and tensor.is_contiguous():
-                pointer = tensor.data_ptr()
-                count = tensor.numel()
-                if pointer or not count:
-                    return look_at(pointer, scanned[0], count * scanned[1], dtype, ranges, title)
-        except RuntimeError:  # a wrapper without memory of its own
-            pass
-        return self._measured(tensor)
-
-    def _measured(self, tensor: Any) -> int:
-        """Strided, on another device, of another kind: the statistics' way."""
-        plain = tensor
-        if not tensor.is_cpu or tensor.layout is not torch.strided or type(tensor) not in TensorTexts.tensor_types:
+        found = _in_place(tensor)
+        if found is None:
             found, _, _ = unusual.as_plain(tensor)
-            if found is None:
+            if found is None:  # there are no numbers
                 return FINITE
-            plain = found
-        code = CODES.get(plain.dtype)
+        scanned = _SCANNED.get(found.dtype)
+        if scanned is not None and found.is_contiguous():
+            return look_at(found.data_ptr(), scanned[0], found.numel() * scanned[1], dtype, ranges, title)
+        code = CODES.get(found.dtype)
         if code is None:
             return FINITE
         with torch.no_grad(), unusual.without_modes():
-            plain = plain.detach().resolve_conj().resolve_neg()
+            plain = found.detach().resolve_conj().resolve_neg()
         stats = measure(plain.data_ptr(), code, plain.shape, plain.stride(), STATS)
         return NAN if stats.nan else INFINITE if stats.posinf or stats.neginf else FINITE
 
@@ -90,7 +81,10 @@ class TorchEyes:
             return 0
 
     def remembers(self, tensor: Any) -> bool:
-        return self._texts.is_ours_to_remember(tensor)
+        try:
+            return self._texts.is_ours_to_remember(tensor)
+        except RuntimeError:  # a sparse tensor, a wrapper: it has no storage
+            return False
 
     def versions(self, tensors: list[Any]) -> list[tuple[Any, int]]:
         try:
@@ -121,6 +115,15 @@ class TorchEyes:
         kinds = [kind for kind in ("cpu", "cuda", "npu") if _autocasts(kind)]
         members = ", ".join(f'"{kind}": "{torch.get_autocast_dtype(kind)}"' for kind in kinds)
         return f'"autocast": {{{members}}}' if kinds else ""
+
+
+def _in_place(tensor: Any) -> Any:
+    """The tensor, if it can be read where it lies."""
+    try:
+        plain = type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is torch.strided
+        return tensor if plain and unusual.has_memory(tensor) and (tensor.data_ptr() or not tensor.numel()) else None
+    except RuntimeError:  # a functorch wrapper
+        return None
 
 
 def restored(data: bytes, like: Any) -> Any:

@@ -78,7 +78,7 @@ class Presence:
             return
         try:
             on = is_on(self._mode)
-            if on and self._mode.recorder.on_first_batch is None and not _runs_without_modes(module):
+            if on and self._mode.recorder.on_first_batch is None and not _may_run_without_modes(module):
                 return
             with torch._C.DisableTorchFunction():
                 if self._mode.recorder.on_first_batch is not None:
@@ -222,6 +222,10 @@ def _api_of(region: Any, compiled: bool) -> Api:
         "what happens inside it is not seen."
     )
     return Api("Torch", f"_fused_{name}")
+
+
+def _may_run_without_modes(module: Any) -> bool:
+    return isinstance(module, _FUSED) or type(module).__name__ == "OptimizedModule"
 
 
 def _runs_without_modes(module: Any) -> bool:

@@ -64,12 +64,15 @@ class TensorTexts:
         self._device_statistics = device_statistics
         self._known: dict[int, tuple[Any, int, int, bool, str, str, list[str]]] = {}
         self._exposed: set[int] = set()
+        self.dependents: list[dict[Any, Any]] = []  # what others remember of tensors, for as long as we do
         self._remembers = remembers
         self._check = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
 
     def forget(self) -> None:
         """Memory may have changed behind the version counters: measure everything again."""
         self._known.clear()
+        for dependent in self.dependents:
+            dependent.clear()
 
     def drop(self, changed: Iterable[Any]) -> None:
         """These tensors (or lists of some) have just been written, and their version counters have yet to move."""
@@ -85,7 +88,7 @@ class TensorTexts:
             address = 0
         if address not in self._exposed:
             self._exposed.add(address)
-            self._known.clear()
+            self.forget()
 
     def tensor_text(self, tensor: Any, path: str) -> str:
         if not self._remembers and self._device_statistics is None:

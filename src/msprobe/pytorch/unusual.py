@@ -35,6 +35,8 @@ def as_plain(tensor: Any) -> tuple[Optional[Any], str, str]:
             plain, notes = _values(tensor)
     except Exception as error:
         return None, kind, f', "unreadable": {quoted(f"{type(error).__name__}: {error}"[:200])}'
+    if plain is not None and type(plain) not in (torch.Tensor, torch.nn.Parameter):
+        return None, kind, ', "unreadable": "it stands for other tensors"'
     return plain, kind, notes
 
 
@@ -61,7 +63,14 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
         return _host(tensor.to_dense()), f', "layout": "{tensor.layout}"'
     if tensor.is_quantized:
         return _host(tensor.dequantize()), ', "quantized": true'
+    if tensor.is_cpu and not has_memory(tensor):
+        return None, ', "unreadable": "its memory was freed"'
     return _host(tensor), ""
+
+
+def has_memory(tensor: Any) -> bool:
+    """Whether the storage of a strided tensor holds anything: the address of a view into a freed one is no address."""
+    return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
 
 
 def _host(values: Any) -> Any:

@@ -332,8 +332,9 @@ static PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t na
         PyErr_SetString(PyExc_ValueError, "describe was given arguments that do not go together");
         return NULL;
     }
-    if (!at.memory && !empty)
-        return none();
+    const int there = empty ? 1 : has_memory(args[0], at.memory);
+    if (there != 1)
+        return there < 0 ? NULL : none();
     if (run_on(at.memory, (int)code, (int)at.ndim, at.shape, at.strides, (unsigned)want, 0, &r))
         return NULL;
     char text[256 + 22 * MP_MAX_DIMS + FIGURES_SIZE], *end = text, digest[48], *last = digest;

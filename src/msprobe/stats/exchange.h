@@ -37,14 +37,37 @@ static inline int borrow(PyObject *exchange, PyObject *tensor, exchanged *out) {
     const exchange_table *table = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
     if (!table)
         return -1;
-    if (table->header.major != DLPACK_MAJOR)
+    if (table->header.major != DLPACK_MAJOR || !table->borrow)
         return 1;
     if (!table->borrow(tensor, out))
         return 0;
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
     PyErr_Clear(); /* a wrapper without memory, a layout of its own */
     return 1;
+}
+
+/* Whether the memory of a tensor in host memory is there: 1, 0, or -1 with an error. The address of a view into a storage
+   that was freed (as FSDP does between uses) is its offset and nothing else. */
+static int has_memory(PyObject *tensor, const void *address) {
+    static PyObject *offset_name, *storage_name, *size_name;
+    if (!address)
+        return 0;
+    if (!size_name && (!(offset_name = PyUnicode_InternFromString("storage_offset")) ||
+                       !(storage_name = PyUnicode_InternFromString("untyped_storage")) ||
+                       !(size_name = PyUnicode_InternFromString("nbytes"))))
+        return -1;
+    PyObject *offset = PyObject_CallMethodNoArgs(tensor, offset_name);
+    const int starts = offset ? PyObject_Not(offset) : -1;
+    Py_XDECREF(offset);
+    if (starts)
+        return starts;
+    PyObject *storage = PyObject_CallMethodNoArgs(tensor, storage_name);
+    PyObject *size = storage ? PyObject_CallMethodNoArgs(storage, size_name) : NULL;
+    const int there = size ? PyObject_IsTrue(size) : -1;
+    Py_XDECREF(storage);
+    Py_XDECREF(size);
+    return there;
 }
 
 #endif

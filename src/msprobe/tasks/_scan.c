@@ -14,7 +14,7 @@
        An optimizer makes hundreds of such calls a step, so it is a few lookups here and nothing is made that can wait.
        NOT_RUN: the arguments are not all tensors and simple values. `watch` is a tuple:
          exchange
-         the type of tensors, and a set of the types of simple values
+         a set of the types of plain tensors, and one of the types of simple values
          known      id(tensor) -> (weak reference, version at which it is known to be finite)
          limit      of the snapshot of what is written
          remember   called with (tensor, version) of one that was written, is finite and is not in `known`
@@ -289,7 +289,10 @@ static PyObject *look(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (!known)
         return PyLong_FromLong(0);
     const int64_t elements = known < 0 || tensor.device.type != ON_CPU ? -1 : in_one_block(&tensor);
-    if (elements < 0 || (elements && !tensor.data))
+    const int there = elements > 0 ? has_memory(args[1], tensor.data) : elements == 0;
+    if (there < 0)
+        return NULL;
+    if (!there)
         Py_RETURN_NONE;
     const int64_t count = elements * parts;
     const uint64_t bits = 8 * size_of(code), infinity = (UINT64_C(1) << (bits - 1)) - (UINT64_C(1) << mantissa[code]);
@@ -307,7 +310,7 @@ static PyObject *snapshot(PyObject *exchange, PyObject *tensor, long long limit)
     if (borrow(exchange, tensor, &found) || format_of(&found, &code, &parts) < 0 || parts > 1 || found.device.type != ON_CPU)
         return NULL;
     const int64_t elements = in_one_block(&found);
-    if (elements < 0 || (elements && !found.data))
+    if (elements < 0 || (elements && has_memory(tensor, found.data) != 1))
         return NULL;
     if (elements > limit / (found.dtype.bits / 8))
         return Py_NewRef(Py_False);
@@ -329,7 +332,7 @@ static int refers_to(PyObject *reference, PyObject *object) {
 enum { MOST_TENSORS = 16 };
 
 typedef struct {
-    PyObject *exchange, *tensor_type, *simple, *known, *limit, *remember, *trouble;
+    PyObject *exchange, *plain, *simple, *known, *limit, *remember, *trouble;
 } watching;
 
 typedef struct {
@@ -349,7 +352,7 @@ static void forget(seen *s) {
 
 /* 1: the value is simple, or a tensor that was taken down. 0: it is neither. */
 static int take_down(const watching *w, PyObject *value, seen *s) {
-    if (!PyObject_TypeCheck(value, (PyTypeObject *)w->tensor_type))
+    if (PySet_Contains(w->plain, (PyObject *)Py_TYPE(value)) != 1)
         return PySet_Contains(w->simple, (PyObject *)Py_TYPE(value)) == 1;
     if (s->count == MOST_TENSORS)
         return 0;
@@ -361,19 +364,20 @@ static int take_down(const watching *w, PyObject *value, seen *s) {
     return 1;
 }
 
-/* The entry of a tensor in `known`, borrowed, where it is of this tensor; NULL without an error otherwise. */
+/* The entry of a tensor in `known`, where it is of this tensor; NULL, mostly without an error, otherwise. */
 static PyObject *entry_of(const watching *w, PyObject *tensor, PyObject **key) {
     *key = PyLong_FromVoidPtr(tensor);
     PyObject *entry = *key ? PyDict_GetItemWithError(w->known, *key) : NULL;
     if (!entry || !PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 2 ||
         !PyWeakref_CheckRef(PyTuple_GET_ITEM(entry, 0)) || !refers_to(PyTuple_GET_ITEM(entry, 0), tensor))
         return NULL;
-    return entry;
+    return Py_NewRef(entry);
 }
 
 static int is_known(const watching *w, PyObject *tensor, PyObject *version) {
     PyObject *key, *entry = entry_of(w, tensor, &key);
     const int known = entry && PyObject_RichCompareBool(PyTuple_GET_ITEM(entry, 1), version, Py_EQ) == 1;
+    Py_XDECREF(entry);
     Py_XDECREF(key);
     return known;
 }
@@ -382,12 +386,13 @@ static int is_known(const watching *w, PyObject *tensor, PyObject *version) {
 static int note(const watching *w, PyObject *tensor) {
     PyObject *version = PyObject_GetAttr(tensor, version_name), *key = NULL;
     PyObject *entry = version ? entry_of(w, tensor, &key) : NULL;
-    int failed = !version || !key;
+    int failed = !version || !key || PyErr_Occurred();
     if (entry) {
         PyObject *renewed = PyTuple_Pack(2, PyTuple_GET_ITEM(entry, 0), version);
         failed = !renewed || PyDict_SetItem(w->known, key, renewed);
         Py_XDECREF(renewed);
-    } else if (!failed && !PyErr_Occurred()) {
+        Py_DECREF(entry);
+    } else if (!failed) {
         PyObject *done = PyObject_CallFunctionObjArgs(w->remember, tensor, version, NULL);
         failed = !done;
         Py_XDECREF(done);
@@ -454,7 +459,7 @@ static PyObject *run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) 
         return NULL;
     }
     memcpy(&w, &PyTuple_GET_ITEM(args[0], 0), sizeof w);
-    if (!PyType_Check(w.tensor_type) || !PyDict_Check(w.known) || !PyAnySet_Check(w.simple)) {
+    if (!PyAnySet_Check(w.plain) || !PyDict_Check(w.known) || !PyAnySet_Check(w.simple)) {
         PyErr_SetString(PyExc_TypeError, "run was told to watch what cannot be watched");
         return NULL;
     }
@@ -467,14 +472,18 @@ static PyObject *run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) 
         return NULL;
     }
     PyObject *asked[2] = {w.exchange, output};
-    PyObject *told = PyObject_TypeCheck(output, (PyTypeObject *)w.tensor_type) ? look(NULL, asked, 2) : Py_NewRef(Py_None);
-    int failed = !told;
-    if (!failed && PyLong_CheckExact(told)) {
+    PyObject *told = PySet_Contains(w.plain, (PyObject *)Py_TYPE(output)) == 1 ? look(NULL, asked, 2) : NULL;
+    if (!told) { /* the call has been made, and its result is the script's, whatever happens to us */
+        PyErr_Clear();
+        told = Py_NewRef(Py_None);
+    }
+    int failed = 0;
+    if (PyLong_CheckExact(told)) {
         if (writes && note(&w, s.tensors[0]))
-            PyErr_WriteUnraisable(args[1]); /* the call has been made, and its result is the script's */
-    } else if (!failed)
+            PyErr_WriteUnraisable(args[1]);
+    } else
         failed = tell(&w, args[5], args[6], args[2], args[3], output, told, &s);
-    Py_XDECREF(told);
+    Py_DECREF(told);
     forget(&s);
     if (failed)
         Py_CLEAR(output);

@@ -239,6 +239,7 @@ class OverflowRecorder(Recorder):
         if found == FINITE:
             self.passed(opened)
             return
+        self.known.clear()  # it may have been written by another name
         whole = opened.tighten() if opened.loosened else True
         role = self._role(found, self._given(opened, beside), len(self._flagged) > opened.flagged)
         if role is None:

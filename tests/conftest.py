@@ -1,0 +1,8 @@
+"""Modules that tests of several rooms share (gloo) are importable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
