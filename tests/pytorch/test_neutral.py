@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 
 import pytest
-from collecting import Dump, configured
+import torch
+from collecting import Dump, collecting, configured
 from models import MODELS, train
+from torch import nn
 
 from msprobe.pytorch import PrecisionDebugger
 
@@ -46,3 +48,17 @@ def test_a_fused_optimizer_between_start_and_stop_changes_nothing(tmp_path, leve
     debugger = PrecisionDebugger(configured(tmp_path, level=level))
     assert train("gpt", debugger, fused=True) == train("gpt", fused=True)
     assert not any(Dump(tmp_path / "dump", step).errors for step in range(5))
+
+
+@pytest.mark.parametrize("task", ["statistics", "overflow_check"])
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_tensors_can_be_swapped(tmp_path, level, task):
+    """torch refuses that for a tensor with weak references, of which we have some."""
+    model, swap = nn.Sequential(nn.Linear(2, 2)), torch.utils.swap_tensors
+    with collecting(tmp_path, model, level=level, task=task):
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+            model[0].weight.mul_(2.0)
+        torch.utils.swap_tensors(model[0].weight, nn.Parameter(torch.zeros(2, 2)))
+    assert not model[0].weight.any()
+    assert torch.utils.swap_tensors is swap

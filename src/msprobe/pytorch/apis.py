@@ -198,6 +198,10 @@ class Apis(TorchFunctionMode):
         """Nothing is called any more, but a collective may still be under way."""
         self._collectives.pause()
 
+    def let_go(self) -> None:
+        """Nothing of ours refers to a tensor of the script's after this, not even weakly."""
+        self._texts.forget()
+
     def end(self) -> None:
         """The step ends."""
         self._collectives.remove()

@@ -105,6 +105,11 @@ class OverflowApis(Apis):
         except Exception:
             self._recorder.fault("what was written", traceback.format_exc())
 
+    def let_go(self) -> None:
+        super().let_go()
+        assert isinstance(self._gradients, OverflowGradients)
+        self._gradients.judge.close()
+
     def pause(self) -> None:
         """What runs from here on is not seen: `.data` may be written."""
         super().pause()

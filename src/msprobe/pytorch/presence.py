@@ -46,6 +46,7 @@ class Presence:
         self._handles: list[Any] = []
         self._dynamo: Any = None
         self._set_eval_frame: Any = None
+        self._swap_tensors: Any = None
 
     def install(self) -> None:
         put_on(self._mode)
@@ -58,10 +59,14 @@ class Presence:
             self._set_eval_frame = self._dynamo._maybe_set_eval_frame
             self._dynamo._maybe_set_eval_frame = self._around_compiled
 
+        self._swap_tensors, torch.utils.swap_tensors = torch.utils.swap_tensors, self._around_swap
+
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if torch.utils.swap_tensors == self._around_swap:
+            torch.utils.swap_tensors = self._swap_tensors
         if self._set_eval_frame is not None:
             self._dynamo._maybe_set_eval_frame = self._set_eval_frame
             self._set_eval_frame = None
@@ -119,6 +124,11 @@ class Presence:
                         self._mode.close_opaque(record, output)
         except Exception:
             self._mode.recorder.fault("module hook", traceback.format_exc())
+
+    def _around_swap(self, *tensors: Any) -> None:
+        """Stands for torch.utils.swap_tensors, which refuses a tensor that somebody refers to weakly, as we do."""
+        self._mode.let_go()
+        self._swap_tensors(*tensors)
 
     def _around_compiled(self, callback: Any) -> Any:
         """Stands for dynamo's switch: a compiled function turns it on when it is entered and back when it ends."""
