@@ -458,7 +458,9 @@ static PyObject *run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) 
         PyErr_SetString(PyExc_TypeError, "run was given arguments that do not go together");
         return NULL;
     }
-    memcpy(&w, &PyTuple_GET_ITEM(args[0], 0), sizeof w);
+    PyObject **parts[] = {&w.exchange, &w.plain, &w.simple, &w.known, &w.limit, &w.remember, &w.trouble};
+    for (int i = 0; i < 7; i++)
+        *parts[i] = PyTuple_GET_ITEM(args[0], i);
     if (!PyAnySet_Check(w.plain) || !PyDict_Check(w.known) || !PyAnySet_Check(w.simple)) {
         PyErr_SetString(PyExc_TypeError, "run was told to watch what cannot be watched");
         return NULL;
