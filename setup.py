@@ -30,9 +30,9 @@ setup(
         ),
         Extension(
             "msprobe.tasks._scan",
-            sources=["src/msprobe/tasks/_scan.c"],
-            depends=[f"{STATS}/exchange.h"],
-            extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
+            sources=["src/msprobe/tasks/_scan.c", "src/msprobe/tasks/watched.c"],
+            depends=["src/msprobe/tasks/scan.h", f"{STATS}/exchange.h"],
+            extra_compile_args=["-O3", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
             libraries=["m"],
             optional=True,
         ),
