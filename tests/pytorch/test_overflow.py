@@ -256,6 +256,15 @@ def test_what_a_fused_optimizer_wrote_is_not_taken_for_known(tmp_path):
     assert roles == {"Torch._fused_sgd_.0.forward": "producer", "Tensor.mul_.0.forward": "propagator"}
 
 
+def test_what_numpy_was_handed_is_not_taken_for_known(tmp_path):
+    x = torch.ones(4)
+    with collecting(tmp_path, task="overflow_check", section=NEVER) as dump, torch.no_grad():
+        x.add_(1.0)
+        x.numpy()[:] = math.nan  # no call of torch writes it
+        x.mul_(2.0)
+    assert {name: record["overflow"] for name, record in dump.data.items()} == {"Tensor.mul_.0.forward": "propagator"}
+
+
 @pytest.mark.parametrize("task", ["statistics", "overflow_check"])
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
 def test_memory_that_was_freed_is_not_read(tmp_path, task, level):
