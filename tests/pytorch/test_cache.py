@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import json
 
 import numpy as np
 import pytest
 import torch
 from collecting import assert_same, collecting
 from torch import nn
+
+from msprobe.pytorch.tensors import _HEADS as HEADS
+from msprobe.pytorch.tensors import EXCHANGE
+from msprobe.stats import CRC, STATS
 
 
 def by_numpy(x):
@@ -80,6 +85,57 @@ def test_a_write_behind_the_counter_is_seen(tmp_path, way, level):
     assert_same(dump[name.format(1)]["input_args"][0], torch.full((3,), 7.0))
 
 
+def fill(alias):
+    alias.fill_(7)
+
+
+def assign(alias):
+    alias[:] = 7
+
+
+def add(alias):
+    alias += 7
+
+
+def foreach(alias):
+    torch._foreach_add_([alias], 7.0)
+
+
+def relu(alias):
+    nn.functional.threshold(alias, 1.0, 7.0, inplace=True)
+
+
+def out(alias):
+    torch.add(torch.zeros(3), 7, out=alias)
+
+
+def made_out(alias):
+    torch.full((3,), 7.0, out=alias)
+
+
+def operator(alias):
+    torch.ops.aten.fill_.Scalar(alias, 7)
+
+
+def view(alias):
+    alias.view(3, 1).select(1, 0).copy_(torch.full((3,), 7.0))
+
+
+@pytest.mark.parametrize("level", ["L1", "mix", "L0"])
+@pytest.mark.parametrize("write", [fill, assign, add, foreach, relu, out, made_out, operator, view])
+def test_a_write_through_an_alias_from_before_start_is_seen(tmp_path, write, level):
+    """`x.data` counts its versions apart: parameters that lie in one flat buffer are written like this."""
+    x = torch.zeros(3)
+    alias = x.data
+    model = nn.Sequential(nn.Tanh())
+    with collecting(tmp_path, model, level=level) as dump:
+        model(x)
+        write(alias)
+        model(x)
+    name = "Torch.tanh.1.forward" if level == "L1" else "Module.0.Tanh.forward.1"
+    assert_same(dump[name]["input_args"][0], torch.full((3,), 7.0))
+
+
 @pytest.mark.parametrize("level", ["L1", "mix", "L0"])
 def test_memory_shared_with_numpy_before_start_is_not_trusted(tmp_path, level):
     array = np.zeros(3, np.float32)
@@ -112,6 +168,56 @@ def test_weights_after_an_optimizer_step_are_the_new_ones(tmp_path, level, kind)
             assert_same(dump[f"Module.0.Linear.forward.{number}"]["parameters"]["weight"], weight)
         if level != "L0":
             assert_same(dump[f"Functional.linear.{number}.forward"]["input_args"][1], weight)
+
+
+@pytest.mark.parametrize("kind", ["_kernel", "remembered"])
+def test_what_is_remembered_and_for_how_long(kind):
+    remembered = pytest.importorskip(f"msprobe.stats.{kind}", reason="the C kernel is not built")
+    texts = remembered.Remembered(EXCHANGE, HEADS, torch.strided, STATS | CRC, remembers=True, checks=False)
+    x = torch.arange(6.0).reshape(2, 3)
+    first = texts.look(x)
+    whole = json.loads(first.text)
+    assert whole["requires_grad"] is False
+    assert_same(whole, x)
+    assert first.text[first.at :].startswith(', "md5": ')
+    assert texts.text(x) == first.text == texts.recall(x).text
+    first.saved.append("a file")
+    assert texts.look(x).saved == ["a file"]
+    for change in (
+        lambda: x.add_(1),
+        lambda: texts.written(x.data),
+        texts.forget,
+        lambda: x.requires_grad_(),
+        lambda: setattr(x, "data", torch.ones(2, 3)),
+    ):
+        texts.look(x).saved.append("a file")
+        assert texts.recall(x) is not None
+        change()
+        assert texts.recall(x) is None
+        assert texts.look(x).saved == []
+    assert texts.is_ours(x)
+    assert texts.expose(x)
+    assert not texts.expose(x.detach())  # the same memory
+    assert texts.is_ours(x) is False
+    texts.forget()
+    texts.look(x)
+    assert texts.recall(x) is None
+    conjugate = torch.view_as_complex(torch.ones(3, 2)).conj()
+    for odd in (torch.ones(3).to_sparse(), torch.ones(3, device="meta"), conjugate):
+        assert texts.look(odd) is texts.text(odd) is None
+    with torch.inference_mode():
+        assert texts.recall(torch.ones(3)) is None
+    given = texts.remember(y := torch.ones(2), "{}", 1)
+    assert (given.text, given.at, given.saved) == ("{}", 1, [])
+    assert texts.recall(y).text == "{}"
+    forgetful = remembered.Remembered(EXCHANGE, HEADS, torch.strided, STATS, remembers=False, checks=False)
+    assert forgetful.look(y).text == forgetful.text(y)
+    assert forgetful.recall(y) is None
+    careful = remembered.Remembered(EXCHANGE, HEADS, torch.strided, STATS, remembers=True, checks=True)
+    careful.look(y)
+    y.data.fill_(5)
+    with pytest.raises(AssertionError, match="remembered statistics"):
+        careful.look(y)
 
 
 def test_a_tensor_that_died_lends_its_statistics_to_no_other(tmp_path):

@@ -66,6 +66,7 @@ _RANDOM = frozenset(_RANDOM_NAMES.split())
 _PLAIN = frozenset(_PLAIN_NAMES.split())
 _NORMALISING = frozenset(("batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit"))
 # After these, values may change without the version counter moving: they hand out memory, or exchange it.
+_WRITING_PARTS = (torch.Tensor.real.__set__, torch.Tensor.imag.__set__)
 _UNTRACKED_METHODS = ("numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "data_ptr", "set_")
 
 
@@ -91,6 +92,11 @@ class Api:
         return self.name in _NORMALISING
 
     @cached_property
+    def may_write(self) -> bool:
+        """Whether it may write its first argument."""
+        return self.inplace or self.inplace_at >= 0 or self.writes_statistics
+
+    @cached_property
     def simple(self) -> bool:
         """Whether what it is called says all of what it does: it writes its first argument, or nothing."""
         special = self.random or self.collective or self.untracked or self.writes_statistics
@@ -111,6 +117,7 @@ class ApiTable:
         operator that is not here is off, even if the method is on.
     composite: Python functions of torch that arrive and are not in the list; what they call may be.
     untracked: functions, collected or not, after which remembered statistics must not be trusted.
+    writes: function object -> whether it writes its first argument, for those that are not collected.
     plain: functions that arrive and concern nobody: not collected, nothing inside them is, nothing gets stale.
     by_attribute: names in torch.distributed that are wanted but never arrive: to be wrapped where they are.
     missing: ``category.name`` of what this version of torch (and torch_npu) does not have.
@@ -128,7 +135,9 @@ class ApiTable:
             for name in on[category]:
                 self._add(category, name)
         self.composite = frozenset(f for f in _composite() if f not in self.lookup)
-        self.plain = frozenset(f for f in _builtin() if self.lookup.get(f) is None and f not in self.untracked)
+        others = [f for f in _builtin() if self.lookup.get(f) is None and f not in self.untracked]
+        self.writes = _Writes(dict.fromkeys(_WRITING_PARTS, True))
+        self.plain = frozenset(f for f in others if not self.writes[f])
 
     def _add(self, category: str, name: str) -> None:
         func = _resolve(category, name)
@@ -142,6 +151,12 @@ class ApiTable:
             self.operators[name] = api
         else:
             self.lookup.setdefault(func, api)
+
+
+class _Writes(dict[Any, bool]):
+    def __missing__(self, func: Any) -> bool:
+        writes = self[func] = _is_inplace(str(getattr(func, "__name__", "")).split(".")[0])  # an overload: add_.Tensor
+        return writes
 
 
 class _Lookup(dict[Callable[..., Any], Optional[Api]]):

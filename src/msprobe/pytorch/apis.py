@@ -72,8 +72,8 @@ class Apis(TorchFunctionMode):
         self._inside = dict.fromkeys((*table.composite, *_BACKWARD), self._run_inside)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self._plain:
-            return func(*args, **kwargs) if kwargs else func(*args)
+        if func in self._plain and not kwargs:
+            return func(*args)
         kwargs = kwargs or {}
         api = self._lookup.get(func)
         if api is None:
@@ -94,6 +94,9 @@ class Apis(TorchFunctionMode):
             return self.record(api, func, args, kwargs)
         if func in self._table.untracked:
             self._distrust(func, args)
+        elif "out" in kwargs or self._table.writes[func]:
+            with _NoTorchFunction():
+                self._texts.written((*args[:1], kwargs.get("out")))
         return func(*args, **kwargs)
 
     def _distrust(self, func: Any, args: Any) -> None:
@@ -135,6 +138,10 @@ class Apis(TorchFunctionMode):
         try:
             if api.untracked:
                 self._texts.forget()
+            elif api.may_write:
+                self._texts.written(args)
+            if "out" in kwargs:
+                self._texts.written((kwargs["out"],))
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
             elif call is not None:

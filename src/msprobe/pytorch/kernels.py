@@ -146,7 +146,7 @@ class Kernels(TorchDispatchMode):
                 self._texts.forget()
             elif changed:
                 # The version counters move only when we have returned.
-                self._texts.drop(args[place] for place in changed if place < len(args))
+                self._texts.written(args[place] for place in changed if place < len(args))
             if call is not None:
                 self._recorder.leave(call, name, output)
         except Exception:

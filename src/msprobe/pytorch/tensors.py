@@ -1,11 +1,10 @@
 """Tensors as text: the adapter between PyTorch and the statistics, the rendering and the tensor files.
 
-A tensor is measured at most once while it does not change: its text is remembered by identity,
-version, memory and requires_grad, and the tensor itself is held weakly. What changes memory without
-moving the version counter (collectives, fused optimizers) must call `forget`; what hands out a way to
-do so later (`.data`, `data_ptr()`) must call `expose`. Memory shared with numpy is never trusted.
-Plain CPU tensors are read where they are, by no operator of torch; everything else goes through
-`unusual`.
+A tensor is measured at most once while it does not change (msprobe.stats.remembered). What changes memory
+without moving the version counter (collectives, fused optimizers) must call `forget`; what hands out a
+way to do so later (`.data`, `data_ptr()`) must call `expose`; what writes a tensor must call `written`,
+because others in the same memory may count their versions apart. Plain CPU tensors are read where they
+are, by no operator of torch; everything else goes through `unusual`.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import os
 from collections.abc import Iterable
 from ctypes import c_char
 from typing import Any, Callable, Optional, Protocol
-from weakref import ref
 
 import numpy as np
 import torch
 
 from msprobe.collect.values import quoted, scalar_text
 from msprobe.dump.tensors import Payload
-from msprobe.stats import describe, dtypes
+from msprobe.stats import Remembered, describe, dtypes
+from msprobe.stats.remembered import Entry
 
 from . import unusual
 from .accelerators import DeviceStatistics
@@ -62,80 +61,63 @@ class TensorTexts:
         self._want = want
         self._files = files
         self._device_statistics = device_statistics
-        self._known: dict[int, tuple[Any, int, int, bool, str, str, list[str]]] = {}
-        self._exposed: set[int] = set()
+        checks = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
+        self._remembered = Remembered(EXCHANGE, _HEADS, _strided, want, remembers, checks)
+        self._text = self._remembered.text
         self.dependents: list[dict[Any, Any]] = []  # what others remember of tensors, for as long as we do
-        self._remembers = remembers
-        self._check = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
 
     def forget(self) -> None:
         """Memory may have changed behind the version counters: measure everything again."""
-        self._known.clear()
+        self._remembered.forget()
         for dependent in self.dependents:
             dependent.clear()
 
-    def drop(self, changed: Iterable[Any]) -> None:
-        """These tensors (or lists of some) have just been written, and their version counters have yet to move."""
+    def written(self, changed: Iterable[Any]) -> None:
+        """The memory of these tensors (or lists of some) has been written, or will have been before it is read."""
         for value in changed:
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                self._known.pop(id(tensor), None)
+                if type(tensor) in self.tensor_types or _is_of_torch(tensor):
+                    self._remembered.written(tensor)
 
     def expose(self, tensor: Any) -> None:
         """From now on this memory may change behind the version counters: it is measured each time."""
-        try:
-            address = tensor.untyped_storage().data_ptr()
-        except RuntimeError:  # it has no memory of its own
-            address = 0
-        if address not in self._exposed:
-            self._exposed.add(address)
+        if self._remembered.expose(tensor):
             self.forget()
 
-    def tensor_text(self, tensor: Any, path: str) -> str:
-        if not self._remembers and self._device_statistics is None:
-            found = self._measure(tensor)
-            if found is None:
-                return self._fresh(tensor, path)
-            body, digest = found
-            file = f", {self._file(tensor, path, [])}" if path and self._files is not None else ""
-            return f"{body}{_FLAGS[tensor.requires_grad]}{file}{digest}}}"
-        try:
-            version = tensor._version
-            pointer = tensor.data_ptr()
-        except RuntimeError:  # an inference tensor, a functorch wrapper, a tensor without memory
-            return self._fresh(tensor, path)
-        grad = tensor.requires_grad
-        key = id(tensor)
-        known = self._known.get(key)
-        if (
-            known is not None
-            and known[0]() is tensor
-            and known[1] == version
-            and known[2] == pointer
-            and known[3] is grad
-        ):
-            if self._check:
-                self._compare(tensor, known)
-            body, digest, saved = known[4], known[5], known[6]
-        else:
-            found = self._measure(tensor) if self._device_statistics is None else self._mark(tensor, path)
-            if found is None:
-                return self._fresh(tensor, path)
-            body, digest = found
-            saved = []
-            if self._remembers and self.is_ours_to_remember(tensor):
-                self._known[key] = (ref(tensor), version, pointer, grad, body, digest, saved)
-        if path and self._files is not None:
-            return f"{body}{_FLAGS[grad]}, {self._file(tensor, path, saved)}{digest}}}"
-        return f"{body}{_FLAGS[grad]}{digest}}}"
-
     def is_ours_to_remember(self, tensor: Any) -> bool:
-        """Whether nobody can change its memory without moving its version counter."""
-        storage = tensor.untyped_storage()  # one that numpy knows of cannot be resized
-        return storage.resizable() and not (self._exposed and storage.data_ptr() in self._exposed)
+        return self._remembered.is_ours(tensor)
+
+    def tensor_text(self, tensor: Any, path: str) -> str:
+        if path and self._files is not None:
+            entry = self._look(tensor, path)
+            if entry is None:
+                return self._fresh(tensor, path)
+            return f"{entry.text[: entry.at]}, {self._file(tensor, path, entry.saved)}{entry.text[entry.at :]}"
+        if self._device_statistics is None:
+            text = self._text(tensor)
+        else:
+            entry = self._look(tensor, path)
+            text = None if entry is None else entry.text
+        return self._fresh(tensor, path) if text is None else text
+
+    def _look(self, tensor: Any, path: str) -> Optional[Entry]:
+        """What is known of a plain tensor. On an accelerator the numbers come later, unless it is copied anyway to
+        get a file."""
+        statistics = self._device_statistics
+        if statistics is None or tensor.device.type not in statistics.kinds:
+            return self._remembered.look(tensor)
+        if path or tensor.dtype not in CODES or tensor.layout is not _strided:
+            return None
+        entry = self._remembered.recall(tensor)
+        if entry is None:
+            head = f"{_HEADS[tensor.dtype][1]}{list(tensor.shape)}, {statistics.mark(tensor)}, "
+            text = f"{head}{_FLAGS[tensor.requires_grad]}"
+            entry = self._remembered.remember(tensor, f"{text}}}", len(text))
+        return entry
 
     def other_text(self, value: Any, path: str) -> Optional[str]:
         if isinstance(value, torch.Tensor):
-            if type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+            if _is_of_torch(value):
                 return self.tensor_text(value, path)
             return self._fresh(value, path)
         render_other = _OTHERS.get(type(value))
@@ -149,16 +131,6 @@ class TensorTexts:
             return describe(tensor, EXCHANGE, _HEADS, _strided, self._want)
         except (RuntimeError, ValueError):
             return None
-
-    def _mark(self, tensor: Any, path: str) -> Optional[tuple[str, str]]:
-        """`_measure` on an accelerator: the numbers come later. A tensor that gets a file is copied anyway."""
-        statistics = self._device_statistics
-        assert statistics is not None
-        if tensor.device.type not in statistics.kinds:
-            return self._measure(tensor)
-        if path or tensor.dtype not in CODES or tensor.layout is not _strided:
-            return None
-        return f"{_HEADS[tensor.dtype][1]}{list(tensor.shape)}, {statistics.mark(tensor)}, ", ""
 
     def _fresh(self, tensor: Any, path: str) -> str:
         """A tensor that cannot be remembered or read in place: described by way of a plain copy."""
@@ -191,12 +163,10 @@ class TensorTexts:
             saved.append(name)
         return f'"data_name": {quoted(name)}'
 
-    def _compare(self, tensor: Any, known: tuple[Any, ...]) -> None:
-        """MSPROBE_CHECK_CACHE=1: what is remembered is measured again, and must be the same."""
-        if self._measure(tensor) != (known[4], known[5]):
-            raise AssertionError(
-                "msprobe remembered statistics of a tensor that has changed since: please report this call"
-            )
+
+def _is_of_torch(value: Any) -> bool:
+    """Whether it is a tensor with memory of its own, and no stand-in for one (a fake, a wrapper)."""
+    return isinstance(value, torch.Tensor) and type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def payload(tensor: Any) -> Payload:

@@ -23,6 +23,7 @@ __all__ = [
     "LOW_PRECISION",
     "STATS",
     "XOR",
+    "Remembered",
     "Stats",
     "crc32",
     "describe",
@@ -50,8 +51,9 @@ def _choose() -> str:
 
 BACKEND = _choose()
 if BACKEND == "c":
-    from msprobe.stats._kernel import crc32, describe, measure, render
+    from msprobe.stats._kernel import Remembered, crc32, describe, measure, render
 else:
+    from msprobe.stats.remembered import Remembered
     from msprobe.stats.twin import crc32, describe, measure, render
 
 

@@ -1,20 +1,13 @@
 /* msprobe.stats._kernel: the statistics kernel for Python. result.py and _kernel.pyi say what it returns.
 
    The result is a Stats (a tuple subclass) made by tuple.__new__: as cheap as a tuple, and one type for both backends. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include <stdbool.h>
-
-#include "core.h"
-#include "exchange.h"
-#include "shortest.h"
+#include "kernel.h"
 
 #define RELEASE_BYTES (16 << 10) /* less work than this is shorter than handing over the interpreter lock */
 
 static PyTypeObject *stats_type;
 
-static int read_sizes(PyObject *tuple, const char *what, int64_t *to, Py_ssize_t *length) {
+int read_sizes(PyObject *tuple, const char *what, int64_t *to, Py_ssize_t *length) {
     if (!PyTuple_Check(tuple)) {
         PyErr_Format(PyExc_TypeError, "%s must be a tuple, not %.100s", what, Py_TYPE(tuple)->tp_name);
         return -1;
@@ -32,13 +25,12 @@ static int read_sizes(PyObject *tuple, const char *what, int64_t *to, Py_ssize_t
     return 0;
 }
 
-static int read_int(PyObject *object, long *to) {
+int read_int(PyObject *object, long *to) {
     *to = PyLong_AsLong(object);
     return *to == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* Measures, without the interpreter lock where it takes long enough to be worth handing it over. */
-static int run_on(void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
+int run_on(void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
                   int threads, mp_result *result) {
     int64_t bytes = 1;
     int status;
@@ -89,7 +81,7 @@ static int run(const char *name, PyObject *const *args, Py_ssize_t nargs, unsign
     return run_on(memory, (int)code, (int)ndim, shape, strides, *want, (int)threads, result);
 }
 
-static PyObject *none(void) {
+PyObject *none(void) {
     Py_INCREF(Py_None);
     return Py_None;
 }
@@ -145,8 +137,6 @@ done:
     return result;
 }
 
-#define PUT(to, text) (memcpy(to, text, sizeof text - 1), (to) + sizeof text - 1)
-
 /* Appends a number as Python's json writes it. Every text is at most SHORTEST_SIZE long. */
 static char *put_double(char *to, double value) {
     if (value != value)
@@ -170,9 +160,7 @@ static char *put_extreme(char *to, const mp_result *r, double f, int64_t i, uint
     return PUT(to, "null");
 }
 
-#define FIGURES_SIZE (40 + 4 * SHORTEST_SIZE)
-
-static char *put_figures(char *end, const mp_result *r) {
+char *put_figures(char *end, const mp_result *r) {
     end = PUT(end, "\"Max\": ");
     end = put_extreme(end, r, r->max, r->imax, r->umax);
     end = PUT(end, ", \"Min\": ");
@@ -194,7 +182,7 @@ static char *put_hexadecimal(char *to, uint64_t value, int digits) {
     return to + digits;
 }
 
-static char *put_digest(char *to, const mp_result *r, unsigned want) {
+char *put_digest(char *to, const mp_result *r, unsigned want) {
     if (want & MP_CRC)
         return put_hexadecimal(to, r->crc, 8);
     return put_hexadecimal(PUT(to, "0x"), r->xor64, 16);
@@ -221,141 +209,6 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
     Py_XDECREF(digest);
     Py_XDECREF(bad);
     return result;
-}
-
-/* What `describe` asks a tensor for, by names that are made once. */
-static struct {
-    PyObject *dtype, *layout, *is_cpu, *is_neg, *is_conj, *shape, *stride, *data_ptr;
-} names;
-
-static int make_names(void) {
-    return (names.dtype = PyUnicode_InternFromString("dtype")) && (names.layout = PyUnicode_InternFromString("layout")) &&
-           (names.is_cpu = PyUnicode_InternFromString("is_cpu")) && (names.is_neg = PyUnicode_InternFromString("is_neg")) &&
-           (names.is_conj = PyUnicode_InternFromString("is_conj")) &&
-           (names.shape = PyUnicode_InternFromString("shape")) &&
-           (names.stride = PyUnicode_InternFromString("stride")) &&
-           (names.data_ptr = PyUnicode_InternFromString("data_ptr"))
-               ? 0
-               : -1;
-}
-
-/* 1 when it is the object expected, 0 when another, -1 on error. Takes over `value`. */
-static int is_exactly(PyObject *value, PyObject *expected) {
-    Py_XDECREF(value);
-    return value ? value == expected : -1;
-}
-
-typedef struct {
-    void *memory;
-    Py_ssize_t ndim;
-    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS];
-} place;
-
-/* 1: `to` says where a tensor of the framework lies. 0: it cannot be read there. -1: an error is set. */
-static int find_exchanged(PyObject *exchange, PyObject *tensor, place *to) {
-    exchanged found;
-    const int failed = borrow(exchange, tensor, &found);
-    if (failed || found.device.type != ON_CPU || found.ndim > MP_MAX_DIMS || !found.strides)
-        return failed < 0 ? -1 : 0;
-    to->memory = (char *)found.data + found.byte_offset;
-    to->ndim = found.ndim;
-    for (int i = 0; i < found.ndim; i++) { /* copied: it may be resized while the interpreter lock is handed over */
-        to->shape[i] = found.shape[i];
-        to->strides[i] = found.strides[i];
-    }
-    return 1;
-}
-
-/* The same by asking for one attribute after another. */
-static int find_asked(PyObject *tensor, PyObject *strided, place *to) {
-    Py_ssize_t nstrides;
-    int is = is_exactly(PyObject_GetAttr(tensor, names.layout), strided);
-    if (is == 1)
-        is = is_exactly(PyObject_GetAttr(tensor, names.is_cpu), Py_True);
-    if (is != 1)
-        return is;
-    PyObject *address = PyObject_CallMethodNoArgs(tensor, names.data_ptr);
-    PyObject *sizes = address ? PyObject_GetAttr(tensor, names.shape) : NULL;
-    PyObject *steps = sizes ? PyObject_CallMethodNoArgs(tensor, names.stride) : NULL;
-    to->memory = steps ? PyLong_AsVoidPtr(address) : NULL;
-    is = PyErr_Occurred() || read_sizes(sizes, "shape", to->shape, &to->ndim) ||
-                 read_sizes(steps, "strides", to->strides, &nstrides)
-             ? -1
-             : to->ndim == nstrides;
-    Py_XDECREF(address);
-    Py_XDECREF(sizes);
-    Py_XDECREF(steps);
-    return is;
-}
-
-/* The entry of `heads` for a tensor that can be read where it lies, borrowed; NULL for others, or on error. */
-static PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, long *code, place *to) {
-    PyObject *dtype = PyObject_GetAttr(tensor, names.dtype);
-    PyObject *head = dtype ? PyDict_GetItemWithError(heads, dtype) : NULL;
-    Py_XDECREF(dtype);
-    if (!head)
-        return NULL;
-    if (!PyTuple_Check(head) || PyTuple_GET_SIZE(head) != 2) {
-        PyErr_SetString(PyExc_TypeError, "heads must hold (code, text)");
-        return NULL;
-    }
-    if (read_int(PyTuple_GET_ITEM(head, 0), code))
-        return NULL;
-    if ((exchange == Py_None ? find_asked(tensor, strided, to) : find_exchanged(exchange, tensor, to)) != 1 ||
-        is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_neg), Py_False) != 1 ||
-        (*code >= MP_COMPLEX32 && is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_conj), Py_False) != 1))
-        return NULL;
-    return PyTuple_GET_ITEM(head, 1);
-}
-
-static PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    place at;
-    Py_ssize_t length;
-    long code, want;
-    bool empty = false;
-    mp_result r;
-    (void)module;
-    if (nargs != 5 || !PyDict_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "describe takes a tensor, a table of functions, a dict, a layout and flags");
-        return NULL;
-    }
-    PyObject *head = plain_head(args[0], args[1], args[2], args[3], &code, &at);
-    if (!head)
-        return PyErr_Occurred() ? NULL : none();
-    const char *start = PyUnicode_AsUTF8AndSize(head, &length);
-    if (!start || read_int(args[4], &want))
-        return NULL;
-    for (Py_ssize_t i = 0; i < at.ndim; i++)
-        empty |= at.shape[i] == 0;
-    if (code < 0 || code >= MP_CODES || want < 0 || want > 0xff ||
-        (want & (MP_CRC | MP_XOR)) == (MP_CRC | MP_XOR)) {
-        PyErr_SetString(PyExc_ValueError, "describe was given arguments that do not go together");
-        return NULL;
-    }
-    const int there = empty ? 1 : has_memory(args[0], at.memory);
-    if (there != 1)
-        return there < 0 ? NULL : none();
-    if (run_on(at.memory, (int)code, (int)at.ndim, at.shape, at.strides, (unsigned)want, 0, &r))
-        return NULL;
-    char text[256 + 22 * MP_MAX_DIMS + FIGURES_SIZE], *end = text, digest[48], *last = digest;
-    if (length > 200) {
-        PyErr_SetString(PyExc_ValueError, "the text of a head is too long");
-        return NULL;
-    }
-    end = (char *)memcpy(text, start, (size_t)length) + length;
-    *end++ = '[';
-    for (Py_ssize_t i = 0; i < at.ndim; i++)
-        end += sprintf(end, i ? ", %lld" : "%lld", (long long)at.shape[i]);
-    end = PUT(end, "], ");
-    if (want & MP_STATS) {
-        end = put_figures(end, &r);
-        end = PUT(end, ", ");
-    }
-    if (want & (MP_CRC | MP_XOR)) {
-        last = put_digest(PUT(last, ", \"md5\": \""), &r, (unsigned)want);
-        *last++ = '"';
-    }
-    return Py_BuildValue("s#s#", text, (Py_ssize_t)(end - text), digest, (Py_ssize_t)(last - digest));
 }
 
 static PyObject *crc32(PyObject *module, PyObject *args) {
@@ -423,8 +276,11 @@ PyMODINIT_FUNC PyInit__kernel(void) {
         return NULL;
     }
     stats_type = (PyTypeObject *)type;
-    if (load_powers() || make_names())
+    if (load_powers() || make_described())
         return NULL;
     mp_init();
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module && add_remembered(module))
+        Py_CLEAR(module);
+    return module;
 }

@@ -1,5 +1,6 @@
 from typing import Any, Optional
 
+from msprobe.stats.remembered import Remembered as Remembered
 from msprobe.stats.result import Stats
 
 def measure(

@@ -163,7 +163,7 @@ def _sides(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
         receives = key in ("input_args", "input_kwargs", "input", "parameters")
         for slot, leaf in leaves(key, value):
             state = _state(leaf)
-            if state is None:
+            if state is None or slot.split(".")[:2] == ["input_kwargs", "out"]:  # what lay there before is not read
                 continue
             numbers = numbers or "dtype" in leaf
             if receives:

@@ -163,8 +163,9 @@ class OverflowRecorder(Recorder):
             changing = call.changing = written or tensors
             call.written = written
             room = keeps
+            targets = [id(tensor) for tensor in eyes.arguments((kwargs["out"],), None)] if "out" in kwargs else ()
             for tensor in changing:
-                state = self._state(tensor)
+                state = FINITE if id(tensor) in targets else self._state(tensor)  # what lies there is not read
                 if state > call.given:
                     call.given = state
                 room -= eyes.size(tensor)
