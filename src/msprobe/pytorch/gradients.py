@@ -56,7 +56,7 @@ class _Backward:
         self.outgoing: list[Any] = ["null"] * inputs
         self.remaining: dict[int, int] = {}
         self.held: Optional[dict[int, Any]] = None
-        self.shared: list[int] = []
+        self.shared: tuple[int, ...] = ()
         self.waiting = 0
         self.started = False
         self.done = False
@@ -104,38 +104,21 @@ class Gradients:
         for node, places in entries.items():
             leading = leaving.pop(node, None)
             if leading is None or apart:
-                node.register_prehook(partial(self._incoming_hook, record, places))
+                node.register_prehook(partial(Gradients._incoming_hook, self, record, places))
                 if leading is not None:
                     record.waiting += 1
-                    node.register_hook(partial(self._outgoing_hook, record, leading))
+                    node.register_hook(partial(Gradients._outgoing_hook, self, record, leading))
             else:
-                node.register_hook(partial(self._both_hook, record, places, leading))
+                node.register_hook(partial(Gradients._both_hook, self, record, places, leading))
         for node, leading in leaving.items():
-            node.register_hook(partial(self._outgoing_hook, record, leading))
+            node.register_hook(partial(Gradients._outgoing_hook, self, record, leading))
         record.waiting += len(entries) + len(leaving)
 
     def watch_parameter(self, module: str, name: str, parameter: Any) -> None:
         """Keeps the last local gradient of a parameter for `{module}.parameters_grad`."""
         record = f"{module}.parameters_grad"
         self._parameters.setdefault(record, {})
-
-        def hook(gradient: Any) -> None:
-            recorder = self._recorder
-            if recorder.closed or not recorder.with_outputs:
-                return
-            if not recorder.selection.everything and not recorder.selection.enter(record):
-                return
-            try:
-                with _NoTorchFunction():
-                    self._came[id(parameter)] = self._forwards
-                    path = recorder.tensors_path(record, "")[:-1]
-                    text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
-                    self._parameters[record][name] = f"{key_text(name)}: [{text}]"
-                    self._changed[record] = None
-                    self._task()
-            except Exception:
-                recorder.fault(record, traceback.format_exc())
-
+        hook = partial(Gradients._parameter_hook, self, record, name, id(parameter))
         self._watched.append((parameter, hook, parameter.register_hook(hook)))
 
     def leave_parameters(self) -> None:
@@ -168,7 +151,8 @@ class Gradients:
         pass itself makes a graph (create_graph)."""
         return torch.is_grad_enabled() and _graph_task() not in self._graph_making
 
-    # The hooks.
+    # The hooks. They are made of functions, not of bound methods: there are thousands of them, and every object more
+    # brings the garbage collector nearer.
 
     def _both_hook(self, record: _Backward, places: Any, leading: Any, grad_inputs: Any, grad_outputs: Any) -> None:
         if self._begins(record):
@@ -197,6 +181,23 @@ class Gradients:
                     self._fired(record)
             except Exception:
                 self._recorder.fault(record.name, traceback.format_exc())
+
+    def _parameter_hook(self, record: str, name: str, parameter: int, gradient: Any) -> None:
+        recorder = self._recorder
+        if recorder.closed or not recorder.with_outputs:
+            return
+        if not recorder.selection.everything and not recorder.selection.enter(record):
+            return
+        try:
+            with _NoTorchFunction():
+                self._came[parameter] = self._forwards
+                path = recorder.tensors_path(record, "")[:-1]
+                text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
+                self._parameters[record][name] = f"{key_text(name)}: [{text}]"
+                self._changed[record] = None
+                self._task()
+        except Exception:
+            recorder.fault(record, traceback.format_exc())
 
     def _begins(self, record: _Backward) -> bool:
         """Whether this firing counts: the step is open and it is the first backward through this graph."""
@@ -295,7 +296,7 @@ class Gradients:
         if recorder.with_outputs:
             parts.append(f'"output": [{", ".join(record.outgoing)}]')
         if record.shared:
-            parts.append(f'"shared_gradient": {record.shared}')
+            parts.append(f'"shared_gradient": {list(record.shared)}')
         recorder.one(record.name, record.parent, ", ".join(parts))
         if not recorder.selection.everything:
             recorder.selection.leave(record.name)
@@ -332,7 +333,7 @@ def _assign(record: _Backward, exits: list[Exit]) -> dict[Any, list[tuple[int, i
         if same_node and len(members) == len(positions):
             taken.update(zip(members, positions))
         else:
-            record.shared.extend(positions)
+            record.shared += tuple(positions)
             taken.update(dict.fromkeys(members, positions[0]))
     remaining = record.remaining
     leaving: dict[Any, list[tuple[int, int]]] = {}

@@ -100,7 +100,7 @@ class Modules:
         self._models = models
         self._calls = _Calls()
         self._names: dict[int, str] = {}
-        self._hooked: list[Any] = []
+        self.hooked: list[Any] = []
         self._scripted: list[Any] = []
         self._key = RemovableHandle(OrderedDict()).id  # one that no other hook has, of whatever module
         self._copies = PlainCopies(self._key)
@@ -115,7 +115,7 @@ class Modules:
                 self._hook_scripted()
             else:
                 self._hook(module, name)
-                self._hooked.append(module)
+                self.hooked.append(module)
             if backward and module._parameters and not is_opaque(module):
                 self._watch_parameters(name, module._parameters)
 
@@ -128,10 +128,10 @@ class Modules:
 
     def remove(self) -> None:
         key = self._key
-        for module in self._hooked:
+        for module in self.hooked:
             for kind in HOOKS:
                 getattr(module, kind).pop(key, None)
-        self._hooked.clear()
+        self.hooked.clear()
         for handle in self._scripted:
             handle.remove()
         self._scripted.clear()
@@ -142,9 +142,9 @@ class Modules:
         """register_forward_pre_hook and register_forward_hook with kwargs, always called: what they write, without a
         handle for each of thousands of modules."""
         key = self._key
-        module._forward_pre_hooks[key] = partial(self._before, name)
+        module._forward_pre_hooks[key] = partial(Modules._before, self, name)
         module._forward_pre_hooks_with_kwargs[key] = True
-        module._forward_hooks[key] = partial(self._after, name)
+        module._forward_hooks[key] = partial(Modules._after, self, name)
         module._forward_hooks_with_kwargs[key] = True
         module._forward_hooks_always_called[key] = True
 

@@ -175,8 +175,7 @@ class FusedPaths:
         self._handles: list[Any] = []
 
     def install(self) -> None:
-        kinds = (module for model in self._models for module in model.modules())
-        if any(isinstance(module, _FUSED) or type(module).__name__ == "OptimizedModule" for module in kinds):
+        if any(map(_may_run_without_modes, (*self._models, *self._modules.hooked))):
             self._handles = [
                 module_hooks.register_module_forward_pre_hook(self._before),
                 module_hooks.register_module_forward_hook(self._after, always_call=True),

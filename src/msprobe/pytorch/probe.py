@@ -115,6 +115,7 @@ class TorchProbe:
         self._saved.clear()
         if self._deferred is not None:
             self._deferred.settle()
+        self._texts.forget()  # now: the rest of the step may have to wait for the garbage collector
         told = []
         if self._gradients.repeated:
             told.append(

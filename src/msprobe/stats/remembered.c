@@ -32,8 +32,21 @@ static void free_entry(Entry *self) {
 static PyMemberDef entry_members[] = {
     {"text", T_OBJECT, offsetof(Entry, text), READONLY, "The JSON of the tensor."},
     {"at", T_PYSSIZET, offsetof(Entry, at), READONLY, "Where in it further members have their place."},
-    {"saved", T_OBJECT, offsetof(Entry, saved), READONLY, "A list: the file that holds the tensor, once there is one."},
     {NULL, 0, 0, 0, NULL},
+};
+
+/* Made when it is asked for: most entries get no file, and a list of each would wake the garbage collector. */
+static PyObject *saved_of(Entry *self, void *closure) {
+    (void)closure;
+    if (!self->saved && !(self->saved = PyList_New(0)))
+        return NULL;
+    Py_INCREF(self->saved);
+    return self->saved;
+}
+
+static PyGetSetDef entry_made[] = {
+    {"saved", (getter)saved_of, NULL, "A list: the file that holds the tensor, once there is one.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyTypeObject entry_type = {
@@ -42,6 +55,7 @@ static PyTypeObject entry_type = {
     .tp_dealloc = (destructor)free_entry,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_members = entry_members,
+    .tp_getset = entry_made,
 };
 
 typedef struct {
@@ -157,9 +171,6 @@ static Entry *new_entry(void) {
         return NULL;
     entry->tensor = entry->text = entry->saved = entry->storage = NULL;
     entry->at = 0;
-    entry->saved = PyList_New(0);
-    if (!entry->saved)
-        Py_CLEAR(entry);
     return entry;
 }
 

@@ -6,6 +6,7 @@ it alive itself for the backward, strongly up to the eyes' budget where it does 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from msprobe.collect.names import backward_of
@@ -51,7 +52,7 @@ class BackwardJudge:
         self._received[backward_of(name)] = _Received(stack, held(args, eyes.hold), given, 0, members)
 
     def judge(
-        self, name: str, parent: Optional[str], incoming: list[Any], outgoing: list[Any], shared: list[int]
+        self, name: str, parent: Optional[str], incoming: list[Any], outgoing: list[Any], shared: Sequence[int]
     ) -> None:
         """`shared` numbers the arguments that have one gradient together."""
         recorder, eyes = self._recorder, self._recorder.eyes
@@ -77,7 +78,7 @@ class BackwardJudge:
             f'"overflow": "{role}"',
         ]
         if shared:
-            members.append(f'"shared_gradient": {shared}')
+            members.append(f'"shared_gradient": {list(shared)}')
         if forward is not None and role == PRODUCER:
             members += self._forward_members(name, forward)
         stack = None if forward is None else forward.stack
