@@ -111,10 +111,11 @@ class Scan:
 
     def body(self, entry: Entry) -> bytes:
         """The record as one JSON object: the begin's members, then the end's."""
-        parts = [self.data[start + 1 : end - 1] for start, end in entry.bodies]
+        data = self.data
+        parts = [part for start, end in entry.bodies if (part := data[start + 1 : end - 1]) and not part.isspace()]
         if entry.unfinished:
             parts.append(b'"unfinished": true')
-        return b"{" + b", ".join([part for part in parts if part and not part.isspace()]) + b"}"
+        return b"{%b}" % b", ".join(parts)
 
     def text(self, span: Span) -> bytes:
         return self.data[span[0] : span[1]]

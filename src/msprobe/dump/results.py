@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from msprobe.dump import layout
 from msprobe.dump.journal import Scan
 
+TOGETHER = 256
 HEAD_KEYS = ("task", "level", "framework", "dump_data_dir")
 
 
@@ -33,7 +35,7 @@ def write_results(directory: Path, found: Scan) -> None:
 
 
 def _records(found: Scan) -> Iterable[bytes]:
-    return (name + b": " + found.body(entry) for name, entry in found.records.items())
+    return (b"%b: %b" % (name, found.body(entry)) for name, entry in found.records.items())
 
 
 def _debugs(found: Scan) -> Iterable[bytes]:
@@ -59,12 +61,13 @@ def _stacks(found: Scan) -> Iterable[bytes]:
 
 def one_a_line(members: Iterable[bytes], margin: str) -> Iterator[bytes]:
     """A JSON object, one member a line."""
-    between = f"{{\n{margin} ".encode()
-    for member in members:
-        yield between
-        yield member
-        between = f",\n{margin} ".encode()
-    yield b"{}" if between.startswith(b"{") else f"\n{margin}}}".encode()
+    before, between = f"{{\n{margin} ".encode(), f",\n{margin} ".encode()
+    rest = iter(members)
+    while some := list(islice(rest, TOGETHER)):
+        yield before
+        yield between.join(some)
+        before = between
+    yield f"\n{margin}}}".encode() if before is between else b"{}"
 
 
 def _with_head(head: dict[str, Any], members: Iterable[bytes]) -> Iterator[bytes]:

@@ -165,12 +165,13 @@ class Worker:
         return self._thread is not None
 
     def _take_pending(self) -> None:
-        pop, push = self.pending.popleft, self._queue.append
-        for _ in range(len(self.pending)):
-            line = pop()
-            last = line[-1]
-            cost = LINE_COST + len(last) if isinstance(last, str) else LINE_COST
-            push((cost, line))
+        """What stands there becomes one item of the queue, a list."""
+        count = len(self.pending)
+        if count:
+            pop = self.pending.popleft
+            lines = [pop() for _ in range(count)]
+            cost = LINE_COST * count + sum([len(line[-1]) for line in lines if isinstance(line[-1], str)])
+            self._queue.append((cost, lines))
             self._queued += cost
 
     def _loop(self) -> None:
@@ -185,41 +186,35 @@ class Worker:
             self._drain()
 
     def _drain(self) -> None:
-        """Does everything queued, then puts all lines into their files."""
-        done = 0
+        """Does everything queued; after each item all lines are put into their files."""
+        done, item = 0, None
         while True:
             with self._changed:
-                self._queued -= done
                 if done:
+                    self._queued -= done
                     self._changed.notify_all()
-                batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
-            if not batch:
-                break
-            done = 0
-            for position, (cost, item) in enumerate(batch):
-                batch[position] = (0, None)
-                self._do(item)
-                done += cost
-                if cost > LINE_COST << 8:
-                    self._write_lines()
-                    self._release(done)
-                    done = 0
-                item = None
+                if not self._queue:
+                    return
+                done, item = self._queue.popleft()
+            self._do(item)
+            item = None  # a tensor's bytes are let go before the next one comes
             self._write_lines()
-
-    def _release(self, done: int) -> None:
-        with self._changed:
-            self._queued -= done
-            self._changed.notify_all()
 
     def _do(self, item: Any) -> None:
         try:
-            if isinstance(item, tuple):
-                item[0].take_line(item)
+            if isinstance(item, list):
+                self._take_lines(item)
             else:
                 item()
         except Exception as error:
             self.fail("a record", "the dump directory", error)
+
+    def _take_lines(self, lines: list[tuple[Any, ...]]) -> None:
+        for line in lines:
+            try:
+                line[0].take_line(line)
+            except Exception as error:
+                self.fail("a record", "the dump directory", error)
 
     def _finish_all(self) -> None:
         for sink in list(self._open.values()):
