@@ -7,7 +7,7 @@ from setuptools import Extension, setup
 
 STATS = "src/msprobe/stats"
 SOURCES = ("_kernel", "described", "remembered", "measure", "chunks", "layout", "tiles", "crc32", "shortest")
-HEADERS = ("core", "described", "exchange", "internal", "kernel", "layout", "loops", "shortest", "x86_float32")
+HEADERS = ("core", "described", "exchange", "internal", "kernel", "layout", "loops", "shortest", "weak", "x86_float32")
 # No fast-math, and no fused multiply-add that one CPU has and another has not.
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 
@@ -31,7 +31,7 @@ setup(
         Extension(
             "msprobe.tasks._scan",
             sources=["src/msprobe/tasks/_scan.c", "src/msprobe/tasks/watched.c"],
-            depends=["src/msprobe/tasks/scan.h", f"{STATS}/exchange.h"],
+            depends=["src/msprobe/tasks/scan.h", f"{STATS}/exchange.h", f"{STATS}/weak.h"],
             extra_compile_args=[*FLAGS, "-fno-trapping-math"],
             libraries=["m"],
             optional=True,

@@ -4,6 +4,8 @@
 
 #include <structmember.h>
 
+#include "weak.h"
+
 /* What a tensor and its memory are asked for. */
 static struct {
     PyObject *requires_grad, *version, *data_ptr, *storage, *resizable;
@@ -194,7 +196,7 @@ static int keep(Remembered *self, PyObject *tensor, PyObject *key, Entry *entry)
 /* Borrowed: the entry that still holds for a tensor in this state, or NULL. */
 static Entry *recalled(Remembered *self, PyObject *tensor, PyObject *key, const Entry *state) {
     Entry *entry = (Entry *)PyDict_GetItemWithError(self->known, key);
-    if (!entry || PyWeakref_GET_OBJECT(entry->tensor) != tensor || entry->version != state->version ||
+    if (!entry || !refers_to(entry->tensor, tensor) || entry->version != state->version ||
         entry->memory != state->memory || entry->grad != state->grad || entry->writes != writes_to(self, entry->storage))
         return NULL;
     return entry;

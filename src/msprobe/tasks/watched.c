@@ -20,6 +20,7 @@
 #include <Python.h>
 
 #include "../stats/exchange.h"
+#include "../stats/weak.h"
 #include "scan.h"
 
 #if PY_VERSION_HEX < 0x030a0000
@@ -125,17 +126,6 @@ static PyObject *snapshot(PyObject *exchange, PyObject *tensor, long long limit)
         return Py_NewRef(Py_False);
     const char *start = elements ? (const char *)found.data + found.byte_offset : "";
     return PyBytes_FromStringAndSize(start, (Py_ssize_t)(elements * (found.dtype.bits / 8)));
-}
-
-static int refers_to(PyObject *reference, PyObject *object) {
-#if PY_VERSION_HEX >= 0x030d0000
-    PyObject *found = NULL;
-    const int same = PyWeakref_GetRef(reference, &found) == 1 && found == object;
-    Py_XDECREF(found);
-    return same;
-#else
-    return PyWeakref_GetObject(reference) == object;
-#endif
 }
 
 enum { MOST_TENSORS = 16 };
