@@ -30,7 +30,8 @@ def test_a_scope_is_everything_from_its_first_call_to_its_last(sequence, first, 
         expected.append(inside)
         inside = inside and name != last
     assert found == expected
-    assert (first in selection.matched_nothing()) == (first not in sequence)
+    missing = f"no call answered to {first!r}"
+    assert any(told.startswith(missing) for told in selection.matched_nothing()) == (first not in sequence)
 
 
 @given(st.lists(calls, max_size=20), st.lists(calls | apis, min_size=1, max_size=3))
@@ -44,7 +45,9 @@ def test_a_list_takes_full_names_and_parts_of_names(sequence, entries):
         for entry in entries
         if not any(name == entry if "." in entry else entry in name.split(".")[1] for name in sequence)
     ]
-    assert selection.matched_nothing() == unmatched
+    told = selection.matched_nothing()
+    assert len(told) == bool(unmatched)
+    assert not unmatched or told[0].startswith(f"no call answered to {', '.join(map(repr, unmatched))} of scope/list")
 
 
 def test_one_is_not_ten():
@@ -69,7 +72,34 @@ def test_an_unclosed_scope_does_not_reach_into_the_next_step():
     assert selection.enter("Functional.relu.0.forward")
     selection.restart()
     assert not selection.enter("Functional.linear.0.forward")
-    assert selection.matched_nothing() == ["Functional.never.0.forward"]
+    (told,) = selection.matched_nothing()
+    assert told.startswith("no call answered to 'Functional.never.0.forward' of scope/list")
+
+
+def test_of_a_scope_that_never_began_the_last_call_is_not_called_missing():
+    selection = Selection(["Functional.never.0.forward", "Functional.relu.0.forward"], [], ["all"])
+    assert not selection.enter("Functional.relu.0.forward")
+    (told,) = selection.matched_nothing()
+    assert told.startswith("no call answered to 'Functional.never.0.forward' of scope/list")
+
+
+def test_a_scope_that_was_turned_round_is_told():
+    selection = Selection(["Functional.relu.0.forward", "Functional.linear.0.forward"], [], ["all"])
+    for name in ("Functional.linear.0.forward", "Functional.relu.0.forward", "Functional.linear.1.forward"):
+        selection.enter(name)
+        selection.leave(name)
+    (told,) = selection.matched_nothing()
+    assert "'Functional.linear.0.forward' of scope ran before 'Functional.relu.0.forward'" in told
+
+
+def test_which_calls_get_files():
+    assert Selection([], [], ["all"], True).saves("Functional.relu.0.forward")
+    assert not Selection([], [], ["all"]).saves("Functional.relu.0.forward")
+    some = Selection([], [], ["all"], ("relu", "rleu"))
+    assert some.saves("Functional.relu.0.forward")
+    assert not some.saves("Functional.linear.0.forward")
+    (told,) = some.matched_nothing()
+    assert told.startswith("no collected call answered to 'rleu' of tensor_list")
 
 
 def test_data_mode_is_two_axes():

@@ -190,3 +190,11 @@ def test_relative_paths_in_a_working_directory_that_is_gone_are_told(
     expected = 'dump_path: found "d"; the working directory is gone: use an absolute path'
     assert expected in problems("pytorch", path)
     assert problems("pytorch", "c.json") == ["file: there is no such file; check the path (working directory: gone)"]
+
+
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "c.json").write_text('{"task": "statistics", "dump_path": "~/dump"}')
+    assert load("pytorch", "~/c.json").dump_path == tmp_path / "dump"
+    with pytest.raises(ConfigError, match="whose home that is"):
+        load("pytorch", task="statistics", dump_path="~nobody-of-this-name/dump")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import sys
+
 import pytest
 import torch
-from collecting import Dump, configured
+from collecting import Dump, collecting, configured
 from models import train
 from torch import nn
 
@@ -120,3 +124,33 @@ def test_a_fault_around_a_fused_module_at_level_l0_stays_ours(tmp_path, monkeypa
     monkeypatch.undo()
     with torch.no_grad():
         assert torch.equal(layer(batch), expected)
+
+
+def test_a_directory_that_cannot_be_is_told_and_training_goes_on(tmp_path, told):
+    model, x = nn.Linear(4, 1), torch.ones(2, 4)
+    debugger = PrecisionDebugger(dump_path=str(tmp_path / ("x" * 300)), task="tensor", level="L0", step=[0])
+    debugger.start(model)
+    model(x).sum().backward()
+    debugger.stop()
+    debugger.step()
+    debugger._lifecycle.close()
+    assert len(told("cannot write")) == 1
+    assert len(told("could not be written in")) == 1
+    assert not told("are collected")
+    assert not told("nothing that is collected ran")
+
+
+@pytest.mark.parametrize("kind", ["closed", "handler"])
+def test_a_place_for_our_sentences_that_fails_stops_nobody(tmp_path, monkeypatch, kind):
+    if kind == "closed":
+        stream = io.StringIO()
+        stream.close()
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    else:
+        handler = logging.Handler()
+        handler.emit = broken
+        monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    with collecting(tmp_path, nn.Linear(4, 1), level="L0", task="tensor"):
+        pass
+    PrecisionDebugger._current._lifecycle.close()

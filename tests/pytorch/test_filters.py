@@ -148,3 +148,17 @@ def test_the_heads_of_the_files(tmp_path):
     assert head["dump_data_dir"] == str(dump.directory / "dump_tensor_data")
     run = json.loads((dump.directory / "run.json").read_text())
     assert run["torch"] == torch.__version__
+
+
+def test_a_tensor_list_that_matched_nothing_is_told(tmp_path, told):
+    with collecting(tmp_path, section={"tensor_list": ["rleu"]}):
+        torch.relu(torch.ones(2))
+    PrecisionDebugger._current._lifecycle.close()
+    assert len(told("no collected call answered to 'rleu' of tensor_list")) == 1
+
+
+def test_gradients_outside_of_a_scope_are_not_called_further_passes(tmp_path, told):
+    x = torch.ones(2, requires_grad=True)
+    with collecting(tmp_path, section={"scope": ["Torch.never.0.forward", "Torch.tanh.0.forward"]}):
+        torch.tanh(torch.relu(x)).sum().backward()
+    assert not told("further backward passes")

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from collecting import assert_same, collecting
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, vmap
 
@@ -200,3 +201,16 @@ def test_registered_apis_are_recorded_until_restored(tmp_path):
     assert "library.fused.1.forward" not in dump.names
     assert dump["library.fused.0.forward"]["input_kwargs"]["scale"]["value"] == 2
     assert sum(name.startswith("Torch.relu") and name.endswith("forward") for name in dump.names) == 1
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_lazy_modules_are_recorded_from_their_first_call_on(tmp_path, task):
+    model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
+    x = torch.randn(3, 4)
+    with collecting(tmp_path, model, level="mix", task=task) as dump:
+        model(x).sum().backward()
+    first = dump["Module.0.LazyLinear.forward.0"]
+    assert_same(first["input_args"][0], x)
+    assert_same(first["parameters"]["weight"], model[0].weight)
+    assert_same(dump["Module.0.LazyLinear.parameters_grad"]["weight"][0], model[0].weight.grad)
+    assert_same(dump["Module.2.LazyLinear.parameters_grad"]["bias"][0], model[2].bias.grad)

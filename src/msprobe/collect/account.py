@@ -23,6 +23,7 @@ class Account:
         self.started = False
         self.steps: list[int] = []
         self.missed_rank: Optional[int] = None
+        self.lost: dict[int, int] = {}  # step: records and files that could not be written
         self._settings = settings
         self._records = 0
 
@@ -31,10 +32,12 @@ class Account:
         settings = self._settings
         steps = f"each of the {len(settings.step)} wanted steps" if settings.step else "every step"
         known = ""
-        if parameter_bytes and settings.level in ("L0", "mix"):
+        whole = settings.task == "tensor"
+        if parameter_bytes and whole and settings.level in ("L0", "mix"):
             known = f" the parameters and their gradients alone are {_size(2 * parameter_bytes)};"
+        tensors = "full tensors" if whole else "the tensors of tensor_list"
         notices.inform(
-            f"full tensors of {steps} go to {settings.dump_path}:{known} what the calls receive and return comes "
+            f"{tensors} of {steps} go to {settings.dump_path}:{known} what the calls receive and return comes "
             f"on top. Free space there: {_size(_free_bytes(settings.dump_path))}."
         )
 
@@ -45,6 +48,8 @@ class Account:
                 f"{faults} calls of step {step} could not be recorded whole; training was not affected. "
                 f"The reasons are in {directory / layout.ERRORS}."
             )
+        if finished.errors:
+            self.lost[step] = finished.errors
         if not self.steps and self._settings.task != "free_benchmark":
             self._tell_first_step(step, finished, directory)
         self.steps.append(step)
@@ -85,21 +90,27 @@ class Account:
                 )
         if not self.steps:
             return
-        if unmatched:
+        for told in unmatched:
+            notices.warn(told)
+        if self.lost:
             notices.warn(
-                f"no call answered to {', '.join(map(repr, unmatched))} of scope/list: nothing was collected for it. "
-                'Collect one step without it, at task "structure", to see the names.'
+                f"{sum(self.lost.values())} records, files or directories of steps {_some(list(self.lost))} "
+                f"could not be written in {settings.dump_path}: what is there of these steps is not whole."
             )
-        elif not self._records and settings.task not in ("overflow_check", "free_benchmark"):
+        elif not unmatched and not self._records and settings.task not in ("overflow_check", "free_benchmark"):
             notices.warn(
                 f"no record was made in {settings.dump_path}: nothing that is collected ran between start() and stop()."
             )
 
 
 def _free_bytes(path: Path) -> int:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return shutil.disk_usage(path).free
+    """Where the directory is not there yet, or cannot be (the writer tells that), the next one above it counts."""
+    for place in (path, *path.parents):
+        try:
+            return shutil.disk_usage(place).free
+        except OSError:
+            continue
+    return 0
 
 
 def _size(count: float) -> str:

@@ -25,7 +25,7 @@ from . import notices
 from .account import Account
 from .header import run_facts
 from .recorder import Recorder
-from .selection import Selection, matches
+from .selection import Selection
 
 
 class UsageError(ValueError):
@@ -81,7 +81,8 @@ def selection_of(settings: Settings) -> Selection:
     scope, wanted = getattr(section, "scope", ()), getattr(section, "list", ())
     if len(scope) == 1 or settings.task == "free_benchmark":  # calls, no range; at level L2 of PyTorch one API
         scope, wanted = (), scope or wanted
-    return Selection(scope, wanted, getattr(section, "data_mode", ("all",)))
+    files = settings.task == "tensor" or tuple(getattr(section, "tensor_list", ())) or False
+    return Selection(scope, wanted, getattr(section, "data_mode", ("all",)), files)
 
 
 class Lifecycle:
@@ -138,7 +139,8 @@ class Lifecycle:
         self.step_number += 1
         wanted = self.settings.step
         if wanted is not None and self.account.steps and self.step_number == max(wanted) + 1:
-            notices.inform(f"all wanted steps are collected, in {self.settings.dump_path}; probes are off.")
+            whole = "all wanted steps are collected" if not self.account.lost else "all wanted steps have run"
+            notices.inform(f"{whole}, in {self.settings.dump_path}; probes are off.")
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         if self._is_foreign():
@@ -297,13 +299,3 @@ def _close_at_exit(lifecycle: Lifecycle) -> Any:
 
     atexit.register(close)
     return close
-
-
-def saves_tensors(settings: Settings) -> Any:
-    """`saves(name)` of this configuration: which calls get tensor files."""
-    if settings.task == "tensor":
-        return lambda name: True
-    wanted = tuple(getattr(settings.section, "tensor_list", ()))
-    if not wanted:
-        return lambda name: False
-    return lambda name: any(matches(entry, name) for entry in wanted)

@@ -6,6 +6,7 @@ set-up decides where our lines go.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
@@ -35,14 +36,19 @@ def _ready() -> logging.Logger:
     return _logger
 
 
+def _tell(level: int, message: str) -> None:
+    with contextlib.suppress(Exception):  # a closed stderr, a handler of the script's that fails
+        _ready().log(level, message)
+
+
 def inform(message: str) -> None:
     """A fact the user asked for by using the tool: where the dump is, what it holds."""
-    _ready().info(message)
+    _tell(logging.INFO, message)
 
 
 def warn(message: str) -> None:
     """Something that makes the result other than the user may think."""
-    _ready().warning(message)
+    _tell(logging.WARNING, message)
 
 
 def warn_once(message: str) -> None:

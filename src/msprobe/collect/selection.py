@@ -1,4 +1,4 @@
-"""Which calls are wanted: `scope`, `list` and `data_mode` of the configuration.
+"""Which calls are wanted: `scope`, `list`, `data_mode` and `tensor_list` of the configuration.
 
 Asked at every call, so the answer for the usual case (no filter) is an attribute, not a method:
 `everything` is true when no name filter is set.
@@ -7,7 +7,7 @@ Asked at every call, so the answer for the usual case (no filter) is an attribut
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
+from typing import Optional, Union
 
 from .names import BACKWARD, FORWARD
 
@@ -15,7 +15,14 @@ from .names import BACKWARD, FORWARD
 class Selection:
     """Decides by name, in execution order."""
 
-    def __init__(self, scope: Sequence[str], wanted: Sequence[str], data_mode: Sequence[str]) -> None:
+    def __init__(
+        self,
+        scope: Sequence[str],
+        wanted: Sequence[str],
+        data_mode: Sequence[str],
+        files: Union[bool, Sequence[str]] = False,
+    ) -> None:
+        """`files`: whether the tensors of a wanted call get files, or which calls' do."""
         modes = set(data_mode)
         directions = modes & {FORWARD, BACKWARD} or {FORWARD, BACKWARD}
         sides = modes & {"input", "output"} or {"input", "output"}
@@ -27,7 +34,18 @@ class Selection:
         self._first, self._last = (scope[0], scope[1]) if scope else ("", "")
         self._inside = False
         self._wanted = tuple(wanted)
+        self._files = files
         self._hits: set[str] = set()
+        self._saved: set[str] = set()
+        self._turned = False
+
+    def saves(self, name: str) -> bool:
+        """Whether the tensors of this call get files."""
+        if isinstance(self._files, bool):
+            return self._files
+        found = [entry for entry in self._files if matches(entry, name)]
+        self._saved.update(found)
+        return bool(found)
 
     def enter(self, name: str, parents: Sequence[str] = ()) -> bool:
         """Whether this call is wanted. Called when it begins; `parents` are the modules around it, outermost first."""
@@ -37,6 +55,8 @@ class Selection:
             if not self._inside and _names(self._first, name):
                 self._inside = True
                 self._hits.add(self._first)
+            elif not self._hits and _names(self._last, name):
+                self._turned = True
             return self._inside
         return self._listed(name, parents)
 
@@ -57,9 +77,28 @@ class Selection:
             self._hits.add(self._last)
 
     def matched_nothing(self) -> list[str]:
-        """The entries of the filter that no call has answered to, for the warning at the end."""
-        entries = (self._first, self._last) if self._first else self._wanted
-        return [entry for entry in entries if entry not in self._hits]
+        """What of the filters came to nothing, a sentence each, for the warning at the end."""
+        if self._first and self._first in self._hits and self._turned and self._last not in self._hits:
+            return [
+                f"{self._last!r} of scope ran before {self._first!r} and not after it: everything from the second on "
+                "was collected. A scope is the first and the last call in the order in which they run."
+            ]
+        if self._first:  # of a last call nothing is known before there was a first
+            missing = [name for name in (self._first, self._last) if name not in self._hits][:1]
+        else:
+            missing = [entry for entry in self._wanted if entry not in self._hits]
+        look = 'Collect one step without it, at task "structure", to see the names.'
+        told = []
+        if missing:
+            named = ", ".join(map(repr, missing))
+            told.append(f"no call answered to {named} of scope/list: nothing was collected for it. {look}")
+        if not isinstance(self._files, bool):
+            unsaved = ", ".join(repr(entry) for entry in self._files if entry not in self._saved)
+            if unsaved:
+                told.append(
+                    f"no collected call answered to {unsaved} of tensor_list: no tensor was saved for it. {look}"
+                )
+        return told
 
     def restart(self) -> None:
         """A new step: an unclosed scope does not reach into it."""

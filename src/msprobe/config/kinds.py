@@ -213,7 +213,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Place:
-    """A path, made absolute from the working directory. Blanks and any language are welcome."""
+    """A path, made absolute from the working directory; `~` is the home. Blanks and any language are welcome."""
 
     @property
     def expected(self) -> str:
@@ -225,7 +225,10 @@ class Place:
                 problems.append(Problem(path, found(value), "allowed: a path without NUL and broken characters"))
                 return None
             try:
-                return Path(value).absolute()
+                return Path(value).expanduser().absolute()
+            except RuntimeError:
+                problems.append(Problem(path, found(value), "whose home that is is not known: use an absolute path"))
+                return None
             except OSError:
                 problems.append(Problem(path, found(value), "the working directory is gone: use an absolute path"))
                 return None

@@ -6,6 +6,7 @@ repeated keys are remembered, and long numbers become floats, which no key accep
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -34,7 +35,10 @@ def read(config_path: str | os.PathLike[str] | None) -> tuple[str, object]:
             "argument config_path", [Problem("argument config_path", found(config_path), "allowed: a path")]
         )
     source = os.fsdecode(config_path).encode("utf-8", "backslashreplace").decode("utf-8")
-    return source, parse(source, _text(source, Path(os.fsdecode(config_path))))
+    path = Path(os.fsdecode(config_path))
+    with contextlib.suppress(RuntimeError):  # nobody's home
+        path = path.expanduser()
+    return source, parse(source, _text(source, path))
 
 
 def parse(source: str, text: str) -> object:

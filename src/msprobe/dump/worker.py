@@ -23,6 +23,11 @@ PERIOD = 0.5
 IDLE_PERIOD = 5.0
 LIMIT = 256 << 20
 LINE_COST = 200
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"),
+}
 
 Job = Callable[[], None]
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -94,8 +99,7 @@ class Worker:
         """One clear sentence for the first fault of a kind; later ones are only counted, by their writers."""
         if isinstance(error, OSError):
             reason = error.strerror or str(error)
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            advice = "free some space" if full else "check the path and its permissions"
+            advice = _ADVICE.get(error.errno or 0, "check the path and its permissions")
             self.tell_once(
                 ("cannot write", error.errno),
                 f"msprobe cannot write {what} in {where}: {reason}. Training goes on without it; "

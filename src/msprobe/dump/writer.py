@@ -169,7 +169,8 @@ class RankWriter:
     def write_lines(self) -> None:
         if self._run is not None:
             run, self._run = self._run, None
-            self._write_run(run)
+            if not self._broken:
+                self._write_run(run)
         if not self._lines or self._fd is None:
             return
         text = "".join(self._lines)

@@ -44,6 +44,7 @@ class _Backward:
         "remaining",
         "shared",
         "started",
+        "unwanted",
         "waiting",
     )
 
@@ -58,6 +59,7 @@ class _Backward:
         self.shared: list[int] = []
         self.waiting = 0
         self.started = False
+        self.unwanted = False
         self.done = False
 
 
@@ -176,6 +178,8 @@ class Gradients:
         """Whether this firing counts: the step is open and it is the first backward through this graph."""
         if self._recorder.closed:
             return False
+        if record.unwanted:
+            return False
         if record.done:
             self.repeated += 1
             return False
@@ -183,7 +187,7 @@ class Gradients:
             record.started = True
             selection = self._recorder.selection
             if not selection.everything and not selection.enter(record.name, record.parents):
-                record.done = True
+                record.unwanted = True
                 return False
         return True
 

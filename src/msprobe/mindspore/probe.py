@@ -10,7 +10,6 @@ from typing import Any, Callable, Optional
 from mindspore._c_expression import TensorPy
 
 from msprobe.collect.custom import CustomApis
-from msprobe.collect.lifecycle import saves_tensors
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.selection import Selection
 from msprobe.collect.tokens import TokenRange
@@ -42,7 +41,7 @@ def plain_recorder(settings: Settings, writer: Any, selection: Selection, texts:
         selection,
         with_data=settings.task != "structure",
         with_stacks=settings.extra_info,
-        saves=saves_tensors(settings),
+        saves=selection.saves,
         batch=Values(TensorTexts(CRC, None)),
     )
 

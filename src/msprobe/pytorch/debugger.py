@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from msprobe.collect.debugger import Custom, Debugger
 from msprobe.collect.lifecycle import Frontend, UsageError
@@ -86,7 +87,8 @@ class TorchFrontend:
         return header.torch_facts()
 
     def parameter_bytes(self, models: Sequence[Any]) -> int:
-        return sum(p.numel() * p.element_size() for model in models for p in model.parameters())
+        there = (p for model in models for p in model.parameters() if not is_lazy(p))
+        return sum(p.numel() * p.element_size() for p in there)
 
     def ending(self) -> list[str]:
         if self._sender is not None:

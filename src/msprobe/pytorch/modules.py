@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 import torch
 from torch.nn.modules import module as module_hooks
+from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from msprobe.collect.names import FORWARD
@@ -102,6 +103,7 @@ class Modules:
         self._names: dict[int, str] = {}
         self.hooked: list[Any] = []
         self._scripted: list[Any] = []
+        self._lazy: set[str] = set()
         self._key = RemovableHandle(OrderedDict()).id  # one that no other hook has, of whatever module
         self._copies = PlainCopies(self._key)
 
@@ -122,6 +124,9 @@ class Modules:
     def _watch_parameters(self, module: str, parameters: dict[str, Any]) -> None:
         selection = self._recorder.selection
         if selection.everything or selection.may_want(f"{module}.parameters_grad"):
+            if any(map(is_lazy, parameters.values())):
+                self._lazy.add(module)  # they come to be before its first forward
+                return
             for name, parameter in parameters.items():
                 if parameter is not None and parameter.requires_grad:
                     self._gradients.watch_parameter(module, name, parameter)
@@ -191,6 +196,9 @@ class Modules:
             with _NoTorchFunction():
                 if recorder.on_first_batch is not None:
                     recorder.first_batch(args, kwargs)
+                if title in self._lazy:
+                    self._lazy.remove(title)
+                    self._watch_parameters(title, module._parameters)
                 self._enter(title, args, kwargs)
         except Exception:
             recorder.fault(title, traceback.format_exc())
