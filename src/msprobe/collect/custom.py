@@ -1,15 +1,23 @@
 """APIs that the user registers: `register_custom_api(module, "name")`.
 
 The function is replaced where it lives by one that records it while a step is collected and passes the
-call straight on otherwise; `restore` puts the original back.
+call straight on otherwise; `restore` leaves what was there before. What lies in a class is replaced by
+something that binds as it does: a subclass, an instance and the class each get the call they made.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
-from typing import Any, Callable, Optional, Protocol
+import types
+from typing import Any, Callable, NamedTuple, Optional, Protocol
 
+from . import notices
 from .lifecycle import UsageError
+
+_METHODS = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_CLASS_METHODS = (classmethod, types.ClassMethodDescriptorType)
+_MISSING = object()
 
 
 class Records(Protocol):
@@ -19,10 +27,12 @@ class Records(Protocol):
 
 
 class CustomApis:
+    """One for a framework and process: what is registered stays so when another debugger is made."""
+
     def __init__(self, describe: Callable[[str, str], Any]) -> None:
         """`describe(prefix, name)` makes the frontend's own description of an API."""
         self._describe = describe
-        self._originals: dict[tuple[int, str], tuple[Any, Any]] = {}
+        self._registered: dict[tuple[int, str], _Registered] = {}
         self._records: Optional[Records] = None
 
     def attach(self, records: Records) -> None:
@@ -33,25 +43,127 @@ class CustomApis:
 
     def register(self, module: Any, name: str, prefix: Optional[str]) -> None:
         original = getattr(module, name, None) if isinstance(name, str) else None
+        title = f"{_title(module)}.{name}"
         if not callable(original):
             raise UsageError(f"register_custom_api: {_title(module)} has no function {name!r}.")
-        if (id(module), name) in self._originals:
+        if isinstance(original, type):
+            raise UsageError(
+                f"register_custom_api: {title} is a class, and isinstance needs it: register a method of it, "
+                f'register_custom_api({title}, "forward") for example.'
+            )
+        if (id(module), name) in self._registered:
             return
-        api = self._describe(prefix or _title(module), name)
-
-        @functools.wraps(original)
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            records = self._records
-            return original(*args, **kwargs) if records is None else records.record_custom(api, original, args, kwargs)
-
-        self._originals[id(module), name] = (module, original)
-        setattr(module, name, recorded)
+        call = _Call(self, self._describe(prefix or _title(module), name))
+        before = _attributes(module).get(name, _MISSING)
+        ours = _in_class(module, name, original, call) if isinstance(module, type) else _outside(original, call)
+        try:
+            setattr(module, name, ours)
+        except (AttributeError, TypeError) as error:
+            raise UsageError(
+                f"register_custom_api: {title} cannot be replaced ({error}): call it through a function of your own "
+                "and register that one."
+            ) from None
+        if before is _MISSING and name not in _attributes(module):
+            before = original  # it lies in a slot
+        self._registered[id(module), name] = _Registered(module, before, ours, call)
 
     def restore(self, module: Any, name: str) -> None:
-        found = self._originals.pop((id(module), name), None)
+        found = self._registered.pop((id(module), name), None)
         if found is None:
             raise UsageError(f"restore_custom_api: {_title(module)}.{name} was not registered.")
-        setattr(module, name, found[1])
+        found.call.on = False
+        if _attributes(module).get(name, getattr(module, name, None)) is not found.ours:
+            notices.warn(f"restore_custom_api: {_title(module)}.{name} was replaced since, and is left as it is.")
+        elif found.before is _MISSING:
+            delattr(module, name)
+        else:
+            setattr(module, name, found.before)
+
+
+class _Call:
+    """Runs a registered API, through what records it while a step is collected."""
+
+    def __init__(self, apis: CustomApis, api: Any) -> None:
+        self._apis = apis
+        self._api = api
+        self.on = True
+
+    def __call__(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        records = self._apis._records
+        if records is None or not self.on:
+            return func(*args, **kwargs)
+        return records.record_custom(self._api, func, args, kwargs)
+
+
+class _Registered(NamedTuple):
+    module: Any  # held: its id is the key
+    before: Any
+    ours: Any
+    call: _Call
+
+
+class _Recorded:
+    """Stands for a callable that is more than a function: its attributes are there, and a copy of it is unrecorded."""
+
+    def __init__(self, original: Callable[..., Any], call: _Call) -> None:
+        functools.update_wrapper(self, original, updated=())
+        self._msprobe_call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._msprobe_call(self.__wrapped__, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["__wrapped__"], name)
+
+    def __reduce__(self) -> Any:
+        return copy.copy, (self.__dict__["__wrapped__"],)
+
+
+class _Descriptor:
+    """Stands for a callable in a class that binds in a way of its own, such as functools.partialmethod."""
+
+    def __init__(self, original: Any, call: _Call) -> None:
+        self._original = original
+        self._call = call
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return _Recorded(self._original.__get__(instance, owner), self._call)
+
+
+def _function(original: Callable[..., Any], call: _Call) -> Any:
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        return call(original, args, kwargs)
+
+    if isinstance(original, types.FunctionType):
+        recorded.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]  # what torch.jit compiles
+    return recorded
+
+
+def _outside(original: Callable[..., Any], call: _Call) -> Any:
+    return _function(original, call) if isinstance(original, types.FunctionType) else _Recorded(original, call)
+
+
+def _in_class(owner: type, name: str, original: Any, call: _Call) -> Any:
+    """`original` is what the class itself gives for it."""
+    raw = next((vars(one)[name] for one in owner.__mro__ if name in vars(one)), _MISSING)
+    if isinstance(raw, _METHODS):
+        return _function(raw, call)
+    if isinstance(raw, _CLASS_METHODS):
+        method: Any = raw
+
+        @functools.wraps(getattr(method, "__func__", original))
+        def recorded(cls: type, *args: Any, **kwargs: Any) -> Any:
+            return call(method.__get__(None, cls), args, kwargs)
+
+        return classmethod(recorded)
+    if raw is _MISSING or isinstance(raw, staticmethod) or not hasattr(type(raw), "__get__"):
+        return staticmethod(_outside(original, call))
+    return _Descriptor(raw, call)
+
+
+def _attributes(module: Any) -> Any:
+    return getattr(module, "__dict__", {})
 
 
 def _title(module: Any) -> str:

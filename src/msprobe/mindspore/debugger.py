@@ -43,6 +43,7 @@ from .sites import Sites
 
 _TASKS = ("statistics", "tensor", "structure", "overflow_check", "free_benchmark")
 _PYNATIVE = "pynative"
+_CUSTOM_APIS = CustomApis(lambda prefix, name: Api(f"{prefix}.{name}", name))
 
 
 class MindSporeFrontend:
@@ -50,7 +51,7 @@ class MindSporeFrontend:
     model_kind = "a mindspore.nn.Cell"
 
     def __init__(self) -> None:
-        self.custom = CustomApis(lambda prefix, name: Api(f"{prefix}.{name}", name))
+        self.custom = _CUSTOM_APIS
         self._sites: Optional[Sites] = None
         self._sender: Optional[OnlineSender] = None
         self._overflows: Optional[OverflowRun] = None

@@ -10,3 +10,6 @@ from .api_table import Api
 class CustomApis(custom.CustomApis):
     def __init__(self) -> None:
         super().__init__(lambda prefix, name: Api(prefix, name, untracked=True))
+
+
+CUSTOM_APIS = CustomApis()

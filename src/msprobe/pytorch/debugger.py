@@ -22,7 +22,7 @@ from msprobe.tasks.overflow_run import OverflowRun
 
 from . import header
 from .api_table import ApiTable, load_table
-from .custom import CustomApis
+from .custom import CUSTOM_APIS
 from .dataloader import DataLoaderDriver
 from .free_benchmark_probe import FreeBenchmarkProbe
 from .kernel_probe import KernelProbe
@@ -39,7 +39,7 @@ class TorchFrontend:
     model_kind = "a torch.nn.Module"
 
     def __init__(self) -> None:
-        self.custom = CustomApis()
+        self.custom = CUSTOM_APIS
         self._spelling = Spelling()
         self._table: Optional[ApiTable] = None
         self._overflows: Optional[OverflowRun] = None
