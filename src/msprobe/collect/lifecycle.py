@@ -13,6 +13,7 @@ import os
 import traceback
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.config import Settings
@@ -196,6 +197,7 @@ class Lifecycle:
             self._archive(rank)
             if saves and settings.task != "overflow_check":
                 self.account.tell_estimate(self._frontend.parameter_bytes(self._models or ()))
+        settings = self.settings
         parent = self._frontend.mode_directory(settings, self._models or ())
         directory = layout.rank_directory(settings.dump_path, self.step_number, rank, parent)
         data_dir = str(directory / layout.TENSORS) if saves else None
@@ -232,11 +234,16 @@ class Lifecycle:
 
     def _archive(self, rank: Optional[int]) -> None:
         try:
-            moved = archive_older_run(self.settings.dump_path, rank)
+            root, moved = archive_older_run(self.settings.dump_path, rank)
         except OSError:
             return  # the writer meets the same trouble and tells it
+        if root != self.settings.dump_path:
+            notices.warn(
+                f"another run is in {self.settings.dump_path} and may still write there; this one goes to {root}."
+            )
+            self.settings = replace(self.settings, dump_path=root)
         if moved is not None:
-            notices.inform(f"an earlier dump was in {self.settings.dump_path}; it is now in {moved}.")
+            notices.inform(f"an earlier dump was in {root}; it is now in {moved}.")
 
     # Which steps, ranks and models.
 

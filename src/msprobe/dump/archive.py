@@ -4,7 +4,8 @@ The ranks of one run start at the same moment and share the directory, so a rank
 what it finds there is old or was made a second ago by a sister. A small register in dump_path, changed
 under a file lock, lists the processes of the current run. A process joins that run when its place is
 free and either one launcher started both or a member still lives; otherwise a new run begins and what
-is there is moved away, except the directories of members that live.
+is there is moved away, except the directories of members that live. While a run of another job lives
+there nothing is moved: the later run goes to `{dump_path}/run-2`, which has a register of its own.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import contextlib
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from msprobe.dump import layout
 
 LOCK = ".msprobe_run.lock"
 OTHER_HOST_SECONDS = 600.0
+LARGEST_REGISTER = 64 << 20
 JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "SLURM_JOB_ID",
@@ -34,27 +37,39 @@ JOB_VARIABLES = (
 
 Tell = Callable[[object, str], None]
 Member = dict[str, Any]
+Run = dict[str, Member]
 
 
-def archive_older_run(dump_path: Path, rank: Optional[int] = None) -> Optional[Path]:
-    """Registers this process and moves what an older run left; returns where it went, or None.
+class Claim(NamedTuple):
+    """Where this process writes: `root` is dump_path or a directory in it; `moved` is what an older run is in now."""
+
+    root: Path
+    moved: Optional[Path]
+
+
+def archive_older_run(dump_path: Path, rank: Optional[int] = None) -> Claim:
+    """Registers this process and moves what an older run left.
 
     Call it once a process, when the rank is known and before the first directory is made. Raises
     OSError where dump_path cannot be written.
     """
-    root = _absolute(dump_path)
-    layout.make_directory(root)
+    top = _absolute(dump_path)
+    layout.make_directory(top)
     place, me = layout.rank_name(rank), _this_process()
-    with _locked(root):
-        run = _read_register(root)
-        if run.get(place, {}).get("process") == me["process"]:
-            return None
-        moved = None
-        if place in run or not any(_is_sister(one, me) for one in run.values()):
+    with _locked(top):
+        runs = {root: _read_register(root) for root in _roots(top)}
+        mine = next((root for root, run in runs.items() if _is_same(run.get(place), me)), None)
+        if mine is not None:
+            return Claim(_as_given(dump_path, top, mine), None)
+        free = [root for root, run in runs.items() if not _is_in_use(run, place, me)]
+        root = next((root for root in free if _has_sister(runs[root], place, me)), free[0])
+        layout.make_directory(root)
+        run, moved = runs[root], None
+        if place in run or not _has_sister(run, place, me):
             run = {name: one for name, one in run.items() if name != place and _may_live(one)}
             moved = _move_steps(root, keep=set(run))
         layout.write_file(root / layout.REGISTER, [json.dumps({**run, place: me}).encode()])
-    return moved
+    return Claim(_as_given(dump_path, top, root), moved)
 
 
 def set_aside(rank_dir: Path, tell: Tell) -> None:
@@ -74,19 +89,54 @@ def put_aside(dump_path: Path, inside: Path) -> Path:
     return _move(_absolute(dump_path), [inside])
 
 
+def _roots(top: Path) -> Iterator[Path]:
+    """dump_path, the directories in it that runs beside another have made, and one that is not there yet."""
+    yield top
+    number = 2
+    while True:
+        root = top / f"run-{number}"
+        if (root / layout.REGISTER).exists():
+            yield root
+        elif not root.exists():  # else it is the user's
+            yield root
+            return
+        number += 1
+
+
+def _as_given(dump_path: Path, top: Path, root: Path) -> Path:
+    return dump_path / root.relative_to(top)
+
+
+def _is_same(one: Optional[Member], me: Member) -> bool:
+    return one is not None and one["host"] == me["host"] and one["process"] == me["process"]
+
+
+def _is_in_use(run: Run, place: str, me: Member) -> bool:
+    """Whether another job writes there: it has other variables, or a living process in the place of this one.
+
+    Whoever had this place on another host is taken for dead: a rank that was started again elsewhere.
+    """
+    living = {name: one for name, one in run.items() if _may_live(one)}
+    if any(one["job"] != me["job"] for one in living.values()):
+        return True
+    return bool(place in living and living[place]["host"] == me["host"])
+
+
+def _has_sister(run: Run, place: str, me: Member) -> bool:
+    return any(_is_sister(one, me) for name, one in run.items() if name != place)
+
+
 def _is_sister(one: Member, me: Member) -> bool:
-    if one.get("job") != me["job"]:
+    if one["job"] != me["job"]:
         return False
-    return _may_live(one) or (one.get("host") == me["host"] and one.get("launcher") == me["launcher"])
+    return _may_live(one) or (one["host"] == me["host"] and one["launcher"] == me["launcher"])
 
 
 def _may_live(one: Member) -> bool:
     """Whether a member's process runs; on another host, where nobody can look, whether it is recent."""
-    if one.get("host") == socket.gethostname():
-        process = one.get("process")
-        return isinstance(process, list) and len(process) == 2 and process == _process(process[0])
-    since = one.get("since")
-    return isinstance(since, (int, float)) and abs(time.time() - since) < OTHER_HOST_SECONDS
+    if one["host"] == socket.gethostname():
+        return bool(one["process"]) and one["process"] == _process(one["process"][0])
+    return bool(abs(time.time() - one["since"]) < OTHER_HOST_SECONDS)
 
 
 def _this_process() -> Member:
@@ -102,7 +152,7 @@ def _this_process() -> Member:
 def _process(pid: int) -> list[int]:
     """A pid and when it started, because a pid is used again; [] where there is no such process."""
     try:
-        text = Path(f"/proc/{int(pid)}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text()
         return [pid, int(text.rpartition(")")[2].split()[19])]
     except (OSError, ValueError, IndexError):
         return [] if Path("/proc/self/stat").exists() else _process_without_proc(pid)
@@ -111,21 +161,45 @@ def _process(pid: int) -> list[int]:
 def _process_without_proc(pid: int) -> list[int]:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return []
     except OSError:
         pass  # another user's: it lives
     return [pid, 0]
 
 
-def _read_register(root: Path) -> dict[str, Member]:
+def _read_register(root: Path) -> Run:
+    """The members of the run that is registered there; what is no member, or no register at all, counts as none."""
     try:
-        run = json.loads((root / layout.REGISTER).read_text())
-    except (OSError, ValueError):
+        run = json.loads(_read_plain_file(root / layout.REGISTER))
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(run, dict):
         return {}
-    return {place: one for place, one in run.items() if isinstance(one, dict)}
+    return {place: one for place, one in run.items() if layout.is_rank_name(place) and _is_member(one)}
+
+
+def _read_plain_file(path: Path) -> bytes:
+    fd = layout.open_file(str(path), os.O_RDONLY | os.O_NONBLOCK)  # a pipe of that name would be waited for
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_REGISTER:
+            raise ValueError(f"{path} is no register")
+        return file.read()
+
+
+def _is_member(one: Any) -> bool:
+    return (
+        isinstance(one, dict)
+        and all(isinstance(one.get(key), str) for key in ("host", "job"))
+        and all(_is_process(one.get(key)) for key in ("process", "launcher"))
+        and isinstance(one.get("since"), float)
+    )
+
+
+def _is_process(value: Any) -> bool:
+    """What `_process` gives: a pid and a time, or nothing."""
+    return isinstance(value, list) and len(value) in (0, 2) and all(type(one) is int for one in value)
 
 
 @contextlib.contextmanager
@@ -139,20 +213,30 @@ def _locked(root: Path) -> Iterator[None]:
 
 
 def _move_steps(root: Path, keep: set[str]) -> Optional[Path]:
-    """Moves every rank directory that is not kept; returns the directory above them all."""
+    """Moves every rank directory that has a dump and is not kept; returns the directory above them all."""
     old: list[Path] = []
-    for base in (root, *(root / name for name in layout.MODE_PARENTS)):
+    parents = [root / name for name in layout.MODE_PARENTS]
+    for base in (root, *parents):
         for step in _steps(base):
             children = list(step.iterdir())
-            ranks = [child for child in children if child.name not in keep]
-            old += [step] if len(ranks) == len(children) else ranks
+            ranks = [child for child in children if child.name not in keep and _is_rank_dump(child)]
+            old += [step] if ranks and len(ranks) == len(children) else ranks
     if not old:
         return None
     moved = _move(root, [path.relative_to(root) for path in old])
-    for name in layout.MODE_PARENTS:
-        with contextlib.suppress(OSError):  # not empty, or not there
-            (root / name).rmdir()
+    for parent in parents:
+        if any(parent in path.parents for path in old):
+            with contextlib.suppress(OSError):  # not empty
+                parent.rmdir()
     return moved
+
+
+def _is_rank_dump(path: Path) -> bool:
+    """Whether this is ours to move: a user may have a `step1000` of his own in dump_path."""
+    if not layout.is_rank_name(path.name) or not path.is_dir():
+        return False
+    inside = {child.name for child in path.iterdir()}
+    return not inside or not inside.isdisjoint((layout.JOURNAL, *layout.RESULTS, layout.TENSORS, layout.ERRORS))
 
 
 def _steps(base: Path) -> list[Path]:
