@@ -47,6 +47,8 @@ with torch.no_grad():
     print([value.hex() for value in layer(torch.randn(2, 3, 8)).flatten().tolist()])
 """
 
+NEVER_IMPORTED = "[msprobe] WARNING: nothing was collected: the script never imported torch.\n"
+
 
 def python(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", **more}
@@ -119,6 +121,16 @@ def test_an_exception_of_the_script_looks_as_without_us(script: Path, tmp_path: 
         ('{"dump_path": "./dump", "levle": "L1"}', 'did you mean "level"'),
         ('{"dump_path": "./dump",}', "line 1"),
         ({"dump_path": "./dump", "level": "debug"}, "there is no save()"),
+        ({"dump_path": "./dump", "task": "run_ut"}, "use msprobe run_ut"),
+        (
+            {
+                "dump_path": "./dump",
+                "task": "tensor",
+                "level": "L2",
+                "tensor": {"backward_input": "x", "list": ["relu"]},
+            },
+            "name the one API whose backward is to run",
+        ),
     ],
 )
 def test_a_wrong_configuration_is_one_error_and_the_script_is_not_started(
@@ -144,6 +156,40 @@ def test_a_wrong_command_is_told(command: tuple[str, ...], message: str, script:
     ours = run(*command, cwd=tmp_path)
     assert ours.returncode == 2
     assert message in ours.stderr
+
+
+def test_a_gradient_that_cannot_be_read_is_one_error_where_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("import torch\nprint('started')")
+    section = {"backward_input": "nothing.pt", "list": ["Torch.relu.0.backward"]}
+    ours = run(
+        "late.py", cwd=tmp_path, config={"dump_path": "./dump", "task": "tensor", "level": "L2", "tensor": section}
+    )
+    assert (ours.returncode, ours.stdout) == (2, "")
+    assert "nothing.pt cannot be read" in ours.stderr
+    assert "Traceback" not in ours.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "bare"),
+    [
+        (("--config=config.json", "--", "odd.py", "--x", "--"), ("odd.py", "--x", "--")),
+        (("--config", "config.json", "odd.py", "--", "-mpack"), ("odd.py", "--", "-mpack")),
+        (("-mpack.part", "a", "--config", "b"), ("-m", "pack.part", "a", "--config", "b")),
+        (("--config", "config.json", "-mpack.part", "--x"), ("-m", "pack.part", "--x")),
+        (("-m", "pack"), ("-m", "pack")),
+        (("-m", "pack.nothing"), ("-m", "pack.nothing")),
+        (("-m", "nothing.part"), ("-m", "nothing.part")),
+    ],
+)
+def test_the_command_line_is_read_as_python_reads_it(words: tuple[str, ...], bare: Any, tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    for name in ("odd.py", "pack/__init__.py", "pack/part.py"):
+        (tmp_path / name).write_text("import sys\nif __name__ == '__main__':\n    print(sys.argv)\n    sys.exit(7)")
+    wanted = python(*bare, cwd=tmp_path)
+    (tmp_path / "config.json").write_text('{"dump_path": "./dump"}')
+    ours = run(*words, cwd=tmp_path)
+    assert (ours.returncode, ours.stdout) == (wanted.returncode, wanted.stdout), ours.stderr
+    assert ours.stderr.replace(NEVER_IMPORTED, "") == wanted.stderr
 
 
 def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
@@ -226,6 +272,130 @@ if __name__ == "__main__":
     assert steps(tmp_path / "dump") == ["step1", "step2"]
     assert names(tmp_path / "dump", 1)[0] == "Module.0.Linear.forward.0"
     assert "its modules are not collected" in ours.stderr
+
+
+def test_a_step_that_raised_and_was_caught_is_not_waited_for(tmp_path: Path) -> None:
+    """Whatever raised: the step itself, its closure, a hook of the script's. A new optimizer goes on."""
+    (tmp_path / "retry.py").write_text(
+        """
+import torch
+from torch import nn
+
+class Failing(torch.optim.SGD):
+    fails = 1
+    def step(self, closure=None):
+        if self.fails:
+            Failing.fails -= 1
+            raise RuntimeError("out of memory")
+        return super().step(closure)
+
+class Wrapping(torch.optim.SGD):
+    def step(self, closure=None):
+        try:
+            Failing.fails = 1
+            Failing(model.parameters(), lr=0.1).step()
+        except RuntimeError:
+            inner = torch.optim.SGD(model.parameters(), lr=0.1)
+            inner.step()
+            model(x)
+            inner.step()
+
+def closure():
+    model(x)
+    raise RuntimeError("out of memory")
+
+def guard(optimizer, args, kwargs):
+    raise RuntimeError("not finite")
+
+model, x = nn.Sequential(nn.Linear(4, 1)), torch.ones(2, 4)
+hooked = torch.optim.SGD(model.parameters(), lr=0.1)
+hooked.register_step_pre_hook(guard)
+for failing in (Failing(model.parameters(), lr=0.1).step,
+                lambda: torch.optim.SGD(model.parameters(), lr=0.1).step(closure), hooked.step):
+    model(x).sum().backward()
+    try:
+        failing()
+    except RuntimeError:
+        pass
+    model(x).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+model(x).sum().backward()
+Wrapping(model.parameters(), lr=0.1).step()
+"""
+    )
+    ours = run("retry.py", cwd=tmp_path, config={"dump_path": "./dump", "level": "L0"})
+    assert ours.returncode == 0, ours.stderr
+    forwards = [sum(".forward." in name for name in names(tmp_path / "dump", step)) for step in range(4)]
+    assert forwards == [2, 3, 2, 2]
+    assert steps(tmp_path / "dump") == ["step0", "step1", "step2", "step3"]
+
+
+def test_a_patch_of_the_script_over_module_call_stays(tmp_path: Path) -> None:
+    (tmp_path / "patching.py").write_text(
+        """
+import torch
+from torch import nn
+model, x, calls = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), torch.randn(8, 4), []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+before = nn.Module.__call__
+def patch(self, *args, **kwargs):
+    calls.append(self)
+    return before(self, *args, **kwargs)
+def train():
+    for _ in range(2):
+        model(x).sum().backward()
+        optimizer.step()
+nn.Module.__call__ = patch
+train()
+print(len(calls), nn.Module.__call__ is patch)
+nn.Module.__call__ = before
+train()
+"""
+    )
+    ours = run("patching.py", cwd=tmp_path, config={"dump_path": "./dump", "level": "mix"})
+    assert (ours.returncode, ours.stdout) == (0, "6 True\n"), ours.stderr
+    assert steps(tmp_path / "dump") == [f"step{step}" for step in range(4)]
+    for step in range(4):
+        assert "Module.1.Linear.backward.0" in names(tmp_path / "dump", step)
+
+
+def test_a_model_whose_parameters_have_no_shape_yet(tmp_path: Path) -> None:
+    (tmp_path / "lazy.py").write_text(
+        """
+import torch
+from torch import nn
+model, optimizer = nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(1)), None
+for _ in range(2):
+    loss = model(torch.ones(2, 4)).sum()
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    loss.backward()
+    optimizer.step()
+"""
+    )
+    ours = run("lazy.py", cwd=tmp_path, config={"dump_path": "./dump", "level": "mix"})
+    assert ours.returncode == 0, ours.stderr
+    assert "Sequential (20 parameters, and 2 without a shape yet)" in ours.stderr
+    assert "Traceback" not in ours.stderr
+    assert "Module.1.Linear.backward.0" in names(tmp_path / "dump", 1)
+
+
+def test_what_a_thread_does_after_the_script_is_collected_and_nothing_else_is_said(tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        """
+import threading, time, torch
+from torch import nn
+def train():
+    time.sleep(0.2)
+    model = nn.Linear(4, 1)
+    model(torch.ones(2, 4)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+threading.Thread(target=train).start()
+"""
+    )
+    ours = run("threaded.py", cwd=tmp_path, config={"dump_path": "./dump", "level": "mix"})
+    assert ours.returncode == 0, ours.stderr
+    assert "nothing was collected" not in ours.stderr
+    assert steps(tmp_path / "dump") == ["step0"]
 
 
 def test_a_script_without_modules_is_collected_after_its_first_step_and_told_so(tmp_path: Path) -> None:

@@ -152,7 +152,11 @@ def test_one_data_mode_may_stand_without_a_list(loaded: Any) -> None:
 
 def test_backward_input_is_one_path_or_several(loaded: Any) -> None:
     for value in ("/g.pt", ["/g.pt"]):
-        config = {"task": "tensor", "level": "L2", "tensor": {"list": ["a"], "backward_input": value}}
+        config = {
+            "task": "tensor",
+            "level": "L2",
+            "tensor": {"list": ["Torch.mul.0.backward"], "backward_input": value},
+        }
         assert loaded(config).section.backward_input == (Path("/g.pt"),)
 
 

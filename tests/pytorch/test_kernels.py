@@ -12,7 +12,7 @@ from collecting import collecting, configured
 from torch import nn
 from torch.nn import functional as F
 
-from msprobe.collect.lifecycle import UsageError
+from msprobe.config.errors import ConfigError
 from msprobe.pytorch import PrecisionDebugger
 
 
@@ -223,9 +223,8 @@ def test_a_backward_input_without_one_backward_api_is_refused(tmp_path: Path):
     gradient = tmp_path / "g.pt"
     torch.save(torch.ones(1), gradient)
     section = {"list": ["Functional.linear.1.forward"], "backward_input": [str(gradient)]}
-    debugger = PrecisionDebugger(configured(tmp_path, level="L2", task="tensor", section=section))
-    with pytest.raises(UsageError, match="backward_input runs the backward of one API"):
-        debugger.start()
+    with pytest.raises(ConfigError, match="name the one API whose backward is to run"):
+        PrecisionDebugger(configured(tmp_path, level="L2", task="tensor", section=section))
 
 
 def test_a_compiled_module_runs_as_compiled(tmp_path: Path):

@@ -1,6 +1,7 @@
 """The command `msprobe`: finds the verb, imports only that verb, and turns errors into exit codes.
 
-A verb is one module here with `add_arguments(parser)` and `run(args) -> int`. Exit codes: 0 nothing found,
+A verb is one module here with `add_arguments(parser)` and `run(args) -> int`, and `separated(words)` where
+argparse cannot take the command line as it is. Exit codes: 0 nothing found,
 same or done; 1 found, differs or some failed; 2 could not do it.
 """
 
@@ -71,7 +72,7 @@ def _run(verb: str, rest: Sequence[str], framework: Optional[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    args = parser.parse_args(rest)
+    args = parser.parse_args(module.separated(rest) if hasattr(module, "separated") else rest)
     args.framework = framework
     return int(module.run(args))
 

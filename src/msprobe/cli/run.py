@@ -8,6 +8,7 @@ at the end of that import, and `msprobe.pytorch.driver` drives it.
 from __future__ import annotations
 
 import argparse
+import atexit
 import builtins
 import importlib.abc
 import importlib.machinery
@@ -45,10 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
 
 
+def separated(words: Sequence[str]) -> Sequence[str]:
+    """`-mMODULE` in two words, as argparse needs it for all that follows to be the module's."""
+    for place, word in enumerate(words):
+        if word.startswith("-m") and word != "-m":
+            return [*words[:place], "-m", word[2:], *words[place + 1 :]]
+        if not word.startswith("-") and words[place - 1 : place] != ["--config"]:
+            break
+    return words
+
+
 def run(args: argparse.Namespace) -> int:
     from msprobe.config import load
 
-    command = args.script or args.module
+    command = args.script[args.script[:1] == ["--"] :] if args.module is None else args.module
     if not command:
         return _refuse("give a SCRIPT, or -m MODULE; options of msprobe stand before it")
     if args.framework == "mindspore":
@@ -56,16 +67,16 @@ def run(args: argparse.Namespace) -> int:
     settings = load("pytorch", args.config)
     if settings.level == "debug":
         return _refuse('level "debug" collects what save() is given, and without editing there is no save()')
+    if settings.task == "run_ut":
+        return _refuse('task "run_ut" checks a dump and collects nothing: use msprobe run_ut -api_info DUMP')
     try:
-        start = _module(command) if not args.script else _script(command)
+        start = _script(command) if args.module is None else _module(command)
     except OSError as error:
         return _refuse(f"{command[0]} cannot be read: {error.strerror or error}")
     imports = _Imports(settings)
     imports.watch()
-    try:
-        _as_main(start)
-    finally:
-        imports.tell_if_nothing_ran()
+    atexit.register(imports.tell_if_nothing_ran)  # threads that the script started have ended by then
+    _as_main(start)
     return 0
 
 
@@ -82,7 +93,10 @@ def _as_main(start: Callable[[], None]) -> None:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OWN, "<frozen", runpy.__file__)):
             trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        if trace is None and isinstance(error, ImportError):  # MODULE is not there, or is a package without __main__
+            print(f"{sys.executable}: {error}", file=sys.stderr)
+        else:
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
         raise SystemExit(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from None
 
 

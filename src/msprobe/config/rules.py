@@ -112,9 +112,12 @@ def _bin(now: Situation) -> Iterator[Problem]:
 
 def _backward_input(now: Situation) -> Iterator[Problem]:
     acts = now.modes == (PYTORCH,) and now.level == "L2"
-    if acts and now["backward_input"] and not (now["scope"] or now["list"]):
-        expected = f"name the API whose backward is to run in {now.path('scope')} or {now.path('list')}"
-        yield now.wrong("backward_input", "", expected)
+    if not acts or not now["backward_input"]:
+        return
+    named = now["scope"] or now["list"]
+    if len(named) != 1 or not named[0].endswith(".backward"):
+        expected = f"name the one API whose backward is to run in {now.path('scope')} or {now.path('list')}, "
+        yield now.wrong("backward_input", "", expected + "such as Tensor.__mul__.10.backward")
 
 
 def _fuzz_device(now: Situation) -> Iterator[Problem]:

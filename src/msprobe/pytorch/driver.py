@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import traceback
 from typing import Any, Callable, Optional
 
 import torch
 from torch.nn.modules import module as module_hooks
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from msprobe.collect import notices
+from msprobe.collect.lifecycle import UsageError
 from msprobe.config import Settings
 
 from .debugger import PrecisionDebugger, refuse_what_is_not_here
+from .kernel_replay import dumped_gradients
 from .seed import seed_all
 
 
@@ -28,6 +32,8 @@ class StepDriver:
 
     def __init__(self, settings: Settings) -> None:
         refuse_what_is_not_here(settings)
+        if settings.level == "L2":
+            dumped_gradients(settings)
         self._settings = settings
         self._needs_model = settings.level in ("L0", "mix")
         self._debugger: Optional[PrecisionDebugger] = None
@@ -37,6 +43,7 @@ class StepDriver:
         self._model: Any = None
         self._hooks: list[Any] = []
         self._put_back: Optional[Callable[[], None]] = None  # while waiting for the model
+        self._over_ours: Any = None  # what the script put over our `__call__`, which then stays and passes on
         self._looking_on: Any = None
         self._pid = os.getpid()
 
@@ -73,11 +80,15 @@ class StepDriver:
             return original(module, *args, **kwargs)
 
         def put_back() -> None:
-            torch.nn.Module.__call__ = original
+            if torch.nn.Module.__call__ is called:
+                torch.nn.Module.__call__ = original
+            else:
+                self._over_ours = torch.nn.Module.__call__
             self._put_back = None
 
         self._put_back = put_back
-        torch.nn.Module.__call__ = called
+        if torch.nn.Module.__call__ is not self._over_ours:
+            torch.nn.Module.__call__ = called
 
     def _model_called(self, module: Any) -> None:
         if self._put_back is None or next(module.parameters(), None) is None or self._taken_over():
@@ -89,8 +100,7 @@ class StepDriver:
             self._debugger.start()
             return
         self._model = module
-        count = sum(parameter.numel() for parameter in module.parameters())
-        notices.inform(f"collecting the modules of {type(module).__name__} ({count:,} parameters), called first.")
+        notices.inform(f"collecting the modules of {type(module).__name__} ({_size(module)}), called first.")
         self._debugger.start(module)
         known = {id(one) for one in module.modules()}
         self._looking_on = module_hooks.register_module_forward_pre_hook(
@@ -108,7 +118,7 @@ class StepDriver:
     # The optimizer steps: a step ends.
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._optimizer is None:
+        if self._optimizer is None or not _inside_another_step():  # a step that raised has no end
             self._optimizer = optimizer
 
     def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -163,6 +173,9 @@ class StepDriver:
                 return  # the compiler traces the hooks of what it compiles: there must be nothing to see
             try:
                 act(*call)
+            except UsageError as error:
+                self._remove()
+                notices.warn(f"`msprobe run` stopped collecting, the script goes on: {error}")
             except Exception:
                 self._remove()
                 notices.warn(f"`msprobe run` stopped collecting, the script goes on:\n{traceback.format_exc()}")
@@ -178,3 +191,19 @@ class StepDriver:
         if self._looking_on is not None:
             self._looking_on.remove()
             self._looking_on = None
+
+
+def _inside_another_step() -> bool:
+    """Whether the optimizer step whose hook this is, runs inside another one in this thread."""
+    step = sys._getframe(3)
+    frame = step.f_back
+    while frame is not None and frame.f_code is not step.f_code:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _size(module: Any) -> str:
+    parameters = list(module.parameters())
+    known = [parameter.numel() for parameter in parameters if not is_lazy(parameter)]
+    text = f"{sum(known):,} parameters"
+    return text if len(known) == len(parameters) else f"{text}, and {len(parameters) - len(known)} without a shape yet"

@@ -15,9 +15,8 @@ import torch
 
 from msprobe.collect import notices
 from msprobe.collect.lifecycle import UsageError
-from msprobe.collect.names import BACKWARD, backward_of
+from msprobe.collect.names import backward_of
 from msprobe.config import Settings
-from msprobe.config.settings import TensorSettings
 
 from .backward_graph import tensors_in
 from .kernels import Kernels
@@ -26,10 +25,10 @@ from .kernels import Kernels
 class Replay:
     """Waits for the forward call of the API, then runs its backward."""
 
-    def __init__(self, api: str, files: Sequence[Path], kernels: Kernels) -> None:
+    def __init__(self, api: str, gradients: Sequence[Any], kernels: Kernels) -> None:
         self._name = api
         self._kernels = kernels
-        self._gradients = [_load(path) for path in files]
+        self._gradients = gradients
         kernels.replays = True
 
     def after(self, name: str, parents: Sequence[str], func: Any, args: Any, kwargs: Any) -> None:
@@ -67,16 +66,16 @@ class Replay:
 
 def replay_of(settings: Settings, kernels: Kernels) -> Any:
     """The replay that a configuration asks for, or None."""
-    section = settings.section
-    if not isinstance(section, TensorSettings) or not section.backward_input:
+    gradients = dumped_gradients(settings)
+    if not gradients:
         return None
-    named = section.scope or section.list
-    if len(named) != 1 or not named[0].endswith(f".{BACKWARD}"):
-        raise UsageError(
-            f"backward_input runs the backward of one API: name it in scope, such as Tensor.__mul__.10.{BACKWARD}; "
-            f"found {list(named)}."
-        )
-    return Replay(named[0], section.backward_input, kernels)
+    section: Any = settings.section
+    return Replay((section.scope or section.list)[0], gradients, kernels)
+
+
+def dumped_gradients(settings: Settings) -> list[Any]:
+    """What `backward_input` names; UsageError when it cannot be read."""
+    return [_load(path) for path in getattr(settings.section, "backward_input", ())]
 
 
 def _load(path: Path) -> Any:
