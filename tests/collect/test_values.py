@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -123,3 +124,45 @@ def test_long_text_is_cut_and_its_length_told():
 def test_numbers_that_json_does_not_know_are_as_the_field_writes_them():
     assert VALUES.value(math.inf, "") == '{"type": "float", "value": Infinity}'
     assert VALUES.value(math.nan, "") == '{"type": "float", "value": NaN}'
+
+
+def test_keys_that_are_written_alike_lose_nothing():
+    found = shown({0: 1, "0": 2, "0#2": 3})
+    assert {name: value["value"] for name, value in found.items()} == {"0": 1, "0#2": 2, "0#2#2": 3}
+    tensors = shown({0: Plain.Tensor(), "0": Plain.Tensor()}, "call.input")
+    assert [value["tensor"] for value in tensors.values()] == ["call.input.0", "call.input.0#2"]
+    assert list(shown({Hostile(): 1, 10**5000: 2})) == ["Hostile", "int"]
+
+
+def test_a_number_that_no_reader_takes_is_named_by_its_size():
+    assert shown([10**5000, 1])[0] == {"type": "int", "bits": (10**5000).bit_length()}
+    assert shown(slice(0, 10**5000)) == {"type": "slice", "value": [0, "int", None]}
+    assert shown(-(10**1000))["value"] == -(10**1000)
+
+
+@dataclasses.dataclass
+class Node:
+    number: int
+    links: list
+
+
+def test_objects_that_refer_to_each_other_are_cut_and_it_is_said_where():
+    nodes = [Node(number, []) for number in range(12)]
+    for node in nodes:
+        node.links = nodes
+    text = VALUES.sequence([nodes[0], nodes[1]], "")
+    assert len(text) < 2_000_000
+    first, second = json.loads(text)
+    assert len(first["links"]) == len(second["links"]) == 12
+    for argument in (first, second):
+        assert set(re.findall(r'"number": {"type": "int", "value": (\d+)', json.dumps(argument))) == set(
+            map(str, range(12))
+        )
+        assert "left_out" in argument["links"][-1]
+
+
+@pytest.mark.parametrize("value", [list(range(20_000)), [(1, 1)] * 3000, [[number] for number in range(20_000)]])
+def test_what_is_only_long_or_shared_is_whole(value):
+    text = VALUES.value(value, "")
+    assert "left_out" not in text
+    assert len(json.loads(text)) == len(value)

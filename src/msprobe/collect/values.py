@@ -13,6 +13,12 @@ from typing import Any, Callable, Optional, Protocol
 
 _DEPTH = 16
 _TEXT = 1000
+_BITS = 4096  # of an int: Python reads no JSON number of more than 4300 digits
+_REPEATED = 10_000
+"""Objects that refer to each other stand in exponentially many places: of one argument, so many values may come again.
+What is only long is whole."""
+_Seen = dict[int, int]
+"""The containers of one argument by id; under 0 (no object's), how many values came again."""
 
 
 class Adapter(Protocol):
@@ -51,7 +57,7 @@ class Values:
         self._simple: dict[type, Callable[[Any], str]] = {
             type(None): lambda v: "null",
             bool: lambda v: '{"type": "bool", "value": true}' if v else '{"type": "bool", "value": false}',
-            int: lambda v: f'{{"type": "int", "value": {v}}}',
+            int: _int_text,
             float: lambda v: scalar_text("float", v),
             str: _string_text,
             complex: lambda v: scalar_text("complex", str(v)),
@@ -69,14 +75,14 @@ class Values:
             if type(value) in tensor_types:
                 parts.append(self._tensor(value, where))
             else:
-                parts.append(self._value(value, where, _DEPTH))
+                parts.append(self._value(value, where))
         return f"[{', '.join(parts)}]"
 
     def mapping(self, values: Any, path: str) -> str:
         """Keyword arguments, or a dict: `{…}`."""
         if not values:
             return "{}"
-        return self._mapping(values.items(), path, _DEPTH)
+        return self._mapping(_named(values), path, _DEPTH, None)
 
     def result(self, value: Any, path: str) -> str:
         """What a call returned: a tuple gives its members, anything else a list of one."""
@@ -90,9 +96,9 @@ class Values:
         """One value as it stands."""
         if type(value) in self._tensor_types:
             return self._tensor(value, path)
-        return self._value(value, path, _DEPTH)
+        return self._value(value, path)
 
-    def _value(self, value: Any, path: str, depth: int) -> str:
+    def _value(self, value: Any, path: str, depth: int = _DEPTH, seen: Optional[_Seen] = None) -> str:
         kind = type(value)
         if kind in self._tensor_types:
             return self._tensor(value, path)
@@ -104,30 +110,67 @@ class Values:
             return text
         if depth == 0:
             return _type_text(value)
-        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-            members = [
-                self._value(member, f"{path}.{number}" if path else "", depth - 1)
-                for number, member in enumerate(value)
-            ]
-            return f"[{', '.join(members)}]"
-        if isinstance(value, tuple):
-            return self._mapping(zip(value._fields, value), path, depth - 1)  # type: ignore[attr-defined]
-        if isinstance(value, dict):
-            return self._mapping(value.items(), path, depth - 1)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
-            return self._mapping(fields, path, depth - 1)
+        if isinstance(value, (list, tuple, dict)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+            return self._container(value, path, depth - 1, {} if seen is None else seen)
         for base, render in ((bool, bool), (int, int), (float, float), (str, str)):
             if isinstance(value, base):  # a subclass: numpy scalars, str and int enums
                 return self._simple[base](render(value))
         return _type_text(value)
 
-    def _mapping(self, items: Any, path: str, depth: int) -> str:
-        members = []
-        for key, member in items:
-            name = str(key)
-            members.append(f"{key_text(name)}: {self._value(member, f'{path}.{name}' if path else '', depth)}")
+    def _container(self, value: Any, path: str, depth: int, seen: _Seen) -> str:
+        items: Any = None
+        if isinstance(value, dict):
+            items = _named(value)
+        elif isinstance(value, (list, tuple)):
+            items = list(zip(value._fields, value)) if hasattr(value, "_fields") else None
+        else:
+            items = [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+        if id(value) in seen:
+            seen[0] = seen.get(0, 0) + 1 + len(value if items is None else items)
+            if seen[0] > _REPEATED:
+                return f'{_type_text(value)[:-1]}, "left_out": "its members are above: it stands here in many places"}}'
+        seen[id(value)] = 1
+        if items is not None:
+            return self._mapping(items, path, depth, seen)
+        members = [
+            self._value(member, f"{path}.{number}" if path else "", depth, seen) for number, member in enumerate(value)
+        ]
+        return f"[{', '.join(members)}]"
+
+    def _mapping(self, items: Any, path: str, depth: int, seen: Optional[_Seen]) -> str:
+        """Without `seen` each member is an argument of its own."""
+        members = [
+            f"{key_text(name)}: {self._value(member, f'{path}.{name}' if path else '', depth, seen)}"
+            for name, member in items
+        ]
         return f"{{{', '.join(members)}}}"
+
+
+def _named(values: Any) -> Any:
+    """The items of a dict under names, each of which stands once: 0 and "0" do not become one."""
+    for key in values:
+        if type(key) is not str:
+            break
+    else:
+        return values.items()
+    named: dict[str, Any] = {}
+    numbers: dict[str, int] = {}
+    for key, value in values.items():
+        try:
+            name = first = str(key)
+        except Exception:
+            name = first = type(key).__name__
+        while name in named:
+            numbers[first] = numbers.get(first, 1) + 1
+            name = f"{first}#{numbers[first]}"
+        named[name] = value
+    return named.items()
+
+
+def _int_text(value: int) -> str:
+    if value.bit_length() <= _BITS:
+        return f'{{"type": "int", "value": {value}}}'
+    return f'{{"type": "int", "bits": {value.bit_length()}}}'
 
 
 def _string_text(value: str) -> str:
@@ -138,11 +181,12 @@ def _string_text(value: str) -> str:
 
 def _index(value: Any) -> Any:
     """A bound of a slice: a number, or what its type is called (a tensor has no JSON form here)."""
-    if value is None or isinstance(value, int):
-        return value
+    if value is None:
+        return None
     index = getattr(value, "__index__", None)
     try:
-        return index() if index else type(value).__name__
+        number = index() if index else None
+        return number if number is not None and number.bit_length() <= _BITS else type(value).__name__
     except Exception:
         return type(value).__name__
 
