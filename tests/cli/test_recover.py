@@ -94,3 +94,61 @@ def test_a_dump_that_is_being_written_can_be_shown_and_is_not_recovered(
     process.communicate("", timeout=30)
     assert process.returncode == 0
     assert not open_dump(tmp_path).ranks[0].unfinished
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("dump.json", "", "is not JSON"),
+        ("dump.json", "[]", "holds no JSON object"),
+        ("dump.json", '{"task": "statistics"}', 'it has no "data" object'),
+        ("debug.json", "{}", 'it has no "data" object'),
+    ],
+)
+def test_what_is_no_dump_and_has_no_journal_is_not_called_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, said: str
+) -> None:
+    (tmp_path / "step0/rank").mkdir(parents=True)
+    (tmp_path / "step0/rank" / name).write_text(text)
+    assert main(["recover", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
+
+
+EXTRA = {
+    "record": '["record", "a.0.forward", null, null, {}, {"x": 1}]\n',
+    "end": '["begin", 1, "a.0.forward", null, null, {}]\n["end", 1, {}, {}]\n',
+    "begin": '["begin", 1, "a.0.forward", null, null, {}, {}]\n',
+    "debug": '["debug", "x", {"a": 1}, 3]\n["debug", "y", ]\n',
+    "stack": '["stack", 0, [1], [2]]\n',
+    "head": '["head", {"task": "x"}, 1]\n',
+}
+
+
+@pytest.mark.parametrize("kind", EXTRA)
+@pytest.mark.parametrize("level", ["mix", "debug"])
+def test_a_line_with_a_member_too_many_is_damaged_and_what_is_made_is_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, level: str
+) -> None:
+    head = journal.head_line(journal.Head("statistics", level, "pytorch"))
+    record = journal.record_line("b.0.forward", None, 0, "")
+    rank = crashed(tmp_path / "step0/rank", head, EXTRA[kind], record, journal.debug_line("z", "1"))
+    assert main(["show", str(tmp_path)]) == 0
+    assert main(["recover", str(tmp_path)]) == 0
+    assert "damaged lines of journal.jsonl were left out" in capsys.readouterr().out
+    for file in rank.glob("*.json"):
+        json.loads(file.read_bytes())
+    assert main(["show", str(tmp_path)]) == 0
+
+
+def test_names_are_printed_without_what_a_terminal_would_obey(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate(("\\u001b[2Jx.0.forward", "\\ud800.0.forward")):
+        line = f'["record", "{name}", null, null, {{}}]\n'
+        crashed(tmp_path / f"step0/rank{number}", HEAD, line, line)
+    assert main(["recover", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "first \\x1b[2Jx.0.forward" in shown
+    assert "first \\ud800.0.forward" in shown

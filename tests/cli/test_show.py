@@ -130,3 +130,35 @@ def test_a_name_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFix
 )
 def test_the_kind_of_a_record_is_in_its_name(name: str, kind: str) -> None:
     assert kind_of(name) == kind
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        f'"Max": 1, "Min": 1, "Mean": 1, "Norm": {"9" * 400}',
+        '"Max": [1], "Min": {"a": 1}, "Mean": null, "Norm": 3.0',
+        '"Max": {}, "Min": "x", "Mean": true, "Norm": {}',
+    ],
+)
+def test_figures_that_are_none_are_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], figures: str
+) -> None:
+    broken = f'{{"type": "torch.Tensor", "dtype": "f", "shape": [1], {figures}}}'
+    record = f'{{"output": [{broken}, {tensor("2.5")}]}}'
+    (tmp_path / "dump.json").write_text(f'{{"task": "statistics", "data": {{"Torch.add.0.forward": {record}}}}}')
+    assert main(["show", str(tmp_path)]) == 0
+    assert "Torch.add.0.forward  output.1" in capsys.readouterr().out
+    assert main(["show", str(tmp_path), "--json"]) == 0
+
+
+def test_a_call_that_raised_is_an_anomaly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = {
+        "Module.a.Net.forward.0": {"input_args": [], "raised": "ValueError"},
+        "Module.raised.parameters_grad": {"raised": [json.loads(tensor("1.0"))]},
+    }
+    (tmp_path / "dump.json").write_text(json.dumps({"task": "statistics", "data": records}))
+    assert main(["show", str(tmp_path)]) == 0
+    assert "raised an exception        1  Module.a.Net.forward.0\n" in capsys.readouterr().out
+    assert main(["show", str(tmp_path), "--json"]) == 0
+    (rank,) = json.loads(capsys.readouterr().out)["ranks"]
+    assert rank["anomalies"] == {"raised an exception": {"count": 1, "record": "Module.a.Net.forward.0", "slot": None}}

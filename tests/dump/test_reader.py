@@ -115,7 +115,7 @@ def test_steps_ranks_and_modes_come_in_order(tmp_path: Path) -> None:
         "pynative/step0/rank",
     ]
     assert dump.steps == [2, 3, 10, 0]
-    assert dump.empty == [tmp_path / "step4/rank0"]
+    assert dump.notes == [f"{tmp_path / 'step4/rank0'} holds neither dump.json nor a journal"]
     assert open_dump(tmp_path / "graph/step0").ranks[0].kind == "graph"
     assert open_dump(tmp_path / "graph/step0/rank0").ranks[0].kind == "graph"
     assert [rank.kind for rank in open_dump(tmp_path / "graph").ranks] == ["graph"]
@@ -224,13 +224,33 @@ def test_a_journal_without_json_files_reads_like_the_finished_dump(tmp_path: Pat
     assert (after.head, after.records, after.stacks, after.construct, after.debug) == seen
 
 
-def test_a_journal_without_its_first_line_is_told(tmp_path: Path) -> None:
-    (rank,) = open_dump(make(tmp_path, "", "journal.jsonl")).ranks
-    assert rank.records == {}
-    with pytest.raises(DumpError, match="without its first line"):
-        print(rank.head)
+@pytest.mark.parametrize("text", ["", '["head", {"task": "stat', "\0" * 4096, '["head", {"task": "x"}, 1]\n'])
+def test_a_journal_without_its_first_line_is_told_and_costs_only_its_rank(tmp_path: Path, text: str) -> None:
+    make(tmp_path / "step0/rank0")
+    lost = make(tmp_path / "step0/rank1", text, "journal.jsonl")
+    dump = open_dump(tmp_path)
+    assert [rank.label for rank in dump.ranks] == ["step0/rank0"]
+    assert dump.notes == [f"{lost / 'journal.jsonl'} has lost its first line: nothing can be read from it"]
+    for path in (lost, lost / "journal.jsonl"):
+        with pytest.raises(DumpError, match=r"rank1/journal\.jsonl has lost its first line"):
+            open_dump(path)
+
+
+def test_many_ranks_with_nothing_to_read_are_not_all_named(tmp_path: Path) -> None:
+    make(tmp_path / "step0/rank")
+    for step in range(1, 50):
+        make(tmp_path / f"step{step}/rank", "", "journal.jsonl")
+    notes = open_dump(tmp_path).notes
+    assert len(notes) == 6
+    assert notes[-1] == "44 more rank directories hold nothing that can be read"
 
 
 def test_what_a_primitive_was_made_with_is_an_argument() -> None:
     record = {"input_args": [], "attributes": {"epsilon": {"type": "float", "value": 1e-5}}, "output": []}
     assert list(items(record)) == [("input.epsilon", {"type": "float", "value": 1e-5})]
+
+
+def test_what_says_how_a_call_ended_is_no_gradient_and_a_parameter_of_that_name_is() -> None:
+    assert list(items({"input_args": [], "raised": "ValueError", "unfinished": True})) == []
+    weight = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": []}
+    assert list(items({"raised": [weight]})) == [("parameters_grad.raised", weight)]

@@ -111,6 +111,7 @@ def check(request: Request, progress: Progress) -> Report:
 
 def _check(units: list[_Unit], request: Request, progress: Progress) -> Report:
     report = Report()
+    report.told += request.dump.notes
     for unit in units:
         label = unit.rank.label
         report.files += [unit.files.result, unit.files.details]

@@ -58,6 +58,7 @@ def _analyse(path: Path, framework: Optional[str]) -> Found:
     for rank in dump.ranks:
         check_framework(framework, rank)
     found = analyse(dump.ranks)
+    found.notes.extend(f"{note}." for note in dump.notes)
     looked = any(rank.head.get("task") == "overflow_check" for rank in dump.ranks)
     if not found.judged and not looked:
         raise DumpError(

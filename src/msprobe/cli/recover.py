@@ -6,6 +6,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from msprobe.dump.reader import RankDump
 
 HELP_EPILOG = """example:
   msprobe recover ./dump_path
@@ -21,22 +25,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from msprobe.cli.framework import check_framework
     from msprobe.dump import layout
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
     from msprobe.dump.recovery import recover
-    from msprobe.report.terminal import progress
+    from msprobe.report.terminal import printable, progress
 
     dump = open_dump(args.path)
-    with_journal = [rank for rank in dump.ranks if (rank.path / layout.JOURNAL).exists()]
-    todo = [rank for rank in with_journal if args.all or rank.unfinished]
+    ranks = [*dump.ranks, *(rank for rank in dump.unread if (rank.path / layout.JOURNAL).exists())]
     done, failed = [], []
-    for rank in progress(todo, len(todo), "recovering"):
+    for found in progress(ranks, len(ranks), "recovering"):
+        rank = replace(found)  # what is read of it is let go after this round
         try:
-            if args.framework is not None:
-                check_framework(args.framework, rank)
-            done.append((rank.label, recover(rank.path)))
+            if not (rank.path / layout.JOURNAL).exists():
+                _check_readable(rank)
+            elif args.all or rank.unfinished:
+                if args.framework is not None:
+                    check_framework(args.framework, rank)
+                done.append((rank.label, recover(rank.path)))
         except DumpError as error:
             failed.append((rank.label, str(error)))
     if args.json:
@@ -50,11 +59,17 @@ def run(args: argparse.Namespace) -> int:
         for label, one in done:
             notes = "".join(f"; {text}" for text in one.troubles)
             cut = f", {one.unfinished} of them cut off inside the call" if one.unfinished else ""
-            print(f"{label}: {one.records} records{cut}{notes}")
+            print(printable(f"{label}: {one.records} records{cut}{notes}"))
         for label, text in failed:
-            print(f"msprobe recover: {label}: {text}", file=sys.stderr)
-        if not todo:
-            print(f"{args.path} is finished: there is nothing to recover.")
+            print(printable(f"msprobe recover: {label}: {text}"), file=sys.stderr)
+        if not done and not failed:
+            print(printable(f"{args.path} is finished: there is nothing to recover."))
     if not failed:
         return 0
     return 1 if done else 2
+
+
+def _check_readable(rank: RankDump) -> None:
+    """Raises DumpError where what stands there without a journal is no dump, and so was never finished."""
+    len(rank.records)
+    len(rank.debug)

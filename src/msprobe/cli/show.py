@@ -42,20 +42,22 @@ def run(args: argparse.Namespace) -> int:
         check_framework(args.framework, fresh)
         summaries.append(summarise(fresh, LARGEST))
     if args.json:
-        print(json.dumps(_as_json(args.path, summaries), indent=1, allow_nan=False))
+        print(json.dumps(_as_json(args.path, summaries, dump.notes), indent=1, allow_nan=False))
     else:
-        _print(args.path, summaries, [str(path) for path in dump.empty])
+        _print(args.path, summaries, dump.notes)
     return 0
 
 
-def _as_json(path: Path, summaries: list[RankSummary]) -> dict[str, Any]:
+def _as_json(path: Path, summaries: list[RankSummary], notes: list[str]) -> dict[str, Any]:
     return {
         "path": str(path),
+        "notes": notes,
         "ranks": [
             {
                 "rank": one.label,
                 **{key: one.head.get(key) for key in ("task", "level", "framework")},
-                "unfinished": one.unfinished,
+                "unfinished": one.state == "unfinished",
+                "state": one.state,
                 "notes": one.troubles,
                 "records": dict(one.records),
                 "dtypes": dict(one.dtypes),
@@ -71,7 +73,7 @@ def _as_json(path: Path, summaries: list[RankSummary]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(path: Path, summaries: list[RankSummary], empty: list[str]) -> None:
+def _print(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
     from msprobe.dump.summary import KINDS
     from msprobe.report.terminal import print_table, printable
 
@@ -85,7 +87,7 @@ def _print(path: Path, summaries: list[RankSummary], empty: list[str]) -> None:
         ["step/rank", "records", *kinds, "state"],
         [
             [one.label, sum(one.records.values()), *(one.records[kind] for kind in kinds),
-             "unfinished" if one.unfinished else "finished"]
+             one.state]
             for one in summaries
         ],
         "Records",
@@ -110,15 +112,15 @@ def _print(path: Path, summaries: list[RankSummary], empty: list[str]) -> None:
             [[i.norm, label, i.record, i.slot, i.dtype, list(i.shape)] for label, i in largest],
             f"The {len(largest)} largest norms",
         )
-    _print_notes(path, summaries, empty)
+    _print_notes(path, summaries, unread)
 
 
-def _print_notes(path: Path, summaries: list[RankSummary], empty: list[str]) -> None:
+def _print_notes(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
     from msprobe.report.terminal import printable
 
     notes = [f"{one.label}: {text}." for one in summaries for text in one.troubles]
-    notes += [f"{place} is empty." for place in empty]
-    unfinished = sum(one.unfinished for one in summaries)
+    notes += [f"{text}." for text in unread]
+    unfinished = sum(one.state == "unfinished" for one in summaries)
     if unfinished:
         notes.append(
             f"{unfinished} of {len(summaries)} rank directories are unfinished and were read from their "
@@ -136,6 +138,7 @@ def _findings(one: RankSummary) -> list[tuple[str, Finding]]:
         ("infinity", one.inf),
         ("gradient all zero", one.zero_gradient),
         ("cut off inside the call", one.cut_off),
+        ("raised an exception", one.raised),
     ]
 
 

@@ -73,7 +73,7 @@ def open_sources(path: Path, notes: list[str]) -> list[Source]:
         if not ranks:
             raise
         return list(ranks)
-    notes += [f"{empty} is empty: nothing was compared there" for empty in dump.empty]
+    notes += [f"{note}; nothing was compared there" for note in dump.notes]
     return list(dump.ranks)
 
 

@@ -21,6 +21,7 @@ from msprobe.dump import layout
 
 FORMAT = 1
 READ_UP_TO = 64 << 20
+HEAD_UP_TO = 64 << 10
 Buffer = Union[bytes, mmap.mmap]
 Span = tuple[int, int]
 
@@ -143,7 +144,8 @@ _LINE = re.compile(
     rb'(head)",[ ]?(?=\{)|place",[ ]?(' + _STRING + rb"),[ ]?(" + _STRING + rb"|null)(?=\]))",
     re.DOTALL,
 )
-_BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG, _PLACED = 4, 5, 8, 9, 10, 11, 14  # the last group of each; 12: head
+_BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG, _HEAD, _PLACED = 4, 5, 8, 9, 10, 11, 12, 14  # the last group of each
+_MEMBERS = {_BEGIN: 6, _END: 3, _RECORD: 5, _DROP: 2, _STACK: 3, _DEBUG: 3, _HEAD: 2, _PLACED: 3}
 _BRACKET, _BRACE = ord("]"), ord("}")
 
 Begun = tuple[bytes, bytes, bytes, Span]
@@ -165,13 +167,19 @@ def scan(data: Buffer, check: bool = False) -> Scan:
             break
         position = end + 1
         line = match(data, start, end)
-        whole = line is not None and data[end - 1] == _BRACKET and (not check or _parses(line))
+        whole = line is not None and data[end - 1] == _BRACKET and (not check or _is_sound(line))
         if line is None or not whole or not _take(found, begun, line, (line.end(), end - 1)):
             found.damaged += 1
     found.torn = position < len(data)
     for name, parent, stack, body in begun.values():
         _keep(found, name, Entry(parent, _number(stack), (body,), unfinished=True))
     return found
+
+
+def has_head(path: Path) -> bool:
+    """Whether a journal has the first line, without which nothing can be read from it."""
+    with path.open("rb") as file:
+        return bool(scan(file.readline(HEAD_UP_TO)).head)
 
 
 def scan_file(path: Path, check: bool = False) -> Scan:
@@ -208,7 +216,7 @@ def _take(found: Scan, begun: dict[int, Begun], line: re.Match[bytes], body: Spa
         found.debugs[line[_DEBUG]] = body
     elif kind == _PLACED:
         found.places[line[13]] = line[_PLACED]
-    elif _parses(line):
+    elif _is_sound(line):
         found.head = json.loads(found.text(body))
     else:
         return False
@@ -227,10 +235,10 @@ def _keep(found: Scan, name: bytes, entry: Entry) -> None:
     found.records[name] = entry
 
 
-def _parses(line: re.Match[bytes]) -> bool:
-    """Whether a line is JSON: its body and its names."""
+def _is_sound(line: re.Match[bytes]) -> bool:
+    """Whether a line is JSON with as many members as its kind has: then its body is one value, and its names are."""
     try:
-        json.loads(line.string[line.start() : line.endpos])
+        members = json.loads(line.string[line.start() : line.endpos])
     except (ValueError, RecursionError):
         return False
-    return True
+    return len(members) == _MEMBERS[line.lastindex or 0]

@@ -9,33 +9,38 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.dump import journal, layout
+from msprobe.dump import journal, layout, losses
 from msprobe.dump.errors import DumpError
+from msprobe.dump.items import Record, items, leaves
 
-__all__ = ["Dump", "DumpError", "RankDump", "items", "leaves", "open_dump"]
+__all__ = ["Dump", "DumpError", "RankDump", "Record", "items", "leaves", "open_dump"]
 
-Record = dict[str, Any]
-_FLAGS = ("is_recompute", "unfinished")
-_LISTED = {"input_args": "input", "input": "input", "output": "output"}
-_NAMED = {"input_kwargs": "input", "attributes": "input", "parameters": "parameters"}
+_NAMED = 5
+_NOTHING = "nothing can be read from it"
 
 
 @dataclass(frozen=True)
 class Dump:
-    """The rank directories of a dump, ordered by step and rank; `empty` lists those with nothing in them."""
+    """The rank directories of a dump, ordered by step and rank; `unread` are those that hold nothing to read."""
 
     path: Path
     ranks: list[RankDump]
-    empty: list[Path] = field(default_factory=list)
+    unread: list[RankDump] = field(default_factory=list)
 
     @property
     def steps(self) -> list[Optional[int]]:
         return list(dict.fromkeys(rank.step for rank in self.ranks))
+
+    @property
+    def notes(self) -> list[str]:
+        """Why the first of `unread` are, and how many more there are; sentences without their full stops."""
+        more = len(self.unread) - _NAMED
+        rest = [f"{more} more rank directories hold nothing that can be read"] if more > 0 else []
+        return [*(str(rank.obstacle) for rank in self.unread[:_NAMED]), *rest]
 
 
 @dataclass(frozen=True)
@@ -60,15 +65,37 @@ class RankDump:
 
     @functools.cached_property
     def troubles(self) -> list[str]:
-        """Sentences about what is damaged or was left out in the journal that was read, if one was."""
-        return self._scan.troubles() if self._scan is not None else []
+        """Sentences about what is damaged, was left out or could not be written."""
+        told = self._scan.troubles() if self._scan is not None else []
+        return told if self.loss is None else [*told, self.loss]
+
+    @functools.cached_property
+    def loss(self) -> Optional[str]:
+        """What its log says that is missing in it; None where there is no log."""
+        return losses.trouble(self.path)
+
+    @functools.cached_property
+    def obstacle(self) -> Optional[str]:
+        """Why nothing can be read from it; None where something can."""
+        file = self.path / layout.JOURNAL
+        if (self.path / layout.DUMP).exists():
+            return None
+        try:
+            if file.is_file():
+                return None if journal.has_head(file) else f"{file} has lost its first line: {_NOTHING}"
+        except OSError as error:
+            return f"{file} cannot be read: {error.strerror or error}"
+        if (self.path / layout.DEBUG).is_file():
+            return None
+        why = f"{self.path} holds neither {layout.DUMP} nor a journal"
+        return why if self.loss is None else f"{why}: {self.loss}"
 
     @functools.cached_property
     def head(self) -> dict[str, Any]:
         """task, level, framework, dump_data_dir."""
         if self._scan is not None:
             if not self._scan.head:
-                raise DumpError(f"{self.path} holds a journal without its first line; nothing can be read from it.")
+                raise DumpError(f"{self.path / layout.JOURNAL} has lost its first line: {_NOTHING}.")
             return {key: self._scan.head.get(key) for key in ("task", "level", "framework", "dump_data_dir")}
         return {key: value for key, value in self._main.items() if key != "data"}
 
@@ -164,51 +191,16 @@ def open_dump(path: Path) -> Dump:
         found = _find(path)
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
-    ranks = [rank for rank in found if _has_dump(rank.path)]
-    empty = [rank.path for rank in found if not _has_dump(rank.path)]
+    ranks = [rank for rank in found if rank.obstacle is None]
+    unread = [rank for rank in found if rank.obstacle is not None]
     if not ranks:
-        if empty:
-            raise DumpError(f"{path} is an empty dump: {empty[0]} holds neither {layout.DUMP} nor a journal.")
+        if unread:
+            what = "" if unread[0].path == path else f"{path} is an empty dump: "
+            raise DumpError(f"{what}{unread[0].obstacle}.")
         if any(path.glob("rank_*/graphs")):
             raise DumpError(f"{path} is a Graph-mode Dump of MindSpore: see `msprobe graph --help`.")
         raise DumpError(f"{path} is not a dump: it holds no step directory, {layout.DUMP} or {layout.JOURNAL}.")
-    return Dump(path, ranks, empty)
-
-
-def items(record: Record) -> Iterator[tuple[str, Any]]:
-    """The tensors and scalars of a record, each with its slot: `input.0`, `input.key`, `parameters.weight`.
-
-    None stays None. The attributes of a MindSpore Primitive are arguments that it was given when it was made. What is
-    neither input, output nor parameters is a parameter's gradient.
-    """
-    for key, value in record.items():
-        if key in _FLAGS:
-            continue
-        if key in _LISTED:
-            slot = _LISTED[key]
-            alone = not isinstance(value, (list, dict)) or _is_leaf(value)
-            yield from leaves(f"{slot}.0" if alone else slot, value)
-        elif key in _NAMED:
-            yield from leaves(_NAMED[key], value)
-        else:
-            alone = isinstance(value, list) and len(value) == 1
-            yield from leaves(f"parameters_grad.{key}", value[0] if alone else value)
-
-
-def leaves(slot: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Walks a nested value: lists add `.i`, dicts `.key`."""
-    if isinstance(value, list):
-        for position, one in enumerate(value):
-            yield from leaves(f"{slot}.{position}", one)
-    elif isinstance(value, dict) and not _is_leaf(value):
-        for key, one in value.items():
-            yield from leaves(f"{slot}.{key}", one)
-    else:
-        yield slot, value
-
-
-def _is_leaf(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("type"), str)
+    return Dump(path, ranks, unread)
 
 
 def _find(path: Path) -> list[RankDump]:
@@ -251,7 +243,7 @@ def _name(quoted: bytes) -> str:
 def _parse(text: bytes, where: Path) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DumpError(f"{where / layout.JOURNAL} holds a damaged record ({error}).") from None
 
 

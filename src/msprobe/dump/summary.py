@@ -48,7 +48,7 @@ class RankSummary:
 
     label: str
     head: dict[str, Any]
-    unfinished: bool
+    state: str  # finished, unfinished or incomplete
     troubles: list[str]
     records: Counter[str] = field(default_factory=Counter)
     dtypes: Counter[str] = field(default_factory=Counter)
@@ -56,6 +56,7 @@ class RankSummary:
     inf: Finding = field(default_factory=Finding)
     zero_gradient: Finding = field(default_factory=Finding)
     cut_off: Finding = field(default_factory=Finding)
+    raised: Finding = field(default_factory=Finding)
     largest: list[Item] = field(default_factory=list)
 
 
@@ -71,13 +72,16 @@ def kind_of(name: str) -> str:
 
 def summarise(rank: RankDump, largest: int = 10) -> RankSummary:
     """Reads a rank directory once; keeps the `largest` norms, one for each distinct tensor."""
-    summary = RankSummary(rank.label, rank.head, rank.unfinished, rank.troubles)
+    state = "unfinished" if rank.unfinished else "finished" if rank.loss is None else "incomplete"
+    summary = RankSummary(rank.label, rank.head, state, rank.troubles)
     norms: dict[tuple[object, ...], Item] = {}
     for name, record in rank.records.items():
         kind = kind_of(name)
         summary.records[kind] += 1
         if record.get("unfinished") is True:
             summary.cut_off.add(name, None)
+        if isinstance(record.get("raised"), str):
+            summary.raised.add(name, None)
         _look(summary, norms, name, kind, items(record))
     for name, value in rank.debug.items():
         summary.records["debug"] += 1
@@ -103,18 +107,28 @@ def _look(
     for slot, item in found:
         if not isinstance(item, dict) or "dtype" not in item:
             continue
-        dtype, shape, norm = str(item["dtype"]), _shape(item), item.get("Norm")
+        dtype, shape, norm = str(item["dtype"]), _shape(item), _figure(item.get("Norm"))
         summary.dtypes[dtype] += 1
-        values = [item[key] for key in _STATISTICS if isinstance(item.get(key), float)]
+        values = [value for key in _STATISTICS if (value := _figure(item.get(key))) is not None]
         if any(math.isnan(value) for value in values):
             note(summary.nan, slot)
         elif any(math.isinf(value) for value in values):
             note(summary.inf, slot)
         if norm == 0 and _is_gradient(kind, slot):
             note(summary.zero_gradient, slot)
-        if isinstance(norm, (int, float)) and not isinstance(norm, bool) and math.isfinite(norm):
-            same = (dtype, shape, norm, item.get("Max"), item.get("Min"))
-            norms.setdefault(same, Item(name, slot, dtype, shape, float(norm)))
+        if norm is not None and math.isfinite(norm):
+            same = (dtype, shape, norm, _figure(item.get("Max")), _figure(item.get("Min")))
+            norms.setdefault(same, Item(name, slot, dtype, shape, norm))
+
+
+def _figure(value: object) -> Optional[float]:
+    """A number of a record; None for what a damaged file may have in its place."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
 
 
 def _is_gradient(kind: str, slot: str) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
-from msprobe.dump import archive, journal, layout
+from msprobe.dump import archive, journal, layout, losses
 from msprobe.dump.archive import archive_older_run
 from msprobe.dump.journal import Head
 from msprobe.dump.results import one_a_line, write_results
@@ -150,7 +150,12 @@ class RankWriter:
             path = self.directory / layout.JOURNAL
             self._fd = layout.open_file(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
             layout.lock(self._fd)
-            layout.write_all(self._fd, journal.head_line(self.head).encode())
+            try:
+                layout.write_all(self._fd, journal.head_line(self.head).encode())
+            except OSError:
+                self._close()
+                path.unlink()  # without its first line nobody could read it
+                raise
         except OSError as error:
             self._break(error)
         self._worker.opened(self)
@@ -196,7 +201,10 @@ class RankWriter:
                 self._fail("the json files", error)
         self._close()
         kept = self._store.counts
-        self._finished = Finished(records, kept.files, kept.links, kept.bytes, self._errors + kept.dropped)
+        errors = self._errors + kept.dropped
+        if errors and (self._finished is None or self._finished.errors != errors):
+            self._append_error(losses.entry(errors))
+        self._finished = Finished(records, kept.files, kept.links, kept.bytes, errors)
         self._worker.closed(self)
 
     def _resume(self) -> None:

@@ -1,0 +1,47 @@
+"""A record taken apart: every tensor and scalar in it, each with the name of the place it stands in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Record = dict[str, Any]
+_FLAGS = ("is_recompute", "unfinished", "raised")
+_LISTED = {"input_args": "input", "input": "input", "output": "output"}
+_NAMED = {"input_kwargs": "input", "attributes": "input", "parameters": "parameters"}
+
+
+def items(record: Record) -> Iterator[tuple[str, Any]]:
+    """The tensors and scalars of a record, each with its slot: `input.0`, `input.key`, `parameters.weight`.
+
+    None stays None. The attributes of a MindSpore Primitive are arguments that it was given when it was made. What is
+    neither input, output nor parameters is a parameter's gradient.
+    """
+    for key, value in record.items():
+        if key in _FLAGS and not isinstance(value, list):  # a list: the gradient of a parameter of that name
+            continue
+        if key in _LISTED:
+            slot = _LISTED[key]
+            alone = not isinstance(value, (list, dict)) or _is_leaf(value)
+            yield from leaves(f"{slot}.0" if alone else slot, value)
+        elif key in _NAMED:
+            yield from leaves(_NAMED[key], value)
+        else:
+            alone = isinstance(value, list) and len(value) == 1
+            yield from leaves(f"parameters_grad.{key}", value[0] if alone else value)
+
+
+def leaves(slot: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Walks a nested value: lists add `.i`, dicts `.key`."""
+    if isinstance(value, list):
+        for position, one in enumerate(value):
+            yield from leaves(f"{slot}.{position}", one)
+    elif isinstance(value, dict) and not _is_leaf(value):
+        for key, one in value.items():
+            yield from leaves(f"{slot}.{key}", one)
+    else:
+        yield slot, value
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)

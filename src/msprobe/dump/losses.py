@@ -1,0 +1,40 @@
+"""What could not be written: the trace that a writer leaves in the dump, and how a reader finds it.
+
+A disk that was full for a moment leaves a step that looks whole. So the writer says in dump_error_info.log
+how much is missing; where there is no room even for that, the empty log is the trace.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Optional
+
+from msprobe.dump import layout
+
+_READ_UP_TO = 1 << 20
+_COUNT = re.compile(rb"^(\d{1,18}) records or files could not be written", re.MULTILINE)
+
+
+def entry(count: int) -> str:
+    """The entry of the log; a later one of the same directory counts what an earlier one did too."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    return f"{stamp} {layout.JOURNAL}\n{count} records or files could not be written: this directory is not whole.\n\n"
+
+
+def trouble(rank_dir: Path) -> Optional[str]:
+    """What the log of a rank directory comes to, as the end of a sentence; None where there is none."""
+    try:
+        with (rank_dir / layout.ERRORS).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _READ_UP_TO))
+            counts = _COUNT.findall(file.read(_READ_UP_TO))
+    except OSError:
+        return None
+    if counts:
+        return f"{int(counts[-1])} records or files could not be written"
+    if not size:
+        return f"records or files could not be written ({layout.ERRORS} is empty)"
+    return f"{layout.ERRORS} has entries: there were faults while it was written"
