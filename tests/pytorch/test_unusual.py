@@ -214,3 +214,15 @@ def test_lazy_modules_are_recorded_from_their_first_call_on(tmp_path, task):
     assert_same(first["parameters"]["weight"], model[0].weight)
     assert_same(dump["Module.0.LazyLinear.parameters_grad"]["weight"][0], model[0].weight.grad)
     assert_same(dump["Module.2.LazyLinear.parameters_grad"]["bias"][0], model[2].bias.grad)
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_gradient_that_is_zero_without_memory_is_recorded_as_the_zeros_that_it_is(tmp_path, task):
+    x = torch.randn(3, 2, requires_grad=True)
+    with collecting(tmp_path, task=task) as dump:
+        torch.sgn(x).sum().backward()
+    found = dump["Torch.sgn.0.backward"]["output"][0]
+    assert_same(found, x.grad)
+    assert found["shape"] == [3, 2]
+    if task == "tensor":
+        assert torch.equal(torch.load(dump.directory / "dump_tensor_data" / found["data_name"]), torch.zeros(3, 2))

@@ -63,6 +63,8 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
         return _host(tensor.to_dense()), f', "layout": "{tensor.layout}"'
     if tensor.is_quantized:
         return _host(tensor.dequantize()), ', "quantized": true'
+    if tensor._is_zerotensor():  # a gradient that torch knows to be zero: it has no memory
+        return torch.zeros(tensor.shape, dtype=tensor.dtype), ""
     if tensor.is_cpu and not has_memory(tensor):
         return None, ', "unreadable": "its memory was freed"'
     return _host(tensor), ""
