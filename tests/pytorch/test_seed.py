@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import pickle
 import random
 
 import numpy as np
@@ -14,13 +16,15 @@ from torch import nn
 
 from msprobe.pytorch import PrecisionDebugger, seed_all
 
+FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch):
     for name in ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", "HCCL_DETERMINISTIC"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
         monkeypatch.delenv(name)
-    before = {name: getattr(F, name) for name in ("dropout", "dropout2d", "dropout3d")}
+    before = {name: getattr(F, name) for name in FUNCTIONS}
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark, cudnn.enabled
     yield
@@ -60,15 +64,60 @@ def test_dropout_is_left_alone_unless_asked():
     assert (F.dropout(torch.ones(1000), 0.5) == 0).any()
 
 
-@pytest.mark.parametrize(("kind", "shape"), [("", (4, 8)), ("2d", (2, 8, 4, 4)), ("3d", (2, 8, 2, 2, 2))])
-def test_rm_dropout_stops_functions_and_modules_made_before_and_after(kind, shape):
-    x = torch.ones(shape)
-    before = getattr(nn, f"Dropout{kind}")(0.9)
+@pytest.mark.parametrize(
+    ("module", "name", "shape"),
+    [
+        (nn.Dropout, "dropout", (4, 8)),
+        (nn.Dropout1d, "dropout1d", (2, 8, 4)),
+        (nn.Dropout2d, "dropout2d", (2, 8, 4, 4)),
+        (nn.Dropout3d, "dropout3d", (2, 8, 2, 2, 2)),
+        (nn.AlphaDropout, "alpha_dropout", (4, 8)),
+        (nn.FeatureAlphaDropout, "feature_alpha_dropout", (2, 8, 4, 4)),
+    ],
+)
+def test_rm_dropout_stops_functions_and_modules_and_leaves_the_rest_of_them(module, name, shape):
+    """Made before or afterwards, compiled, scripted; and the function still refuses, pickles and documents itself."""
+    x = torch.randn(shape)
+    before, torchs = module(0.9), getattr(F, name)
     seed_all(1, rm_dropout=True)
-    after = getattr(nn, f"Dropout{kind}")(0.9)
-    function = getattr(F, f"dropout{kind}")
-    for result in (before(x), after(x), function(x, 0.9), function(x, p=0.9, training=True)):
+    seed_all(1, rm_dropout=True)
+    function = getattr(F, name)
+    scripted = torch.jit.script(nn.Sequential(module(0.9)))
+    compiled = torch.compile(module(0.9), backend="eager", fullgraph=True)
+    for result in (before(x), module(0.9)(x), function(x, 0.9, True), function(x, p=1, training=True), scripted(x),
+                   compiled(x), function(x, training=True, inplace=True)):  # fmt: skip
         assert torch.equal(result, x)
+    assert function(x, 0.9, True, True) is x
+    for wrong in (7, -0.1):
+        with pytest.raises(ValueError, match=f"between 0 and 1, but got {wrong}"):
+            function(x, p=wrong)
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert b"msprobe" not in pickle.dumps(function)
+    assert function.__doc__ == torchs.__doc__
+    assert list(inspect.signature(function).parameters) == list(inspect.signature(torchs).parameters)
+    assert function.__defaults__ == torchs.__defaults__
+
+
+def test_a_dropout_of_the_script_is_left_and_told(caplog):
+    def own(input, p=0.5, training=True, inplace=False):
+        return input * 2
+
+    F.dropout = own
+    seed_all(1, rm_dropout=True)
+    assert F.dropout is own
+    assert "torch.nn.functional.dropout is not torch's own" in caplog.text
+
+
+def test_what_the_guide_says_of_attention_and_recurrent_layers():
+    """Their dropout is an argument of one operator: it is theirs to set."""
+    seed_all(1, rm_dropout=True)
+    model = nn.ModuleList([nn.TransformerEncoderLayer(8, 2, 16, 0.5, batch_first=True), nn.LSTM(8, 8, 2, dropout=0.5)])
+    x = torch.randn(2, 4, 8)
+    for module in model.modules():
+        if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
+            module.dropout = 0.0
+    assert torch.equal(model[0](x), model[0](x))
+    assert torch.equal(model[1](x)[0], model[1](x)[0])
 
 
 def test_removed_dropout_is_still_recorded_under_its_name(tmp_path):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-_DROPOUT_FUNCTIONS = ("dropout", "dropout2d", "dropout3d")
+from msprobe.collect import notices
 
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
@@ -46,17 +47,57 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
 
 def _remove_dropout() -> None:
     """p becomes 0 in the functions; the modules call them, whenever they were made."""
-    for name in _DROPOUT_FUNCTIONS:
-        original = getattr(torch.nn.functional, name)
-        if not hasattr(original, "msprobe_original"):
-            setattr(torch.nn.functional, name, _without_dropout(original))
+    for name, (original, ours) in _DROPOUT.items():
+        found = getattr(functional, name)
+        if found is original:
+            setattr(functional, name, ours)
+        elif found is not ours:
+            notices.warn_once(f"seed_all: torch.nn.functional.{name} is not torch's own, and is left as it is.")
 
 
-def _without_dropout(original: Any) -> Any:
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        return original(input, 0.0, training, inplace)
+# What stands in torch.nn.functional afterwards: typed functions of a module, without a closure, so that torch.jit
+# compiles them. A probability that is none is handed on, and refused as ever.
 
-    dropout.__name__ = original.__name__
-    dropout.__doc__ = original.__doc__
-    dropout.msprobe_original = original  # type: ignore[attr-defined]
-    return dropout
+_dropout = functional.dropout
+_dropout1d = functional.dropout1d
+_dropout2d = functional.dropout2d
+_dropout3d = functional.dropout3d
+_alpha_dropout = functional.alpha_dropout
+_feature_alpha_dropout = functional.feature_alpha_dropout
+
+
+def _none(p: float) -> float:
+    return 0.0 if 0.0 <= p <= 1.0 else p
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    return _dropout(input, _none(p), training, inplace)
+
+
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    return _dropout1d(input, _none(p), training, inplace)
+
+
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    return _dropout2d(input, _none(p), training, inplace)
+
+
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    return _dropout3d(input, _none(p), training, inplace)
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    return _alpha_dropout(input, _none(p), training, inplace)
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    return _feature_alpha_dropout(input, _none(p), training, inplace)
+
+
+_DROPOUT = {
+    ours.__name__: (getattr(functional, ours.__name__), ours)
+    for ours in (dropout, dropout1d, dropout2d, dropout3d, alpha_dropout, feature_alpha_dropout)
+}
+for _original, _ours in _DROPOUT.values():
+    _ours.__module__ = _original.__module__  # where it is found from then on, which is what a pickle says
+    _ours.__doc__ = _original.__doc__
