@@ -119,6 +119,33 @@ def test_a_reader_of_our_output_that_leaves_is_no_error() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_an_output_that_cannot_be_written_is_one_sentence(unbuffered: str, form: str) -> None:
+    options = ["--json"] if form == "json" else []
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "show", str(DATA / "p83_tensor_mix_statistics"), *options],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 2
+    assert done.stderr == "msprobe show: standard output cannot be written: No space left on device.\n"
+
+
+def test_a_closed_output_is_told_and_a_closed_error_output_is_no_error() -> None:
+    command = " ".join(["exec", *COMMAND, "show", str(DATA / "p83_tensor_mix_statistics")])
+    done = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "msprobe show: standard output is closed.\n")
+    done = subprocess.run(f"{command} 2>&-", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "Anomalies: none" in done.stdout
+
+
 def test_control_c_is_quiet_and_exit_code_130(tmp_path: Path) -> None:
     (tmp_path / "step0/rank").mkdir(parents=True)
     os.mkfifo(tmp_path / "fifo")

@@ -37,6 +37,8 @@ BROKEN_PIPE = 141
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The whole command; returns the exit code. argparse leaves through SystemExit for --help and usage."""
     name = "msprobe"
+    if sys.stderr is None:  # it was closed; not everybody who prints there asks
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 for the whole process
     try:
         parser = _parser()
         args = parser.parse_args(argv)
@@ -46,21 +48,41 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         if args.verb not in _available():
             parser.error(f"there is no verb {args.verb!r}; choose from {', '.join(_available())}")
         name = f"msprobe {args.verb}"
+        if sys.stdout is None and args.verb != "run":  # a training script may do without; what a verb finds is said
+            print(f"{name}: standard output is closed.", file=sys.stderr)
+            return 2
         code = _run(args.verb, args.rest, args.framework)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output left; without this the interpreter complains when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # its reader left
         return BROKEN_PIPE
     except Exception as error:
-        if _is_for_the_user(error):
+        if isinstance(error, OSError) and _output_fails():
+            _drop_output()
+            print(f"{name}: standard output cannot be written: {error.strerror or error}.", file=sys.stderr)
+        elif _is_for_the_user(error):
             print(f"{name}: {error}", file=sys.stderr)
         else:
             traceback.print_exc()
         return 2
+
+
+def _output_fails() -> bool:
+    """Whether it is our output that cannot be written."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _drop_output() -> None:
+    """Without this the interpreter complains when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(verb: str, rest: Sequence[str], framework: Optional[str]) -> int:
