@@ -30,7 +30,7 @@ assert (nn.Dropout(p=0.5).set_train()(x).asnumpy() == 0).any()
 """
 
 WITHOUT_DROPOUT = """
-import inspect
+import inspect, pickle
 import numpy as np
 import mindspore as ms
 from mindspore import mint, nn, ops
@@ -45,6 +45,13 @@ functions = (ops.dropout, ops.dropout2d, ops.dropout3d, mint.nn.functional.dropo
 assert [inspect.signature(each) for each in functions] == before
 assert [inspect.signature(each) for each in classes] == made
 x = ms.Tensor(np.random.rand(2, 3, 4, 5, 6) + 1, ms.float32)
+assert [pickle.loads(pickle.dumps(each)) for each in functions] == list(functions)
+for wrong in (lambda: nn.Dropout(p=7), lambda: ops.dropout(x, p=7.0), lambda: ops.dropout2d(x[0], p=7.0)):
+    try:
+        wrong()
+    except (ValueError, RuntimeError):
+        continue
+    raise AssertionError("p=7")
 def same(y):
     return np.array_equal(y.asnumpy(), x.asnumpy())
 assert same(ops.Dropout(0.5)(x)[0]) and same(ops.Dropout(keep_prob=0.3, Seed0=1)(x)[0])

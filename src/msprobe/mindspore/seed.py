@@ -65,7 +65,7 @@ def _remove_dropout() -> None:
     for module, name in _FUNCTIONS:
         function = getattr(module, name, None)
         if function is not None and not hasattr(function, "msprobe_original"):
-            setattr(module, name, _without_dropout(function))
+            setattr(module, name, _without_dropout(function, module, name))
 
 
 def _made_without(original: Callable[..., None], argument: str, nothing: float) -> Callable[..., None]:
@@ -77,21 +77,28 @@ def _made_without(original: Callable[..., None], argument: str, nothing: float) 
         given.pop("self", None)
         if "keep_prob" in given and argument == "p":
             given.pop("keep_prob")  # nn.Dropout's older argument, which would win over p
-        given[argument] = nothing
+        if _is_probability(given.get(argument, nothing)):  # else it is refused as ever
+            given[argument] = nothing
         original(self, **given)
 
     made.msprobe_original = original  # type: ignore[attr-defined]
     return made
 
 
-def _without_dropout(original: Callable[..., Any]) -> Callable[..., Any]:
+def _is_probability(value: Any) -> bool:
+    return not isinstance(value, (int, float)) or 0 <= value <= 1
+
+
+def _without_dropout(original: Callable[..., Any], module: Any, name: str) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def dropout(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        given["training"] = False
+        if _is_probability(given.get("p", 0.5)):
+            given["training"] = False
         return original(**given)
 
+    dropout.__module__, dropout.__qualname__ = module.__name__, name  # where it is found, which is what a pickle says
     dropout.msprobe_original = original  # type: ignore[attr-defined]
     return dropout
