@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import io
+import pickle
 import warnings
+from collections import OrderedDict
 
 import pytest
 import torch
 import torch.nn.functional as F
 from collecting import assert_same, collecting
 from torch import nn
+
+from msprobe.pytorch.copies import HOOKS
 
 LEVELS = ["L0", "L1", "mix"]
 
@@ -168,6 +173,59 @@ def _of_the_user(module, args, output):
     return output
 
 
+class WithItsOwnState(nn.Linear):
+    def __getstate__(self):
+        return self.__dict__.copy()
+
+
+def _parametrized():
+    return nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+
+
+COPIED = {
+    "parametrized": _parametrized,
+    "its own state": lambda: WithItsOwnState(2, 2),
+    "graph": lambda: torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2))),
+    "plain": lambda: nn.Linear(2, 2),
+}
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+@pytest.mark.parametrize("token_range", [None, [1, 1]])
+@pytest.mark.parametrize("kind", COPIED)
+def test_whatever_way_a_module_is_copied_the_copy_is_plain(tmp_path, level, token_range, kind):
+    model, x = nn.Sequential(COPIED[kind](), nn.Tanh()), torch.ones(1, 2)
+    expected, file = model(x), io.BytesIO()
+    with collecting(tmp_path, model, level=level, token_range=token_range) as dump:
+        made = []
+        for _ in range(3):  # before, in and after the range
+            model(x)
+            made += [copy.deepcopy(model), torch.optim.swa_utils.AveragedModel(model).module]
+            if kind != "parametrized":  # torch refuses these
+                file.seek(0)
+                torch.save(model, file)
+        for one in made:
+            one(x)
+    if kind != "parametrized":
+        assert b"msprobe" not in file.getvalue()
+        file.seek(0)
+        made.append(torch.load(file, weights_only=False))
+    assert sum("Tanh.forward" in name for name in dump.names) == (3 if token_range is None else 1)
+    for one in made:
+        assert torch.equal(one(x), expected)
+        assert not any(getattr(module, hooks) for module in one.modules() for hooks in HOOKS)
+    assert OrderedDict not in copyreg.dispatch_table
+
+
+def test_an_ordered_dict_of_the_script_is_copied_as_ever(tmp_path):
+    mine = OrderedDict((number, True) for number in range(2000))
+    mine.note = "kept"
+    with collecting(tmp_path, nn.Sequential(nn.Linear(2, 2)), level="L0"):
+        made = [copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))]
+    for one in made:
+        assert (one, one.note) == (mine, "kept")
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_tracing_while_collecting_sees_nothing_of_ours(tmp_path, level):
     model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.randn(1, 2)
@@ -180,10 +238,11 @@ def test_tracing_while_collecting_sees_nothing_of_ours(tmp_path, level):
 
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
-def test_scripting_while_collecting_sees_nothing_of_ours(tmp_path, level):
+@pytest.mark.parametrize("token_range", [None, [0, 1]])
+def test_scripting_while_collecting_sees_nothing_of_ours(tmp_path, level, token_range):
     model, x = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU())), torch.randn(1, 2)
     model[0].register_forward_hook(_doubling)
-    with collecting(tmp_path, model, level=level) as dump:
+    with collecting(tmp_path, model, level=level, token_range=token_range) as dump:
         model(x)
         scripted = torch.jit.script(model)
         model(x)

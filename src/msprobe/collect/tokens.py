@@ -7,7 +7,22 @@ of the first wanted one to the end of the last, and out in between steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Optional, Protocol
+
+
+class Hooks(Protocol):
+    def remove(self) -> None: ...
+
+
+class RegisteredHooks:
+    """The hooks before and after a forward of the model, as its framework registers them."""
+
+    def __init__(self, root: Any, begin: Callable[..., None], end: Callable[..., None]) -> None:
+        self._handles = [root.register_forward_pre_hook(begin), root.register_forward_hook(end, always_call=True)]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
 
 
 class TokenRange:
@@ -17,6 +32,7 @@ class TokenRange:
         token_range: tuple[int, int],
         put_in: Callable[[], None],
         take_out: Callable[[], None],
+        hooks: Callable[..., Hooks] = RegisteredHooks,
     ) -> None:
         self._root = models[0]
         self._first, self._last = token_range
@@ -24,18 +40,16 @@ class TokenRange:
         self._take_out = take_out
         self._count = 0
         self._inside = False
-        self._handles: list[Any] = []
+        self._make_hooks = hooks
+        self._hooks: Optional[Hooks] = None
 
     def install(self) -> None:
-        self._handles = [
-            self._root.register_forward_pre_hook(self._begin),
-            self._root.register_forward_hook(self._end, always_call=True),
-        ]
+        self._hooks = self._make_hooks(self._root, self._begin, self._end)
 
     def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        if self._hooks is not None:
+            self._hooks.remove()
+        self._hooks = None
         self._inside = False
 
     def _begin(self, model: Any, args: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Optional
@@ -17,7 +16,6 @@ from typing import Any, Optional
 import torch
 from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
-from torch.utils.hooks import RemovableHandle
 
 from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
@@ -104,8 +102,8 @@ class Modules:
         self.hooked: list[Any] = []
         self._scripted: list[Any] = []
         self._lazy: set[str] = set()
-        self._key = RemovableHandle(OrderedDict()).id  # one that no other hook has, of whatever module
-        self._copies = PlainCopies(self._key)
+        self._copies = PlainCopies()
+        self._key = self._copies.key
 
     def install(self) -> None:
         self._gradients.return_to_parameters()

@@ -21,6 +21,7 @@ from . import accelerators
 from .api_table import ApiTable
 from .apis import Apis
 from .backward_graph import tensors_in
+from .copies import RootHooks
 from .custom import CustomApis
 from .gradients import Gradients
 from .modules import Modules
@@ -95,7 +96,7 @@ class TorchProbe:
             self._put_in(models)
         else:
             if self._tokens is None:  # it counts on from one segment of the step to the next
-                self._tokens = TokenRange(models, token_range, lambda: self._put_in(models), self._take_out)
+                self._tokens = TokenRange(models, token_range, lambda: self._put_in(models), self._take_out, RootHooks)
             self._tokens.install()
 
     def remove(self) -> None:
