@@ -176,6 +176,18 @@ def test_a_run_beside_a_living_one_goes_to_a_directory_of_its_own_with_all_its_r
     assert older(path) == []
 
 
+def test_a_process_that_ended_and_was_not_waited_for_is_no_living_run(tmp_path: Path) -> None:
+    path = tmp_path / "dump"
+    ended = begun(path, "-", "old", 0.0)
+    assert ended.stdout is not None
+    ended.stdout.read()
+    while Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert wait([start(path, "-", "new")]) == ["moved"]
+    assert contents(path) == {"step0/rank": "new", "step1/rank": "new"}
+    ended.wait()
+
+
 def test_a_member_on_another_host_is_joined_by_its_own_job_only(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     wait([start(path, str(rank), "old", WORLD_SIZE="2") for rank in (0, 1)])

@@ -152,8 +152,8 @@ def _this_process() -> Member:
 def _process(pid: int) -> list[int]:
     """A pid and when it started, because a pid is used again; [] where there is no such process."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-        return [pid, int(text.rpartition(")")[2].split()[19])]
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return [] if words[0] in "ZX" else [pid, int(words[19])]  # one that ended may wait for its parent to look
     except (OSError, ValueError, IndexError):
         return [] if Path("/proc/self/stat").exists() else _process_without_proc(pid)
 
