@@ -90,6 +90,11 @@ def test_a_nested_output_counts_and_quoted_numbers_are_read(tmp_path, capsys):
                      "step": 0, "rank": 0, "source": None}  # fmt: skip
 
 
+def test_figures_that_no_float_can_hold_are_passed_over(tmp_path, capsys):
+    write(tmp_path, 0, 0, {"Torch.a.0.forward": call(1, 10**400), "Torch.b.0.forward": call(1, math.nan)})
+    assert analysed(tmp_path, capsys)["producer"]["name"] == "Torch.b.0.forward"
+
+
 def test_bad_data_has_no_producer(tmp_path, capsys):
     write(tmp_path, 0, 0, {"Torch.a.0.forward": call(math.nan, math.nan)})
     assert analysed(tmp_path, capsys) == {"producer": None, "overflows": 1}

@@ -115,7 +115,7 @@ def _check(units: list[_Unit], request: Request, progress: Progress) -> Report:
     for unit in units:
         label = unit.rank.label
         report.files += [unit.files.result, unit.files.details]
-        report.told += [*unit.plan.told, *unit.rank.troubles]
+        report.told += [*unit.plan.told, *(f"{label}: {trouble}" for trouble in unit.rank.troubles)]
         report.checked += [Checked(label, *row) for row in unit.files.done.values()]
         for call, reason in unit.plan.skipped.items():
             if call not in unit.files.done:
