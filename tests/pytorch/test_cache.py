@@ -10,6 +10,7 @@ import pytest
 import torch
 from collecting import assert_same, collecting
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from msprobe.pytorch.tensors import _HEADS as HEADS
 from msprobe.pytorch.tensors import EXCHANGE
@@ -226,3 +227,39 @@ def test_a_tensor_that_died_lends_its_statistics_to_no_other(tmp_path):
             torch.relu(torch.full((2,), float(number)))
     for number in range(200):
         assert dump[f"Torch.relu.{number}.forward"]["input_args"][0]["Max"] == number
+
+
+def test_what_a_call_wrote_before_it_raised_is_seen(tmp_path):
+    """A checkpoint that stops early raises out of the last call of its recomputation."""
+    norm, linear = nn.BatchNorm1d(4), nn.Linear(4, 4)
+    means = []
+    norm.register_forward_pre_hook(lambda module, args: means.append(module.running_mean.clone()))
+    model = nn.Sequential(linear, norm)
+    with collecting(tmp_path, model) as dump:
+        for _ in range(3):
+            checkpoint(model, torch.randn(5, 4, requires_grad=True), use_reentrant=False).square().sum().backward()
+    assert len(means) == 6
+    for number, mean in enumerate(means):
+        assert_same(dump[f"Functional.batch_norm.{number}.forward"]["input_args"][1], mean)
+
+
+def test_observers_of_quantization_aware_training_are_seen(tmp_path):
+    observer = torch.ao.quantization.FusedMovingAvgObsFakeQuantize()
+    lows = []
+    with collecting(tmp_path) as dump:
+        for _ in range(3):
+            lows.append(observer.activation_post_process.min_val.clone())
+            observer(torch.randn(50))
+    for number, low in enumerate(lows):
+        record = dump[f"Torch.fused_moving_avg_obs_fake_quant.{number}.forward"]
+        assert record["input_args"][3]["Min"] == low.item()
+
+
+@pytest.mark.parametrize("kind", ["_kernel", "remembered"])
+def test_memory_that_another_process_may_write_is_not_trusted(kind):
+    remembered = pytest.importorskip(f"msprobe.stats.{kind}", reason="the C kernel is not built")
+    texts = remembered.Remembered(EXCHANGE, HEADS, torch.strided, STATS, remembers=True, checks=False)
+    x = torch.ones(3).share_memory_()
+    assert texts.is_ours(x) is False
+    texts.look(x)
+    assert texts.recall(x) is None

@@ -401,3 +401,36 @@ def test_a_default_device_set_inside_is_kept(tmp_path):
     assert torch.ones(1).device.type == "meta"
     torch.set_default_device(None)
     assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_functions_that_ask_through_a_helper_run_and_what_they_call_is_seen(tmp_path):
+    x, y = torch.arange(3.0), torch.arange(2.0)
+    with collecting(tmp_path) as dump:
+        first, _ = torch.meshgrid(x, y, indexing="ij")
+        torch.relu(first)
+    assert torch.equal(first, x[:, None].expand(3, 2))
+    assert "Torch.relu.0.forward" in dump.names
+
+
+class _Scaled(torch.Tensor):
+    """The pattern of torch's own documents: some functions are handled."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.backward:
+            with torch._C.DisableTorchFunctionSubclass():
+                return torch.Tensor.backward(args[0] * 1024)
+        if func in (torch.Tensor.split, torch.atleast_2d, nn.init.constant_):
+            return "handled"
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_what_a_subclass_handles_itself_it_handles(tmp_path, level):
+    weight = nn.Parameter(torch.ones(4))
+    x = torch.ones(4).as_subclass(_Scaled)
+    with collecting(tmp_path, nn.Sequential(nn.ReLU()), level=level):
+        (weight.as_subclass(_Scaled) * 2).sum().backward()
+        handled = [x.split(2), torch.atleast_2d(x), nn.init.constant_(x, 2.0)]
+    assert weight.grad.tolist() == [2048.0] * 4
+    assert handled == ["handled"] * 3

@@ -162,3 +162,19 @@ def test_gradients_outside_of_a_scope_are_not_called_further_passes(tmp_path, to
     with collecting(tmp_path, section={"scope": ["Torch.never.0.forward", "Torch.tanh.0.forward"]}):
         torch.tanh(torch.relu(x)).sum().backward()
     assert not told("further backward passes")
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("Linear", {"Module.0.Linear", "Module.1.0.Linear"}),
+        ("Module.1.Sequential", {"Module.1.0.Linear"}),
+        ("Module.1.0.Linear", {"Module.1.0.Linear"}),
+        ("Module.1.Sequential.forward.0", set()),
+    ],
+)
+def test_gradients_of_parameters_belong_to_their_module(tmp_path, entry, expected):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 1), nn.ReLU()))
+    with collecting(tmp_path, model, level="mix", section={"list": [entry]}) as dump:
+        model(torch.ones(2, 3)).sum().backward()
+    assert {name[: -len(".parameters_grad")] for name in dump.names if name.endswith(".parameters_grad")} == expected

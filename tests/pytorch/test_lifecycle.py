@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from collecting import Dump, assert_same, collecting, configured
@@ -255,3 +257,80 @@ def test_save_elsewhere_warns_and_raises_nothing(tmp_path, told):
     debugger.start()
     debugger.save(torch.ones(1), 5)
     assert told("needs a name")
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_a_model_is_let_go_after_the_last_wanted_step(tmp_path, level):
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    alive = weakref.ref(model)
+    debugger = PrecisionDebugger(configured(tmp_path, level=level, step=[0]))
+    for _ in range(3):
+        debugger.start(model)
+        model(torch.ones(2, 3)).sum().backward()
+        debugger.stop()
+        debugger.step()
+    del model
+    assert alive() is None
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+@pytest.mark.parametrize("ends", ["stop", "step"])
+def test_a_step_may_end_inside_of_a_backward_pass(tmp_path, level, ends):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    debugger = PrecisionDebugger(configured(tmp_path, level=level))
+    debugger.start(model)
+    output = model(torch.ones(2, 4))
+    output.register_hook(lambda gradient: getattr(debugger, ends)())
+    output.sum().backward()
+    if ends == "stop":
+        debugger.step()
+        assert torch._C._len_torch_function_stack() == 0
+    debugger.start(model)
+    model(torch.ones(2, 4)).sum().backward()
+    debugger.stop()
+    debugger.step()
+    assert torch._C._len_torch_function_stack() == 0
+    assert not Dump(tmp_path / "dump").errors
+    assert any(".backward" in name for name in Dump(tmp_path / "dump", 1).names)
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+@pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])
+def test_stop_in_a_hook_of_the_users(tmp_path, level, kind):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    debugger = PrecisionDebugger(configured(tmp_path, level=level))
+    getattr(model[0], kind)(lambda *given: debugger.stop())
+    debugger.start(model)
+    model(torch.ones(2, 4))
+    debugger.step()
+    assert not Dump(tmp_path / "dump").errors
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_parameters_that_are_frozen_at_start_and_not_later_have_their_gradients(tmp_path, level):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)).requires_grad_(False)
+    with collecting(tmp_path, model, level=level) as dump:
+        model(torch.ones(2, 4))
+        model.requires_grad_(True)
+        model(torch.ones(2, 4)).sum().backward()
+    for place in (0, 1):
+        for name, parameter in model[place].named_parameters():
+            assert_same(dump[f"Module.{place}.Linear.parameters_grad"][name][0], parameter.grad)
+
+
+def test_an_interrupt_leaves_no_module_open_for_the_next_start(tmp_path):
+    class Interrupted(nn.Module):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+    model = nn.Sequential(nn.ReLU(), Interrupted())
+    debugger = PrecisionDebugger(configured(tmp_path, level="L0"))
+    debugger.start(model)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.ones(2))
+    debugger.stop()
+    debugger.start(model)
+    model[0](torch.ones(2))
+    debugger.stop()
+    debugger.step()
+    assert Dump(tmp_path / "dump").construct["Module.0.ReLU.forward.1"] is None

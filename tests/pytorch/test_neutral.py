@@ -55,10 +55,13 @@ def test_a_fused_optimizer_between_start_and_stop_changes_nothing(tmp_path, leve
 def test_tensors_can_be_swapped(tmp_path, level, task):
     """torch refuses that for a tensor with weak references, of which we have some."""
     model, swap = nn.Sequential(nn.Linear(2, 2)), torch.utils.swap_tensors
+    batch = torch.ones(1, 2)
     with collecting(tmp_path, model, level=level, task=task):
         with torch.no_grad():
-            model(torch.ones(1, 2))
+            model(batch)
             model[0].weight.mul_(2.0)
         torch.utils.swap_tensors(model[0].weight, nn.Parameter(torch.zeros(2, 2)))
+        torch.utils.swap_tensors(batch, torch.zeros(1, 2))
     assert not model[0].weight.any()
+    assert not batch.any()
     assert torch.utils.swap_tensors is swap

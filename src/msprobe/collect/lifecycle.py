@@ -111,7 +111,7 @@ class Lifecycle:
     # What the user calls.
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        if self._is_foreign():
+        if self._is_foreign() or not self.wants_more:
             return
         self._remember(model, token_range)
         self.account.started = True
@@ -139,6 +139,8 @@ class Lifecycle:
         self._close_step()
         self.step_number += 1
         wanted = self.settings.step
+        if not self.wants_more:
+            self._models = None  # nothing of ours keeps the model alive
         if wanted is not None and self.account.steps and self.step_number == max(wanted) + 1:
             whole = "all wanted steps are collected" if not self.account.lost else "all wanted steps have run"
             notices.inform(f"{whole}, in {self.settings.dump_path}; probes are off.")

@@ -14,6 +14,7 @@ from itertools import count
 
 FORWARD = "forward"
 BACKWARD = "backward"
+PARAMETERS_GRAD = "parameters_grad"
 
 
 class CallNumbers:

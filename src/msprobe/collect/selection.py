@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional, Union
 
-from .names import BACKWARD, FORWARD
+from .names import BACKWARD, FORWARD, PARAMETERS_GRAD
 
 
 class Selection:
@@ -140,5 +140,7 @@ def _direction(name: str) -> Optional[str]:
 
 
 def _plain(name: str) -> str:
-    """`Functional.relu.0.forward` -> `relu`; `Module.layer.fc.Linear.forward.0` -> `layer.fc.Linear`."""
-    return ".".join(name.split(".")[1:-2]) or name
+    """`Functional.relu.0.forward` -> `relu`; `Module.layer.fc.Linear.forward.0` -> `layer.fc.Linear`, which is that of
+    its `parameters_grad` too."""
+    parts = name.split(".")
+    return ".".join(parts[1:-1] if parts[-1] == PARAMETERS_GRAD else parts[1:-2]) or name

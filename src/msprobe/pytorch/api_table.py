@@ -64,6 +64,14 @@ _clear_non_serializable_cached_data
 _OPERATORS = frozenset(f"__{name}__" for name in _OPERATOR_NAMES.split())
 _RANDOM = frozenset(_RANDOM_NAMES.split())
 _PLAIN = frozenset(_PLAIN_NAMES.split())
+NOTHING, FIRST, ANY = range(3)
+# Functions that write arguments of which neither their name nor a parameter `inplace` tells.
+_WRITING = """
+batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats embedding embedding_bag
+fused_moving_avg_obs_fake_quant rrelu_with_noise _amp_foreach_non_finite_check_and_unscale_
+_fused_moving_avg_obs_fq_helper
+"""
+_WRITING_NAMES = frozenset(_WRITING.split())
 _NORMALISING = frozenset(("batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit"))
 # After these, values may change without the version counter moving: they hand out memory, or exchange it.
 _WRITING_PARTS = (torch.Tensor.real.__set__, torch.Tensor.imag.__set__)
@@ -92,9 +100,9 @@ class Api:
         return self.name in _NORMALISING
 
     @cached_property
-    def may_write(self) -> bool:
-        """Whether it may write its first argument."""
-        return self.inplace or self.inplace_at >= 0 or self.writes_statistics
+    def writes(self) -> int:
+        """What it may write, apart from `out`: NOTHING, its FIRST argument or ANY."""
+        return ANY if self.inplace_at >= 0 else _writes(self.name)
 
     @cached_property
     def simple(self) -> bool:
@@ -117,7 +125,7 @@ class ApiTable:
         operator that is not here is off, even if the method is on.
     composite: Python functions of torch that arrive and are not in the list; what they call may be.
     untracked: functions, collected or not, after which remembered statistics must not be trusted.
-    writes: function object -> whether it writes its first argument, for those that are not collected.
+    writes: function object -> what it may write (see Api.writes), for those that are not collected.
     plain: functions that arrive and concern nobody: not collected, nothing inside them is, nothing gets stale.
     by_attribute: names in torch.distributed that are wanted but never arrive: to be wrapped where they are.
     missing: ``category.name`` of what this version of torch (and torch_npu) does not have.
@@ -136,7 +144,7 @@ class ApiTable:
                 self._add(category, name)
         self.composite = frozenset(f for f in _composite() if f not in self.lookup)
         others = [f for f in _builtin() if self.lookup.get(f) is None and f not in self.untracked]
-        self.writes = _Writes(dict.fromkeys(_WRITING_PARTS, True))
+        self.writes = _Writes(dict.fromkeys(_WRITING_PARTS, FIRST))
         self.plain = frozenset(f for f in others if not self.writes[f])
 
     def _add(self, category: str, name: str) -> None:
@@ -153,9 +161,9 @@ class ApiTable:
             self.lookup.setdefault(func, api)
 
 
-class _Writes(dict[Any, bool]):
-    def __missing__(self, func: Any) -> bool:
-        writes = self[func] = _is_inplace(str(getattr(func, "__name__", "")).split(".")[0])  # an overload: add_.Tensor
+class _Writes(dict[Any, int]):
+    def __missing__(self, func: Any) -> int:
+        writes = self[func] = _writes(str(getattr(func, "__name__", "")).split(".")[0])  # of an overload: add_.Tensor
         return writes
 
 
@@ -278,6 +286,12 @@ def _is_inplace(name: str) -> bool:
     if name.endswith("__"):
         return name == "__setitem__" or (name.startswith("__i") and f"__{name[3:]}" in _OPERATORS)
     return name.endswith("_")
+
+
+def _writes(name: str) -> int:
+    if name in _WRITING_NAMES or name in _NORMALISING:
+        return ANY
+    return FIRST if _is_inplace(name) else NOTHING
 
 
 def _position_of_inplace(func: Callable[..., Any]) -> int:

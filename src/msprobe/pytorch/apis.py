@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from msprobe.collect.recorder import Recorder
 
-from .api_table import Api, ApiTable
+from .api_table import ANY, Api, ApiTable
 from .backward_graph import Inputs
 from .collectives import Collectives
 from .gradients import Gradients
@@ -29,6 +29,8 @@ _tracing_state = torch._C._get_tracing_state
 _graph_task = torch._C._current_graph_task_id
 _NoTorchFunction = torch._C.DisableTorchFunction
 _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
+_PLAIN = (_Tensor, _Parameter)
+_as_usual = getattr(torch.Tensor.__torch_function__, "__func__", None)
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 # What runs in a backward pass is seen too: recomputation, the backward of the user's own functions.
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
@@ -43,7 +45,11 @@ _SPELLED = frozenset(getattr(torch.Tensor, method) for method in ARRIVES_AS.valu
 
 
 class _Leaf(threading.local):
-    depth = 0
+    """Of one thread: how many registered APIs it is inside of, and of which functions it runs the twins."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.running: list[Any] = []
 
 
 class Apis(TorchFunctionMode):
@@ -78,7 +84,7 @@ class Apis(TorchFunctionMode):
         api = self._lookup.get(func)
         if api is None:
             inside = self._inside.get(func)
-            if inside is not None:
+            if inside is not None and not _overridden(types):
                 return inside(func, args, kwargs)
             if isinstance(func, _OPERATORS):
                 api = self._lookup[func]
@@ -96,7 +102,7 @@ class Apis(TorchFunctionMode):
             self._distrust(func, args)
         elif "out" in kwargs or self._table.writes[func]:
             with _NoTorchFunction():
-                self._texts.written((*args[:1], kwargs.get("out")))
+                self._wrote(self._table.writes[func], args, kwargs)
         return func(*args, **kwargs)
 
     def _distrust(self, func: Any, args: Any) -> None:
@@ -106,6 +112,12 @@ class Apis(TorchFunctionMode):
                 self._texts.expose(args[0])
         else:
             self._texts.forget()
+
+    def _wrote(self, writes: int, args: Any, kwargs: Any) -> None:
+        if writes == ANY:
+            self._texts.written((*args, *kwargs.values()))
+        else:
+            self._texts.written((*args[:writes], kwargs.get("out")))
 
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs one API and records it. What it returns or raises is the API's own."""
@@ -130,6 +142,8 @@ class Apis(TorchFunctionMode):
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
+            if api.untracked or api.writes or "out" in kwargs:
+                self._texts.forget()  # it may have written before it raised, as a checkpoint that stops early does
             if call is not None:
                 recorder.fail(call, error, _recomputed(self._gradients))
             if not selection.everything:
@@ -138,10 +152,8 @@ class Apis(TorchFunctionMode):
         try:
             if api.untracked:
                 self._texts.forget()
-            elif api.may_write:
-                self._texts.written(args)
-            if "out" in kwargs:
-                self._texts.written((kwargs["out"],))
+            elif api.writes or "out" in kwargs:
+                self._wrote(api.writes, args, kwargs)
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
             elif call is not None:
@@ -214,11 +226,20 @@ class Apis(TorchFunctionMode):
         self._collectives.remove()
 
     def _run_inside(self, func: Any, args: Any, kwargs: Any) -> Any:
+        running = self._leaf.running
+        if func in running:  # a helper of the twin's has handed the function to us again
+            return func(*args, **kwargs)
         twin = self._twins.get(func)
         if twin is None:
             twin = self._twins[func] = self._twin(func)
-        with self:
+        running.append(func)
+        put_on(self)
+        try:
             return twin(*args, **kwargs)
+        finally:
+            running.remove(func)
+            if is_on(self):  # not after a stop() inside of it
+                take_off(self)
 
     def _twin(self, func: Any) -> Callable[..., Any]:
         """The same code, with globals in which no argument and no mode asks for torch functions."""
@@ -244,6 +265,12 @@ def _with_torch_function(func: Any) -> Callable[..., Any]:
             return func(*args, **kwargs)
 
     return call
+
+
+def _overridden(types: Any) -> bool:
+    """Whether an argument's type has a __torch_function__ of its own: it is asked first, as without us."""
+    others = [kind.__torch_function__ for kind in types if kind not in _PLAIN]
+    return any(getattr(function, "__func__", None) is not _as_usual for function in others)
 
 
 def _never(*tensors: Any) -> bool:

@@ -14,6 +14,7 @@ them has fired.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Optional
 
@@ -116,11 +117,11 @@ class Gradients:
             node.register_hook(partial(Gradients._outgoing_hook, self, record, leading))
         record.waiting += len(entries) + len(leaving)
 
-    def watch_parameter(self, module: str, name: str, parameter: Any) -> None:
-        """Keeps the last local gradient of a parameter for `{module}.parameters_grad`."""
+    def watch_parameter(self, module: str, name: str, parameter: Any, above: Sequence[str] = ()) -> None:
+        """Keeps the last local gradient of a parameter for `{module}.parameters_grad`; `above`: the modules around."""
         record = f"{module}.parameters_grad"
         self._parameters.setdefault(record, {})
-        hook = partial(Gradients._parameter_hook, self, record, name, id(parameter))
+        hook = partial(Gradients._parameter_hook, self, record, name, id(parameter), above)
         self._watched.append((parameter, hook, parameter.register_hook(hook)))
 
     def leave_parameters(self) -> None:
@@ -184,11 +185,11 @@ class Gradients:
             except Exception:
                 self._recorder.fault(record.name, traceback.format_exc())
 
-    def _parameter_hook(self, record: str, name: str, parameter: int, gradient: Any) -> None:
+    def _parameter_hook(self, record: str, name: str, parameter: int, above: Sequence[str], gradient: Any) -> None:
         recorder = self._recorder
         if recorder.closed or not recorder.with_outputs:
             return
-        if not recorder.selection.everything and not recorder.selection.enter(record):
+        if not recorder.selection.everything and not recorder.selection.enter(record, above):
             return
         try:
             with _NoTorchFunction():

@@ -30,6 +30,11 @@ def put_on(mode: Any) -> None:
         _push_on_torch_function_stack(other)
 
 
+def modes() -> list[Any]:
+    """What is on this thread's stack."""
+    return [_get_function_stack_at(place) for place in range(_len_torch_function_stack())]
+
+
 def is_on(mode: Any) -> bool:
     """Whether `mode` is on this thread's stack; it usually is on top."""
     depth = _len_torch_function_stack()

@@ -101,11 +101,13 @@ class Modules:
         self._names: dict[int, str] = {}
         self.hooked: list[Any] = []
         self._scripted: list[Any] = []
-        self._lazy: set[str] = set()
+        self._watched: set[tuple[str, str]] = set()
+        self._later: set[str] = set()
         self._copies = PlainCopies()
         self._key = self._copies.key
 
     def install(self) -> None:
+        self._recorder.parents.clear()  # an interrupt may have left some open
         self._gradients.return_to_parameters()
         self._copies.install()
         backward = self._recorder.selection.backward
@@ -120,14 +122,26 @@ class Modules:
                 self._watch_parameters(name, module._parameters)
 
     def _watch_parameters(self, module: str, parameters: dict[str, Any]) -> None:
+        """Those without a gradient yet (frozen, or of a lazy module) are looked at again when the module is called."""
         selection = self._recorder.selection
-        if selection.everything or selection.may_want(f"{module}.parameters_grad"):
-            if any(map(is_lazy, parameters.values())):
-                self._lazy.add(module)  # they come to be before its first forward
-                return
-            for name, parameter in parameters.items():
-                if parameter is not None and parameter.requires_grad:
-                    self._gradients.watch_parameter(module, name, parameter)
+        above = () if selection.everything else self._above(module)
+        if not selection.may_want(f"{module}.parameters_grad", above):
+            return
+        for name, parameter in parameters.items():
+            if parameter is None or (module, name) in self._watched:
+                continue
+            if parameter.requires_grad and not is_lazy(parameter):
+                self._watched.add((module, name))
+                self._gradients.watch_parameter(module, name, parameter, above)
+            else:
+                self._later.add(module)
+
+    def _above(self, module: str) -> tuple[str, ...]:
+        """The modules around one, outermost first, by their names."""
+        at = {name.rpartition(".")[0]: name for name in self._names.values()}
+        parts = module.split(".")[:-1]
+        places = (".".join(parts[:length]) for length in range(2, len(parts)))
+        return tuple(at[place] for place in places if place in at)
 
     def remove(self) -> None:
         key = self._key
@@ -186,22 +200,25 @@ class Modules:
         if name is not None:
             self._leave(name, root, output)
 
-    def _before(self, title: str, module: Any, args: Any, kwargs: Any) -> None:
+    def _before(self, title: str, module: Any, args: Any, kwargs: Any = None) -> None:
+        """Torch leaves the last argument out where stop() was called by a hook before this one."""
         recorder = self._recorder
         if recorder.closed or is_traced():
             return
         try:
             with _NoTorchFunction():
                 if recorder.on_first_batch is not None:
-                    recorder.first_batch(args, kwargs)
-                if title in self._lazy:
-                    self._lazy.remove(title)
+                    recorder.first_batch(args, kwargs or {})
+                if title in self._later and recorder.selection.backward:
+                    self._later.remove(title)
                     self._watch_parameters(title, module._parameters)
-                self._enter(title, args, kwargs)
+                self._enter(title, args, kwargs or {})
         except Exception:
             recorder.fault(title, traceback.format_exc())
 
-    def _after(self, title: str, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def _after(self, title: str, module: Any, args: Any, *kwargs_and_output: Any) -> None:
+        """`_before` says where there are no kwargs."""
+        output = kwargs_and_output[-1]
         recorder = self._recorder
         if recorder.closed or is_traced():
             return

@@ -7,6 +7,7 @@ is bad, or beforehand where the call may write it. Gradients are read where the 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -217,7 +218,7 @@ class OverflowGradients(HeldGradients):
     def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
         self.judge.judge(record.name, record.parent, incoming, outgoing, record.shared)
 
-    def watch_parameter(self, module: str, name: str, parameter: Any) -> None:
+    def watch_parameter(self, module: str, name: str, parameter: Any, above: Sequence[str] = ()) -> None:
         record = f"{module}.parameters_grad"
 
         def hook(gradient: Any) -> None:

@@ -42,7 +42,7 @@ class OverflowProbe(TorchProbe):
                 TorchEyes(texts),
                 run,
                 with_stacks=settings.extra_info,
-                batch=Values(TensorTexts(CRC, None)),
+                batch=Values(TensorTexts(CRC, None, remembers=False)),
             )
 
         parts = Parts(recorder, OverflowGradients, OverflowApis, OverflowModules, defers=False)

@@ -2,7 +2,8 @@
 
 New threads begin without it. It must be out of the way: MultiheadAttention and TransformerEncoderLayer
 leave their fused path when they see a mode or a hook, which changes the last digits, and compiled code
-breaks its graphs. Such a region runs without us and is one opaque record.
+breaks its graphs. Such a region runs without us and is one opaque record. The modules in question, and
+what is below them, have no hooks of their own: the global ones here call those.
 """
 
 from __future__ import annotations
@@ -23,32 +24,90 @@ from msprobe.collect.recorder import Recorder
 
 from .api_table import Api
 from .apis import Apis
-from .mode_stack import is_on, put_on, take_off
-from .modules import Modules, is_traced
+from .mode_stack import is_on, modes, put_on, take_off
+from .modules import Modules, is_compiled_in_place, is_traced
 
 _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 
 
-class _Regions(threading.local):
-    """What the hooks did on this thread and have to undo: (module or frame, action, opaque record)."""
+class _Region(NamedTuple):
+    owner: int
+    """The id of the module, or of the frame that runs compiled code."""
+    action: str
+    """What was done with the mode and has to be undone: "entered", "left", or "" for nothing."""
+    record: Any = None
+
+
+class _Open(threading.local):
+    """The regions that this thread is in."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[int, str, Any]] = []
+        self.regions: list[_Region] = []
+
+    @property
+    def without_us(self) -> bool:
+        return bool(self.regions) and self.regions[-1].action != "entered"
+
+    def is_of(self, owner: Any) -> bool:
+        return bool(self.regions) and self.regions[-1].owner == id(owner)
 
 
-class Presence:
-    """Global module hooks and the entry to compiled functions, while a step is collected."""
+class _Regions:
+    """Global module hooks and the switch of dynamo."""
 
-    def __init__(self, mode: Apis, modules: Optional[Modules]) -> None:
-        self._mode = mode
+    def __init__(self, modules: Optional[Modules], recorder: Recorder) -> None:
         self._modules = modules
-        self._regions = _Regions()
-        self._handles: list[Any] = []
+        self._recorder = recorder
+        self._open = _Open()
+        self._hooks: dict[int, tuple[Any, Any]] = {}  # of the modules that have none of their own
+        self._key = 0
         self._dynamo: Any = None
         self._set_eval_frame: Any = None
-        self._swap_tensors: Any = None
+
+    def _install_hooks(self) -> None:
+        """Under the key of the modules' hooks, where there are any: for that they give their kwargs."""
+        self._key = PlainCopies().key if self._modules is None else self._modules.key
+        module_hooks._global_forward_pre_hooks[self._key] = self._before
+        module_hooks._global_forward_hooks[self._key] = self._after
+        module_hooks._global_forward_hooks_always_called[self._key] = True
+
+    def _install_switch(self) -> None:
+        self._dynamo = _eval_frame()
+        if hasattr(self._dynamo, "_maybe_set_eval_frame"):
+            self._set_eval_frame = self._dynamo._maybe_set_eval_frame
+            self._dynamo._maybe_set_eval_frame = self._around_compiled
+
+    def remove(self) -> None:
+        module_hooks._global_forward_pre_hooks.pop(self._key, None)
+        module_hooks._global_forward_hooks.pop(self._key, None)
+        module_hooks._global_forward_hooks_always_called.pop(self._key, None)
+        if self._set_eval_frame is not None:
+            self._dynamo._maybe_set_eval_frame = self._set_eval_frame
+            self._set_eval_frame = None
+
+    def _take_hooks(self) -> None:
+        if self._modules is not None:
+            for module in self._modules.hooked:
+                if may_run_without_us(module):
+                    self._hooks.update(self._modules.take_off(module))
+
+    def _before(self, module: Any, args: Any, kwargs: Any = None) -> None:
+        raise NotImplementedError
+
+    def _after(self, module: Any, args: Any, *kwargs_and_output: Any) -> None:
+        raise NotImplementedError
+
+    def _enter_compiled(self, frame: FrameType, module: Any) -> None:
+        raise NotImplementedError
+
+    def _leave_compiled(self, frame: FrameType, module: Any) -> None:
+        raise NotImplementedError
+
 
     def install(self) -> None:
+        for mode in modes():  # of a step that was ended inside of a backward pass, torch has put it back since
+            if isinstance(mode, Apis) and mode.recorder.closed:
+                take_off(mode)
         put_on(self._mode)
         self._handles = [
             module_hooks.register_module_forward_pre_hook(self._before),

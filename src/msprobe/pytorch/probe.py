@@ -24,6 +24,7 @@ from .backward_graph import tensors_in
 from .copies import RootHooks
 from .custom import CustomApis
 from .gradients import Gradients
+from .mode_stack import is_on, take_off
 from .modules import Modules
 from .presence import FusedPaths, Presence
 from .spelling import Spelling
@@ -43,7 +44,7 @@ def plain_recorder(settings: Settings, writer: Any, selection: Selection, texts:
         with_data=settings.task != "structure",
         with_stacks=settings.extra_info,
         saves=selection.saves,
-        batch=Values(TensorTexts(CRC, None)),
+        batch=Values(TensorTexts(CRC, None, remembers=False)),
     )
 
 
@@ -109,6 +110,8 @@ class TorchProbe:
     def close(self) -> list[str]:
         if self._apis is not None:
             self._apis.end()
+            while is_on(self._apis):  # stop() inside of a backward pass: torch has put it back since
+                take_off(self._apis)
         self._gradients.close()
         for handle in self._saved:
             handle.remove()
@@ -177,9 +180,10 @@ class TorchProbe:
             parts.append(Presence(self._apis, modules))
             self._spelling.install()
             self._custom.attach(self._apis)
+        self._parts = []
         for part in parts:
+            self._parts.append(part)  # before: what fails half-way is taken out as well
             part.install()
-        self._parts = parts
 
     def _take_out(self) -> None:
         for part in reversed(getattr(self, "_parts", [])):

@@ -8,7 +8,7 @@
 
 /* What a tensor and its memory are asked for. */
 static struct {
-    PyObject *requires_grad, *version, *data_ptr, *storage, *resizable;
+    PyObject *requires_grad, *version, *data_ptr, *storage, *resizable, *is_shared, *is_cpu;
 } names;
 
 /* What is known of one tensor for as long as it stays as it was. */
@@ -109,15 +109,22 @@ static void free_remembered(Remembered *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* The address that a tensor's memory begins at, None where it has none of its own; NULL on error.
-   `resizable`: 0 where others (numpy) know of this memory, and may write it. */
-static PyObject *storage_of(PyObject *tensor, int *resizable) {
+/* Whether this memory is nobody else's: numpy's cannot be resized, another process may write what is shared (on an
+   accelerator all memory says so). -1 on error. */
+static int is_private(PyObject *tensor, PyObject *storage) {
+    const int resizable = is_exactly(PyObject_CallMethodNoArgs(storage, names.resizable), Py_True);
+    const int shared = resizable == 1 ? is_exactly(PyObject_CallMethodNoArgs(storage, names.is_shared), Py_True) : 0;
+    if (shared != 1)
+        return shared < 0 ? -1 : resizable;
+    const int here = is_exactly(PyObject_GetAttr(tensor, names.is_cpu), Py_True);
+    return here < 0 ? -1 : !here;
+}
+
+/* The address that a tensor's memory begins at, None where it has none of its own; NULL on error. */
+static PyObject *storage_of(PyObject *tensor, int *private) {
     PyObject *storage = PyObject_CallMethodNoArgs(tensor, names.storage), *address = NULL;
-    if (storage && resizable) {
-        *resizable = is_exactly(PyObject_CallMethodNoArgs(storage, names.resizable), Py_True);
-        if (*resizable < 0)
-            Py_CLEAR(storage);
-    }
+    if (storage && private && (*private = is_private(tensor, storage)) < 0)
+        Py_CLEAR(storage);
     if (storage)
         address = PyObject_CallMethodNoArgs(storage, names.data_ptr);
     Py_XDECREF(storage);
@@ -178,11 +185,11 @@ static Entry *new_entry(void) {
 
 /* Remembers what `entry` says of a tensor where nobody can change it unnoticed. */
 static int keep(Remembered *self, PyObject *tensor, PyObject *key, Entry *entry) {
-    int resizable = 0, exposed;
-    PyObject *storage = storage_of(tensor, &resizable);
+    int private = 0, exposed;
+    PyObject *storage = storage_of(tensor, &private);
     if (!storage)
         return -1;
-    exposed = storage == Py_None || !resizable ? 1 : PySet_Contains(self->exposed, storage);
+    exposed = storage == Py_None || !private ? 1 : PySet_Contains(self->exposed, storage);
     if (exposed) {
         Py_DECREF(storage);
         return exposed < 0 ? -1 : 0;
@@ -324,7 +331,7 @@ static PyObject *remember(Remembered *self, PyObject *args) {
 
 static PyObject *is_ours(Remembered *self, PyObject *tensor) {
     PyObject *storage = PyObject_CallMethodNoArgs(tensor, names.storage), *address;
-    int is = storage ? is_exactly(PyObject_CallMethodNoArgs(storage, names.resizable), Py_True) : -1;
+    int is = storage ? is_private(tensor, storage) : -1;
     if (is == 1 && PySet_GET_SIZE(self->exposed)) {
         address = PyObject_CallMethodNoArgs(storage, names.data_ptr);
         is = address ? PySet_Contains(self->exposed, address) : -1;
@@ -388,7 +395,9 @@ int add_remembered(PyObject *module) {
         !(names.version = PyUnicode_InternFromString("_version")) ||
         !(names.data_ptr = PyUnicode_InternFromString("data_ptr")) ||
         !(names.storage = PyUnicode_InternFromString("untyped_storage")) ||
-        !(names.resizable = PyUnicode_InternFromString("resizable")) || PyType_Ready(&entry_type) || PyType_Ready(&remembered_type))
+        !(names.resizable = PyUnicode_InternFromString("resizable")) ||
+        !(names.is_shared = PyUnicode_InternFromString("is_shared")) ||
+        !(names.is_cpu = PyUnicode_InternFromString("is_cpu")) || PyType_Ready(&entry_type) || PyType_Ready(&remembered_type))
         return -1;
     Py_INCREF(&remembered_type);
     return PyModule_AddObject(module, "Remembered", (PyObject *)&remembered_type);

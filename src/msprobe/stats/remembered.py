@@ -2,8 +2,8 @@
 
 The twin of remembered.c, for machines without a compiler. A tensor is known by identity, version, memory and
 requires_grad; it is held weakly. What writes memory through another tensor must say so (`written`), as must what
-hands out a way to write it later (`expose`) or may have written anything (`forget`). Memory shared with numpy is
-never trusted.
+hands out a way to write it later (`expose`) or may have written anything (`forget`). Memory shared with numpy
+or another process is never trusted.
 """
 
 from __future__ import annotations
@@ -75,8 +75,10 @@ class Remembered:
 
     def is_ours(self, tensor: Any) -> bool:
         """Whether nobody can change its memory unnoticed; RuntimeError where it has none of its own."""
-        storage = tensor.untyped_storage()  # one that numpy knows of cannot be resized
-        return storage.resizable() and not (self._exposed and storage.data_ptr() in self._exposed)
+        storage = tensor.untyped_storage()
+        if not storage.resizable() or (storage.is_shared() and tensor.is_cpu):  # numpy's; another process may write it
+            return False
+        return not (self._exposed and storage.data_ptr() in self._exposed)
 
     def written(self, tensor: Any) -> None:
         """This tensor's memory was written: whatever lies in it has changed."""
