@@ -33,13 +33,13 @@ class CustomApis:
         """`describe(prefix, name)` makes the frontend's own description of an API."""
         self._describe = describe
         self._registered: dict[tuple[int, str], _Registered] = {}
-        self._records: Optional[Records] = None
+        self.records: Optional[Records] = None
 
     def attach(self, records: Records) -> None:
-        self._records = records
+        self.records = records
 
     def detach(self) -> None:
-        self._records = None
+        self.records = None
 
     def register(self, module: Any, name: str, prefix: Optional[str]) -> None:
         original = getattr(module, name, None) if isinstance(name, str) else None
@@ -84,12 +84,12 @@ class _Call:
     """Runs a registered API, through what records it while a step is collected."""
 
     def __init__(self, apis: CustomApis, api: Any) -> None:
-        self._apis = apis
+        self.apis = apis
         self._api = api
         self.on = True
 
     def __call__(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        records = self._apis._records
+        records = self.apis.records
         if records is None or not self.on:
             return func(*args, **kwargs)
         return records.record_custom(self._api, func, args, kwargs)
@@ -131,9 +131,11 @@ class _Descriptor:
 
 
 def _function(original: Callable[..., Any], call: _Call) -> Any:
+    apis = call.apis
+
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        return call(original, args, kwargs)
+        return original(*args, **kwargs) if apis.records is None else call(original, args, kwargs)
 
     if isinstance(original, types.FunctionType):
         recorded.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]  # what torch.jit compiles

@@ -16,8 +16,9 @@ from msprobe.collect import notices
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
     """Seeds Python, numpy and torch on every device.
 
-    `mode` also makes torch use deterministic algorithms. `rm_dropout` makes dropout a no-op, for the functions
-    and for modules made before or afterwards; without it the model is left as it is.
+    `mode` also makes torch use deterministic algorithms. `rm_dropout` makes the dropout functions of
+    torch.nn.functional no-ops, and so the modules that call them, made before or afterwards; without it the model is
+    left as it is.
     """
     for name, value, kind in (("seed", seed, int), ("mode", mode, bool), ("rm_dropout", rm_dropout, bool)):
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
