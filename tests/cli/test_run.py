@@ -477,3 +477,33 @@ dist.destroy_process_group()
         both = [names(tmp_path / "dump", step, f"rank{rank}") for rank in range(2)]
         assert sorted(both[0]) == sorted(both[1])
         assert "Module.module.0.Linear.backward.0" in both[0]
+
+
+def test_an_optimizer_inside_of_the_backward_pass_ends_the_step_after_it(tmp_path: Path) -> None:
+    """Torch's own pattern to save memory: each parameter is stepped as soon as its gradient is there."""
+    train = tmp_path / "train.py"
+    train.write_text(
+        """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1))
+optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+def hook(p):
+    optimizers[p].step()
+    optimizers[p].zero_grad()
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(hook)
+for _ in range(3):
+    model(torch.ones(5, 4)).square().mean().backward()
+print("modes", torch._C._len_torch_function_stack())
+"""
+    )
+    config = {"task": "statistics", "level": "mix", "dump_path": str(tmp_path / "dump"), "step": [0, 1]}
+    done = run("train.py", cwd=tmp_path, config=config)
+    assert done.returncode == 0, done.stderr
+    assert "modes 0" in done.stdout
+    assert steps(tmp_path / "dump") == ["step0", "step1"]
+    for step in (0, 1):
+        found = names(tmp_path / "dump", step)
+        assert {"Module.0.Linear.parameters_grad", "Module.2.Linear.parameters_grad"} <= set(found)
+        assert "Module.0.Linear.backward.0" in found

@@ -1,6 +1,7 @@
 """Drives the debugger from outside the script: what `msprobe run` puts in place of the calls nobody wrote.
 
-A step begins when a module that has parameters is called and ends with the next `optimizer.step()`.
+A step begins when a module that has parameters is called and ends with the next `optimizer.step()`, or before the
+next call of the model where that was inside of the backward pass.
 So nothing is opened before the model runs (ranks are known by then, and a debugger that the script makes
 itself is there and wins), and nothing is left open after the last step.
 """
@@ -27,6 +28,9 @@ from .kernel_replay import dumped_gradients
 from .seed import seed_all
 
 
+_graph_task = torch._C._current_graph_task_id
+
+
 class StepDriver:
     """Put in once, when torch has been imported; takes itself out after the last wanted step."""
 
@@ -40,6 +44,7 @@ class StepDriver:
         self._aside = False
         self._without_modules = False
         self._optimizer: Any = None  # the outermost one whose step() is running
+        self._late = False  # the step ends when the model is called again: the backward pass was not over
         self._model: Any = None
         self._hooks: list[Any] = []
         self._put_back: Optional[Callable[[], None]] = None  # while waiting for the model
@@ -94,6 +99,10 @@ class StepDriver:
         if self._put_back is None or next(module.parameters(), None) is None or self._taken_over():
             return
         self._put_back()
+        if self._late:
+            self._late = False
+            if not self._end_step():
+                return
         if self._debugger is None:
             self._debugger = PrecisionDebugger._of(self._settings)
         if not self._needs_model or self._model is not None:
@@ -138,16 +147,28 @@ class StepDriver:
             )
         elif self._debugger is None or self._put_back is not None:
             return  # a second optimizer: the model was not called since the first one
+        elif _graph_task() >= 0 and not self._without_modules:  # parameters are stepped as their gradients come
+            self._late = True
+            self._wait_for_model()
+            return
+        if not self._end_step():
+            return
+        if self._without_modules:
+            self._debugger.start()
+        else:
+            self._wait_for_model()
+
+    def _end_step(self) -> bool:
+        """Whether another step may be wanted."""
+        assert self._debugger is not None
         self._debugger.step()
         if self._looking_on is not None:
             self._looking_on.remove()
             self._looking_on = None
         if not self._debugger._lifecycle.wants_more:
             self._remove()
-        elif self._without_modules:
-            self._debugger.start()
-        else:
-            self._wait_for_model()
+            return False
+        return True
 
     # Stepping aside.
 
