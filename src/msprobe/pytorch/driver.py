@@ -27,7 +27,6 @@ from .debugger import PrecisionDebugger, refuse_what_is_not_here
 from .kernel_replay import dumped_gradients
 from .seed import seed_all
 
-
 _graph_task = torch._C._current_graph_task_id
 
 
