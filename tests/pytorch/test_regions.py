@@ -6,6 +6,7 @@ import copy
 import copyreg
 import io
 import pickle
+import threading
 import warnings
 from collections import OrderedDict
 
@@ -66,6 +67,78 @@ def test_attention_and_encoder_in_eval_keep_their_fused_results(tmp_path, level)
     with collecting(tmp_path, model, level=level):
         out = run()
     assert all(torch.equal(a, b) for a, b in zip(out, expected))
+
+
+def in_threads(work, count):
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_threads_that_call_one_fused_module_lose_no_record(tmp_path, level):
+    model, x = attention_model(), torch.randn(4, 32, 16)
+    with torch.no_grad():
+        expected = model(x)
+    found = []
+
+    @torch.no_grad()
+    def work():
+        found.extend(model(x) for _ in range(30))
+
+    with collecting(tmp_path, model, level=level) as dump:
+        in_threads(work, 3)
+    assert len(found) == 90
+    assert all(torch.equal(one, expected) for one in found)
+    assert sum("TransformerEncoderLayer" in name for name in dump.names) == 90
+    assert not any("unfinished" in record for record in dump.data.values())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("where", ["main", "thread"])
+def test_below_a_fused_region_everything_is_fused(tmp_path, level, where):
+    torch.manual_seed(2)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    x, mask = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    found = []
+
+    @torch.no_grad()
+    def work():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found.append((encoder(x, src_key_padding_mask=mask), encoder.layers[0](x)))
+
+    work()
+    with collecting(tmp_path, nn.ModuleDict({"encoder": encoder}), level=level) as dump:
+        work() if where == "main" else in_threads(work, 1)
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+    if level == "L1":
+        assert dump.names == [
+            "Torch._fused_TransformerEncoder.0.forward",
+            "Torch._fused_TransformerEncoderLayer.0.forward",
+        ]
+    else:
+        first, second = dump.names
+        assert first == "Module.encoder.TransformerEncoder.forward.0"
+        assert second == "Module.encoder.layers.0.TransformerEncoderLayer.forward.0"
+        assert dump[first]["input_kwargs"]["src_key_padding_mask"]["Max"] is True
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_fused_module_that_raises_is_recorded_and_the_next_call_too(tmp_path, level):
+    model, x = attention_model(), torch.randn(2, 5, 16)
+    with torch.no_grad(), collecting(tmp_path, model, level=level) as dump:
+        with pytest.raises(RuntimeError):
+            model(torch.randn(2, 5, 7))
+        model(x)
+        model.train()
+        model(x)
+    name = "Module.0.TransformerEncoderLayer.forward.{}"
+    assert dump[name.format(0)]["raised"] == "RuntimeError"
+    assert_same(dump[name.format(1)]["input_args"][0], x)
+    assert dump.construct["Module.0.linear1.Linear.forward.0"] == name.format(2)
 
 
 def test_in_training_the_inside_of_attention_is_seen(tmp_path):
@@ -138,6 +211,33 @@ def test_a_compiled_module_is_one_record_and_its_result_its_own(tmp_path, level,
     assert all(torch.equal(a, b) for a, b in zip(found, expected))
     assert dump.names
     assert all(torch.equal(a, b) for a, b in zip(run(), expected))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("part", ["whole", "inner"])
+def test_a_module_compiled_in_place_is_one_record_under_its_name(tmp_path, level, part, told):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4))), torch.randn(2, 4)
+    compiled = model if part == "whole" else model[1]
+    compiled.compile(backend="aot_eager")
+    with collecting(tmp_path, model, level=level) as dump:
+        for _ in range(2):
+            out = model(x)
+            out.sum().backward()
+        model[1][0](x)
+    assert len(told("Sequential is compiled")) == 1
+    title = "Module.Sequential" if part == "whole" else "Module.1.Sequential"
+    forward, backward = f"{title}.forward.1", f"{title}.backward.1"
+    if level == "L1":
+        forward, backward = "Compiled.Sequential.1.forward", "Compiled.Sequential.1.backward"
+    assert_same(dump[forward]["output"][0], out)
+    assert_same(dump[backward]["input"][0], torch.ones_like(out))
+    assert not any("_call_impl" in name for name in dump.names)
+    if level != "L1":
+        assert not any("Linear.forward" in name for name in dump.names if name.startswith("Module.1."))
+        assert "Module.1.0.ReLU.forward.0" in dump.names  # called by itself
+        assert "Module.1.1.Linear.parameters_grad" in dump.names
 
 
 def test_code_compiled_for_the_first_time_while_collecting_is_right(tmp_path):

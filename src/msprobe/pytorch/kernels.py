@@ -11,7 +11,7 @@ from __future__ import annotations
 import traceback
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch._C import (
@@ -28,7 +28,7 @@ from msprobe.collect.recorder import Recorder
 from .api_table import Api
 from .apis import Apis
 from .ascend_dump import AscendDump
-from .modules import Modules
+from .modules import Modules, is_compiled_in_place, is_opaque
 from .tensors import TensorTexts
 
 _graph_task = torch._C._current_graph_task_id
@@ -235,12 +235,10 @@ class Surroundings(Modules):
     def _watch_parameters(self, module: str, parameters: Any) -> None:
         """Gradients of parameters are outputs of operators here."""
 
-    def hide(self, root: Any) -> None:
-        super().hide(root)
-        if hasattr(root, "_orig_mod"):
-            self._kernels.remove()
-
-    def show(self, root: Any, output: Any) -> None:
-        if hasattr(root, "_orig_mod"):
-            self._kernels.install()
-        super().show(root, output)
+    def take_off(self, is_apart: Callable[[Any], bool]) -> dict[int, tuple[Any, Any]]:
+        """What is compiled runs without us (`open_opaque`): it is no place."""
+        hooks = super().take_off(is_apart)
+        for module in self.hooked:
+            if is_opaque(module) or is_compiled_in_place(module):
+                hooks.pop(id(module), None)
+        return hooks

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch.nn.modules import module as module_hooks
@@ -40,10 +40,15 @@ def is_opaque(module: Any) -> bool:
     return isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"
 
 
+def is_compiled_in_place(module: Any) -> bool:
+    """By `module.compile()`. What is below it keeps its name: it has parameters, and may be called by itself."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
 def named_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """`Module[.{index}].{path}.{Class}` of every module below the models. A shared module has its first path.
 
-    An opaque model is itself recorded, because nothing below it can be.
+    An opaque model is itself recorded, because nothing below it can be; so is one that is compiled in place.
     """
     seen: set[int] = set()
     for index, model in enumerate(models):
@@ -55,7 +60,7 @@ def named_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
                 continue
             seen.add(id(module))
             opaque = is_opaque(module)
-            if path or opaque:
+            if path or opaque or is_compiled_in_place(module):
                 yield (
                     f"{start}.{path}.{_class_of(module)}" if path else f"{start}.{_class_of(module)}",
                     module,
@@ -104,7 +109,7 @@ class Modules:
         self._watched: set[tuple[str, str]] = set()
         self._later: set[str] = set()
         self._copies = PlainCopies()
-        self._key = self._copies.key
+        self.key = self._key = self._copies.key
 
     def install(self) -> None:
         self._recorder.parents.clear()  # an interrupt may have left some open
@@ -183,22 +188,17 @@ class Modules:
             module_hooks.register_module_forward_hook(leave, always_call=True),
         ]
 
-    def hide(self, root: Any) -> None:
-        """For one call of `root`, no hook on it or below it: torch leaves a fused path where it sees one."""
-        for module in root.modules():
-            if id(module) in self._names:  # only out of sight: a hook that is about to be called still gets its kwargs
-                module._forward_pre_hooks.pop(self._key, None)
-                module._forward_hooks.pop(self._key, None)
-
-    def show(self, root: Any, output: Any) -> None:
-        """The call is over: the hooks are put back, and the one that its end has not met is called."""
-        for module in root.modules():
-            name = self._names.get(id(module))
-            if name is not None and not isinstance(module, torch.jit.ScriptModule):
-                self._hook(module, name)
-        name = self._names.get(id(root))
-        if name is not None:
-            self._leave(name, root, output)
+    def take_off(self, is_apart: Callable[[Any], bool]) -> dict[int, tuple[Any, Any]]:
+        """The hooks of such modules and of what is below them, by the id of their module, for the caller to call: torch
+        leaves a fused path where it sees one. A global hook under `key` is still given the kwargs of these modules."""
+        key = self._key
+        return {
+            id(module): (module._forward_pre_hooks.pop(key), module._forward_hooks.pop(key))
+            for root in (*self._models, *self.hooked)
+            if is_apart(root)
+            for module in root.modules()
+            if id(module) in self._names and key in module._forward_hooks
+        }
 
     def _before(self, title: str, module: Any, args: Any, kwargs: Any = None) -> None:
         """Torch leaves the last argument out where stop() was called by a hook before this one."""

@@ -12,9 +12,9 @@ import importlib
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch.nn.modules import module as module_hooks
@@ -24,6 +24,7 @@ from msprobe.collect.recorder import Recorder
 
 from .api_table import Api
 from .apis import Apis
+from .copies import PlainCopies
 from .mode_stack import is_on, modes, put_on, take_off
 from .modules import Modules, is_compiled_in_place, is_traced
 
@@ -34,7 +35,7 @@ class _Region(NamedTuple):
     owner: int
     """The id of the module, or of the frame that runs compiled code."""
     action: str
-    """What was done with the mode and has to be undone: "entered", "left", or "" for nothing."""
+    """What was done with the mode, to be undone: "entered" (then we are here), "left", or "" for nothing."""
     record: Any = None
 
 
@@ -44,18 +45,18 @@ class _Open(threading.local):
     def __init__(self) -> None:
         self.regions: list[_Region] = []
 
-    @property
     def without_us(self) -> bool:
         return bool(self.regions) and self.regions[-1].action != "entered"
 
-    def is_of(self, owner: Any) -> bool:
+    def ends_with(self, owner: Any) -> bool:
         return bool(self.regions) and self.regions[-1].owner == id(owner)
 
 
 class _Regions:
-    """Global module hooks and the switch of dynamo."""
+    """Global module hooks and the entry to compiled functions, while a step is collected."""
 
-    def __init__(self, modules: Optional[Modules], recorder: Recorder) -> None:
+    def __init__(self, mode: Optional[Apis], modules: Optional[Modules], recorder: Recorder) -> None:
+        self._mode = mode
         self._modules = modules
         self._recorder = recorder
         self._open = _Open()
@@ -65,8 +66,12 @@ class _Regions:
         self._set_eval_frame: Any = None
 
     def _install_hooks(self) -> None:
-        """Under the key of the modules' hooks, where there are any: for that they give their kwargs."""
-        self._key = PlainCopies().key if self._modules is None else self._modules.key
+        """Under the key of the hooks of modules, where there are any: those modules give their kwargs for it."""
+        if self._modules is None:
+            self._key = PlainCopies().key
+        else:
+            self._key = self._modules.key
+            self._hooks = self._modules.take_off(_may_run_without_us)
         module_hooks._global_forward_pre_hooks[self._key] = self._before
         module_hooks._global_forward_hooks[self._key] = self._after
         module_hooks._global_forward_hooks_always_called[self._key] = True
@@ -85,186 +90,153 @@ class _Regions:
             self._dynamo._maybe_set_eval_frame = self._set_eval_frame
             self._set_eval_frame = None
 
-    def _take_hooks(self) -> None:
-        if self._modules is not None:
-            for module in self._modules.hooked:
-                if may_run_without_us(module):
-                    self._hooks.update(self._modules.take_off(module))
-
     def _before(self, module: Any, args: Any, kwargs: Any = None) -> None:
-        raise NotImplementedError
+        if is_traced() or self._open.without_us():
+            return
+        try:
+            mode = self._mode
+            on = mode is not None and is_on(mode)
+            first = mode is not None and self._recorder.on_first_batch is not None
+            hooks = self._hooks.get(id(module))
+            if (on or mode is None) and not first and hooks is None and not _may_run_without_us(module):
+                return
+            with torch._C.DisableTorchFunction():
+                if first:
+                    self._recorder.first_batch(args, kwargs or {})
+                if hooks is not None:
+                    hooks[0](module, args, kwargs)
+                if _runs_without_us(module):
+                    self._begin(module, id(module), on, hooks is not None, args)
+                elif mode is not None and not on and not mode.busy:
+                    put_on(mode)
+                    self._open.regions.append(_Region(id(module), "entered"))
+        except Exception:
+            self._recorder.fault("module hook", traceback.format_exc())
 
     def _after(self, module: Any, args: Any, *kwargs_and_output: Any) -> None:
-        raise NotImplementedError
+        if is_traced():
+            return
+        ends = self._open.ends_with(module)
+        hooks = self._hooks.get(id(module))
+        if not ends and (hooks is None or self._open.without_us()):
+            return
+        output = kwargs_and_output[-1]
+        try:
+            with torch._C.DisableTorchFunction():
+                if ends:
+                    self._end(output)
+                if hooks is not None:
+                    hooks[1](module, args, {}, output)
+        except Exception:
+            self._recorder.fault("module hook", traceback.format_exc())
 
-    def _enter_compiled(self, frame: FrameType, module: Any) -> None:
-        raise NotImplementedError
+    def _begin(self, region: Any, owner: int, on: bool, named: bool, args: Any) -> None:
+        """From here on this thread runs without us. The record of a `named` module is its own."""
+        if on:
+            take_off(self._mode)
+        record = None
+        try:
+            api = _api_of(region)
+            if self._mode is not None and not named and not self._mode.busy:
+                record = self._mode.open_opaque(api, args)
+        finally:
+            self._open.regions.append(_Region(owner, "left" if on else "", record))
 
-    def _leave_compiled(self, frame: FrameType, module: Any) -> None:
-        raise NotImplementedError
+    def _end(self, output: Any) -> None:
+        region = self._open.regions.pop()
+        if region.action == "entered":
+            take_off(self._mode)
+        elif region.action == "left":
+            put_on(self._mode)
+        if region.record is not None and self._mode is not None:
+            self._mode.close_opaque(region.record, output)
 
+    def _around_compiled(self, callback: Any) -> Any:
+        """Stands for dynamo's switch: a compiled function turns it on when it is entered and back when it ends."""
+        frame = sys._getframe(1)
+        ends = self._open.ends_with(frame)
+        try:
+            if not ends and callable(callback) and "fn" in frame.f_locals and not self._open.without_us():
+                self._enter_compiled(frame)
+        except Exception:
+            self._recorder.fault("compiled function", traceback.format_exc())
+        result = self._set_eval_frame(callback)  # from here on, or up to here, what runs is compiled: nothing of ours
+        try:
+            if ends:
+                self._leave_compiled(frame.f_locals)
+        except Exception:
+            self._recorder.fault("compiled function", traceback.format_exc())
+        return result
+
+    def _enter_compiled(self, frame: FrameType) -> None:
+        function, args = frame.f_locals["fn"], frame.f_locals.get("args", ())
+        module = _module_of(function)
+        hooks = self._hooks.get(id(module))
+        on = self._mode is not None and is_on(self._mode)
+        if on or hooks is not None:
+            with torch._C.DisableTorchFunction():
+                if hooks is not None:
+                    hooks[0](module, args, frame.f_locals.get("kwargs"))
+                self._begin(function if module is None else module, id(frame), on, hooks is not None, args)
+
+    def _leave_compiled(self, scope: Mapping[str, Any]) -> None:
+        module, output = _module_of(scope["fn"]), scope.get("result")
+        hooks = self._hooks.get(id(module))
+        with torch._C.DisableTorchFunction():
+            self._end(output)
+            if hooks is not None:
+                hooks[1](module, scope.get("args", ()), {}, output)
+
+
+class Presence(_Regions):
+    """Levels with a mode: L1, mix, L2."""
+
+    def __init__(self, mode: Apis, modules: Optional[Modules]) -> None:
+        super().__init__(mode, modules, mode.recorder)
+        self._apis = mode
+        self._swap_tensors: Any = None
 
     def install(self) -> None:
         for mode in modes():  # of a step that was ended inside of a backward pass, torch has put it back since
             if isinstance(mode, Apis) and mode.recorder.closed:
                 take_off(mode)
-        put_on(self._mode)
-        self._handles = [
-            module_hooks.register_module_forward_pre_hook(self._before),
-            module_hooks.register_module_forward_hook(self._after, always_call=True),
-        ]
-        self._dynamo = _eval_frame()
-        if hasattr(self._dynamo, "_maybe_set_eval_frame"):
-            self._set_eval_frame = self._dynamo._maybe_set_eval_frame
-            self._dynamo._maybe_set_eval_frame = self._around_compiled
-
+        put_on(self._apis)
+        self._install_hooks()
+        self._install_switch()
         self._swap_tensors, torch.utils.swap_tensors = torch.utils.swap_tensors, self._around_swap
 
     def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        super().remove()
         if torch.utils.swap_tensors == self._around_swap:
             torch.utils.swap_tensors = self._swap_tensors
-        if self._set_eval_frame is not None:
-            self._dynamo._maybe_set_eval_frame = self._set_eval_frame
-            self._set_eval_frame = None
-        if is_on(self._mode):
-            take_off(self._mode)
+        if is_on(self._apis):
+            take_off(self._apis)
         else:
             notices.warn_once(
                 "Something in the script took msprobe's mode off torch's stack of modes between start() and stop(): "
                 "APIs called after that were seen only inside modules."
             )
 
-    def _before(self, module: Any, args: Any) -> None:
-        if is_traced():
-            return
-        try:
-            on = is_on(self._mode)
-            if on and self._mode.recorder.on_first_batch is None and not _may_run_without_modes(module):
-                return
-            with torch._C.DisableTorchFunction():
-                if self._mode.recorder.on_first_batch is not None:
-                    self._mode.recorder.first_batch(args, {})
-                if not on and not self._mode.busy:
-                    put_on(self._mode)
-                    self._regions.open.append((id(module), "entered", None))
-                elif on and _runs_without_modes(module):
-                    take_off(self._mode)
-                    record = None
-                    try:
-                        api = _api_of(module, compiled=hasattr(module, "_orig_mod"))
-                        if self._modules is None:
-                            record = self._mode.open_opaque(api, args)
-                        else:
-                            self._modules.hide(module)
-                    finally:
-                        self._regions.open.append((id(module), "left", record))
-        except Exception:
-            self._mode.recorder.fault("module hook", traceback.format_exc())
-
-    def _after(self, module: Any, args: Any, output: Any) -> None:
-        if is_traced():
-            return
-        opened = self._regions.open
-        if not opened or opened[-1][0] != id(module):
-            return
-        try:
-            with torch._C.DisableTorchFunction():
-                _, action, record = opened.pop()
-                if action == "entered":
-                    take_off(self._mode)
-                else:
-                    put_on(self._mode)
-                    if self._modules is not None:
-                        self._modules.show(module, output)
-                    if record is not None:
-                        self._mode.close_opaque(record, output)
-        except Exception:
-            self._mode.recorder.fault("module hook", traceback.format_exc())
-
     def _around_swap(self, *tensors: Any) -> None:
         """Stands for torch.utils.swap_tensors, which refuses a tensor that somebody refers to weakly, as we do."""
-        self._mode.let_go()
+        self._apis.let_go()
         self._swap_tensors(*tensors)
 
-    def _around_compiled(self, callback: Any) -> Any:
-        """Stands for dynamo's switch: a compiled function turns it on when it is entered and back when it ends."""
-        frame = sys._getframe(1)
-        opened = self._regions.open
-        ends = bool(opened) and opened[-1][0] == id(frame)
-        try:
-            if not ends and callable(callback) and is_on(self._mode) and "fn" in frame.f_locals:
-                self._enter_compiled(frame)
-        except Exception:
-            self._mode.recorder.fault("compiled function", traceback.format_exc())
-        result = self._set_eval_frame(callback)  # from here on, or up to here, what runs is compiled: nothing of ours
-        try:
-            if ends:
-                _, _, record = opened.pop()
-                put_on(self._mode)
-                if record is not None:
-                    with torch._C.DisableTorchFunction():
-                        self._mode.close_opaque(record, frame.f_locals.get("result"))
-        except Exception:
-            self._mode.recorder.fault("compiled function", traceback.format_exc())
-        return result
 
-    def _enter_compiled(self, frame: FrameType) -> None:
-        take_off(self._mode)
-        record = None
-        try:
-            with torch._C.DisableTorchFunction():
-                api = _api_of(frame.f_locals["fn"], compiled=True)
-                record = self._mode.open_opaque(api, frame.f_locals.get("args", ()))
-        finally:
-            self._regions.open.append((id(frame), "left", record))
-
-
-class FusedPaths:
-    """Level L0, where there is no mode: our hooks are off a module that would leave its fused or compiled path for
-    them, and off what is below it, while it runs. Nothing is installed where the models have no such module."""
+class FusedPaths(_Regions):
+    """Level L0, where there is no mode. Nothing is installed where the models have no such module."""
 
     def __init__(self, modules: Modules, models: Sequence[Any], recorder: Recorder) -> None:
-        self._modules = modules
+        super().__init__(None, modules, recorder)
         self._models = models
-        self._recorder = recorder
-        self._open: list[int] = []
-        self._handles: list[Any] = []
+        self._hooked = modules.hooked
 
     def install(self) -> None:
-        if any(map(_may_run_without_modes, (*self._models, *self._modules.hooked))):
-            self._handles = [
-                module_hooks.register_module_forward_pre_hook(self._before),
-                module_hooks.register_module_forward_hook(self._after, always_call=True),
-            ]
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def _before(self, module: Any, args: Any) -> None:
-        if is_traced() or self._open:
-            return
-        try:
-            if not _runs_without_modes(module):
-                return
-            _api_of(module, compiled=hasattr(module, "_orig_mod"))
-            self._open.append(id(module))
-            self._modules.hide(module)
-        except Exception:
-            self._recorder.fault("module hook", traceback.format_exc())
-
-    def _after(self, module: Any, args: Any, output: Any) -> None:
-        if is_traced() or not self._open or self._open[-1] != id(module):
-            return
-        try:
-            self._open.pop()
-            self._modules.show(module, output)
-        except Exception:
-            self._recorder.fault("module hook", traceback.format_exc())
+        every = (*self._models, *self._hooked)
+        if any(map(_may_run_without_us, every)):
+            self._install_hooks()
+        if any(map(is_compiled_in_place, every)):
+            self._install_switch()
 
 
 def _eval_frame() -> Any:
@@ -276,7 +248,13 @@ def _eval_frame() -> Any:
         return None
 
 
-def _api_of(region: Any, compiled: bool) -> Api:
+def _module_of(function: Any) -> Any:
+    """The module that was compiled in place, of the function that then runs."""
+    return getattr(function, "__self__", None) if getattr(function, "__name__", "") == "_call_impl" else None
+
+
+def _api_of(region: Any) -> Api:
+    compiled = not isinstance(region, _FUSED) or is_compiled_in_place(region)
     region = getattr(region, "_orig_mod", region)
     name = str(getattr(region, "__name__", type(region).__name__))
     if compiled:
@@ -292,11 +270,12 @@ def _api_of(region: Any, compiled: bool) -> Api:
     return Api("Torch", f"_fused_{name}")
 
 
-def _may_run_without_modes(module: Any) -> bool:
-    return isinstance(module, _FUSED) or type(module).__name__ == "OptimizedModule"
+def _may_run_without_us(module: Any) -> bool:
+    return isinstance(module, _FUSED) or type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
 
 
-def _runs_without_modes(module: Any) -> bool:
+def _runs_without_us(module: Any) -> bool:
+    """Whether this call does. What is compiled in place is entered by the switch."""
     if type(module).__name__ == "OptimizedModule":
         return True
     if not isinstance(module, _FUSED) or module.training:
