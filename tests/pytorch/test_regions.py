@@ -141,6 +141,40 @@ def test_a_fused_module_that_raises_is_recorded_and_the_next_call_too(tmp_path, 
     assert dump.construct["Module.0.linear1.Linear.forward.0"] == name.format(2)
 
 
+class Interrupted(nn.MultiheadAttention):
+    times = 0
+
+    def forward(self, *args, **kwargs):
+        self.times += 1
+        if self.times == 1:
+            raise KeyboardInterrupt
+        return super().forward(*args, **kwargs)
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Interrupted(8, 2)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(self.attention(x, x, x)[0])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_after_an_interrupt_inside_of_a_fused_module_we_look_on(tmp_path, level):
+    model, x = Attending().eval(), torch.randn(3, 1, 8)
+    with torch.no_grad(), collecting(tmp_path, model, level=level) as dump:
+        with pytest.raises(KeyboardInterrupt):
+            model(x)
+        out = model(x)
+        model(x)
+    assert torch.equal(out, model(x))
+    title = "Torch._fused_Interrupted.{}.forward" if level == "L1" else "Module.attention.Interrupted.forward.{}"
+    assert {title.format(1), title.format(2)} <= set(dump.names)
+    assert ("Functional.linear.1.forward" if level != "L0" else "Module.linear.Linear.forward.1") in dump.names
+
+
 def test_in_training_the_inside_of_attention_is_seen(tmp_path):
     model = attention_model().train()
     with collecting(tmp_path, model, level="mix") as dump:

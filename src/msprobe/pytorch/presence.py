@@ -37,6 +37,8 @@ class _Region(NamedTuple):
     action: str
     """What was done with the mode, to be undone: "entered" (then we are here), "left", or "" for nothing."""
     record: Any = None
+    depth: int = 0
+    """Of the stack where a module's began: a call from no deeper shows that it was interrupted."""
 
 
 class _Open(threading.local):
@@ -91,7 +93,7 @@ class _Regions:
             self._set_eval_frame = None
 
     def _before(self, module: Any, args: Any, kwargs: Any = None) -> None:
-        if is_traced() or self._open.without_us():
+        if is_traced() or (self._open.without_us() and not self._was_interrupted(_depth())):
             return
         try:
             mode = self._mode
@@ -106,7 +108,7 @@ class _Regions:
                 if hooks is not None:
                     hooks[0](module, args, kwargs)
                 if _runs_without_us(module):
-                    self._begin(module, id(module), on, hooks is not None, args)
+                    self._begin(module, id(module), on, hooks is not None, args, _depth())
                 elif mode is not None and not on and not mode.busy:
                     put_on(mode)
                     self._open.regions.append(_Region(id(module), "entered"))
@@ -130,7 +132,15 @@ class _Regions:
         except Exception:
             self._recorder.fault("module hook", traceback.format_exc())
 
-    def _begin(self, region: Any, owner: int, on: bool, named: bool, args: Any) -> None:
+    def _was_interrupted(self, depth: int) -> bool:
+        """Torch calls no hook at the end of a module that a KeyboardInterrupt ended: what we left, we enter again."""
+        regions = self._open.regions
+        while regions and regions[-1].depth >= depth:
+            if regions.pop().action == "left":
+                put_on(self._mode)
+        return not self._open.without_us()
+
+    def _begin(self, region: Any, owner: int, on: bool, named: bool, args: Any, depth: int = 0) -> None:
         """From here on this thread runs without us. The record of a `named` module is its own."""
         if on:
             take_off(self._mode)
@@ -140,7 +150,7 @@ class _Regions:
             if self._mode is not None and not named and not self._mode.busy:
                 record = self._mode.open_opaque(api, args)
         finally:
-            self._open.regions.append(_Region(owner, "left" if on else "", record))
+            self._open.regions.append(_Region(owner, "left" if on else "", record, depth))
 
     def _end(self, output: Any) -> None:
         region = self._open.regions.pop()
@@ -246,6 +256,14 @@ def _eval_frame() -> Any:
         return importlib.import_module("torch._dynamo.eval_frame")
     except ImportError:
         return None
+
+
+def _depth() -> int:
+    """How many frames are below the caller's."""
+    depth, frame = 0, sys._getframe(1).f_back
+    while frame is not None:
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 def _module_of(function: Any) -> Any:
