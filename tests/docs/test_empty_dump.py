@@ -27,6 +27,15 @@ late.step()
 listed = debugger(task="statistics", statistics={"list": ["rleu"]})
 listed.start()
 torch.relu(torch.ones(1))
+saving = debugger(task="statistics", statistics={"tensor_list": ["rleu"]})
+saving.start()
+torch.relu(torch.ones(1))
+turned = debugger(task="statistics", statistics={"scope": ["Torch.tanh.0.forward", "Torch.relu.0.forward"]})
+turned.start()
+torch.tanh(torch.relu(torch.ones(1)))
+nowhere = debugger(dump_path="./" + "x" * 300)
+nowhere.start()
+torch.relu(torch.ones(1))
 idle = debugger(extra_info=False)
 idle.start()
 try:
@@ -51,5 +60,5 @@ def test_the_guide_quotes_what_is_said(tmp_path: Path) -> None:
     for guide in ("docs/guide.md", "docs/zh/guide.md"):
         table = (ROOT / guide).read_text(encoding="utf-8").rpartition("|---|---|\n")[2]
         sentences = re.findall(r"^\| `(.*?)` \|", table, re.M)
-        assert len(sentences) == 7
+        assert len(sentences) == 10
         assert [sentence for sentence in sentences if sentence not in said] == [], said
