@@ -39,7 +39,7 @@ PLACES = {
     "the graph": (gradients.Gradients, "watch"),
     "gradients coming in": (gradients.Gradients, "_take_incoming"),
     "gradients going out": (gradients.Gradients, "_take_outgoing"),
-    "regions": (presence, "_may_run_without_modes"),
+    "regions": (presence, "_runs_without_modes"),
 }
 
 

@@ -73,7 +73,7 @@ class _Regions:
             self._key = PlainCopies().key
         else:
             self._key = self._modules.key
-            self._hooks = self._modules.take_off(_may_run_without_us)
+            self._hooks = self._modules.take_off(_may_run_without_modes)
         module_hooks._global_forward_pre_hooks[self._key] = self._before
         module_hooks._global_forward_hooks[self._key] = self._after
         module_hooks._global_forward_hooks_always_called[self._key] = True
@@ -93,21 +93,22 @@ class _Regions:
             self._set_eval_frame = None
 
     def _before(self, module: Any, args: Any, kwargs: Any = None) -> None:
-        if is_traced() or (self._open.without_us() and not self._was_interrupted(_depth())):
+        if is_traced() or (self._open.regions and self._open.without_us() and not self._was_interrupted(_depth())):
             return
         try:
             mode = self._mode
             on = mode is not None and is_on(mode)
             first = mode is not None and self._recorder.on_first_batch is not None
             hooks = self._hooks.get(id(module))
-            if (on or mode is None) and not first and hooks is None and not _may_run_without_us(module):
+            apart = _runs_without_modes(module)
+            if (on or mode is None) and not first and hooks is None and not apart:
                 return
             with torch._C.DisableTorchFunction():
                 if first:
                     self._recorder.first_batch(args, kwargs or {})
                 if hooks is not None:
                     hooks[0](module, args, kwargs)
-                if _runs_without_us(module):
+                if apart:
                     self._begin(module, id(module), on, hooks is not None, args, _depth())
                 elif mode is not None and not on and not mode.busy:
                     put_on(mode)
@@ -118,8 +119,10 @@ class _Regions:
     def _after(self, module: Any, args: Any, *kwargs_and_output: Any) -> None:
         if is_traced():
             return
-        ends = self._open.ends_with(module)
         hooks = self._hooks.get(id(module))
+        if hooks is None and not self._open.regions:
+            return
+        ends = self._open.ends_with(module)
         if not ends and (hooks is None or self._open.without_us()):
             return
         output = kwargs_and_output[-1]
@@ -243,7 +246,7 @@ class FusedPaths(_Regions):
 
     def install(self) -> None:
         every = (*self._models, *self._hooked)
-        if any(map(_may_run_without_us, every)):
+        if any(map(_may_run_without_modes, every)):
             self._install_hooks()
         if any(map(is_compiled_in_place, every)):
             self._install_switch()
@@ -288,11 +291,11 @@ def _api_of(region: Any) -> Api:
     return Api("Torch", f"_fused_{name}")
 
 
-def _may_run_without_us(module: Any) -> bool:
+def _may_run_without_modes(module: Any) -> bool:
     return isinstance(module, _FUSED) or type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
 
 
-def _runs_without_us(module: Any) -> bool:
+def _runs_without_modes(module: Any) -> bool:
     """Whether this call does. What is compiled in place is entered by the switch."""
     if type(module).__name__ == "OptimizedModule":
         return True
