@@ -228,7 +228,7 @@ def test_another_debugger_records_and_restores_what_was_registered_before(tmp_pa
     assert Dump(tmp_path / "two" / "dump").names == ["library.fused.0.forward"]
 
 
-def test_what_the_script_put_over_it_since_is_left_there(caplog):
+def test_what_the_script_put_over_it_since_is_left_there(told):
     class Records:
         def record_custom(self, api, func, args, kwargs):
             raise AssertionError("restored")
@@ -242,4 +242,4 @@ def test_what_the_script_put_over_it_since_is_left_there(caplog):
     apis.attach(Records())
     assert library.fused is patch
     assert library.fused(X).tolist() == [2, 2]
-    assert "library.fused was replaced since" in caplog.text
+    assert told("library.fused was replaced since")

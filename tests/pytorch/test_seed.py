@@ -98,14 +98,14 @@ def test_rm_dropout_stops_functions_and_modules_and_leaves_the_rest_of_them(modu
     assert function.__defaults__ == torchs.__defaults__
 
 
-def test_a_dropout_of_the_script_is_left_and_told(caplog):
+def test_a_dropout_of_the_script_is_left_and_told(told):
     def own(input, p=0.5, training=True, inplace=False):
         return input * 2
 
     F.dropout = own
     seed_all(1, rm_dropout=True)
     assert F.dropout is own
-    assert "torch.nn.functional.dropout is not torch's own" in caplog.text
+    assert told("torch.nn.functional.dropout is not torch's own")
 
 
 def test_what_the_guide_says_of_attention_and_recurrent_layers():

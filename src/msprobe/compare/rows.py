@@ -23,8 +23,7 @@ NOT_COMPARED = "not_compared"
 
 OTHER_BYTES = "the same statistics, other bytes: the same numbers in another order, or other signs of zero"
 RAISED = "raised"
-"""The slot of the exception that a call ended with."""
-_RAISED_BY_READER = "parameters_grad.raised"
+"""The slot of the exception that a call ended with, and the member of its record."""
 
 INTRODUCED = "introduced"
 PROPAGATED = "propagated"
@@ -112,9 +111,9 @@ def slots(call: Call) -> Iterator[tuple[str, Item]]:
 
 def slots_of(record: dict[str, Any]) -> Iterator[tuple[str, Item]]:
     for slot, item in items(record):
-        if slot == _RAISED_BY_READER:
-            slot = RAISED
         yield slot, item if item is None or isinstance(item, dict) else _plain(item)
+    if RAISED in record:
+        yield RAISED, _plain(record[RAISED])
 
 
 def _plain(value: Any) -> dict[str, Any]:
