@@ -21,6 +21,7 @@ def one_debugger_a_test(tmp_path, monkeypatch):
     ms.set_context(mode=ms.PYNATIVE_MODE)
     notices.forget()
     yield
+    ms.set_context(mode=ms.PYNATIVE_MODE)  # for whoever comes next in this process
     if PrecisionDebugger._current is not None:
         PrecisionDebugger._current._lifecycle.close()
         PrecisionDebugger._current = None
