@@ -246,7 +246,7 @@ def test_samples_are_evenly_spaced_and_statistics_are_of_the_whole():
 def test_raw_bytes_are_the_tensors_with_shape_and_type_in_the_name():
     """Two compilations may number operators of one kind the other way round: any of the kind may be the one."""
     run = Run((), {"file_format": "bin", "saved_data": "full", "iteration": "0"})
-    whole: dict[Any, list[Any]] = {}
+    whole = {}
     for tensor in full().dump.tensors:
         whole.setdefault((tensor.type, tensor.label, tensor.iteration), []).append(np.load(tensor.path))
     halves = 0
