@@ -6,8 +6,20 @@ Each is optional: without a compiler the installation still succeeds and its Pyt
 from setuptools import Extension, setup
 
 STATS = "src/msprobe/stats"
-SOURCES = ("_kernel", "described", "remembered", "measure", "chunks", "layout", "tiles", "crc32", "shortest")
-HEADERS = ("core", "described", "exchange", "internal", "kernel", "layout", "loops", "shortest", "weak", "x86_float32")
+SOURCES = ("_kernel", "described", "remembered", "memory", "measure", "chunks", "layout", "tiles", "crc32", "shortest")
+HEADERS = (
+    "core",
+    "described",
+    "exchange",
+    "internal",
+    "kernel",
+    "layout",
+    "loops",
+    "memory",
+    "shortest",
+    "weak",
+    "x86_float32",
+)
 # No fast-math, and no fused multiply-add that one CPU has and another has not.
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 

@@ -151,6 +151,8 @@ def test_a_place_for_our_sentences_that_fails_stops_nobody(tmp_path, monkeypatch
         handler = logging.Handler()
         handler.emit = broken
         monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-    with collecting(tmp_path, nn.Linear(4, 1), level="L0", task="tensor"):
-        pass
+    model = nn.Sequential(nn.Linear(4, 1))
+    with collecting(tmp_path, model, level="L0", task="tensor") as dump:
+        model(torch.ones(2, 4))
     PrecisionDebugger._current._lifecycle.close()
+    assert dump.names == ["Module.0.Linear.forward.0"]

@@ -334,3 +334,14 @@ def test_an_interrupt_leaves_no_module_open_for_the_next_start(tmp_path):
     debugger.stop()
     debugger.step()
     assert Dump(tmp_path / "dump").construct["Module.0.ReLU.forward.1"] is None
+
+
+def test_a_run_that_begins_after_the_last_wanted_step_says_so(tmp_path, told):
+    debugger = PrecisionDebugger(configured(tmp_path, step=[0]))
+    debugger.set_init_step(1000)
+    debugger.start()
+    debugger.stop()
+    debugger.step()
+    debugger._lifecycle.close()
+    assert told("steps 0 were wanted and never ran")
+    assert not told("never called")

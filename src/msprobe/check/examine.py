@@ -14,7 +14,7 @@ import numpy as np
 
 from msprobe.check import arguments, judge, standards
 from msprobe.check.arguments import flat_records
-from msprobe.check.framework import Call, Framework, Load, NotCallable, Results, load
+from msprobe.check.framework import FAILURES, Call, Framework, Load, NotCallable, Results, load
 from msprobe.check.generate import NotMade
 from msprobe.check.judge import ERROR, PASS, SKIP, WARNING, Verdict
 from msprobe.check.measure import FORMATS, Metrics, measure_floats, measure_others, same_but_for_rounding
@@ -23,7 +23,7 @@ from msprobe.dump.reader import RankDump
 
 MOVES = 3
 RECORDED = ".recorded"
-_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError, KeyError, NotMade)
+_FAILURES = (*FAILURES, NotMade)
 
 
 # Eigenvalues come in any order, eigenvectors with any sign or phase.

@@ -14,6 +14,10 @@ FRAMEWORKS = ("pytorch", "mindspore")
 Load = Callable[[dict[str, Any]], Any]
 
 
+FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError, KeyError)
+"""What the call of an API may raise, on arguments that it does not take."""
+
+
 class NotCallable(Exception):
     """The title names nothing that may be called; the message is a reason for the user."""
 

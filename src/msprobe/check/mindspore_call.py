@@ -19,7 +19,7 @@ from mindspore._c_expression import TensorPy
 
 from msprobe.check import arguments, generate
 from msprobe.check.arguments import Named
-from msprobe.check.framework import Load, Results
+from msprobe.check.framework import FAILURES, Load, Results
 from msprobe.check.generate import NotMade
 from msprobe.check.mindspore_formulas import FORMULAS
 from msprobe.check.mindspore_golden import DIRECTIONS, UNWRITTEN, Widths
@@ -30,7 +30,6 @@ from msprobe.stats import dtypes
 Array = np.ndarray[Any, Any]
 Raise = Callable[[str], str]  # of names of dtypes
 RAISED = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
-_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError, KeyError)
 _GRADIENTS = ops.GradOperation(get_all=True, sens_param=True)
 BY_FORMULA = "golden by a formula of other operators: MindSpore's CPU has no wider kernel of it"
 NO_WIDER = "golden in the recorded dtypes: MindSpore's CPU has no wider kernel"
@@ -93,14 +92,14 @@ class MindSporeCall:
         try:
             results = self._wide(tensors, incoming)
             narrow = self._widths.narrow(self._kind, results, self._nudged)
-        except _FAILURES:
+        except FAILURES:
             if not any(_raise(_name(one)) != _name(one) for one in self.tensors):
                 raise
         if not narrow:
             self._golden_of = self._wide
             return results
         if self.api in FORMULAS:
-            with contextlib.suppress(*_FAILURES):
+            with contextlib.suppress(*FAILURES):
                 results = self._by_formula(tensors, incoming)
                 if not results.no_gradients:
                     self._golden_of = self._by_formula
@@ -183,7 +182,7 @@ class MindSporeCall:
             sens = tuple(_tensor(incoming[n].astype(arrays[n].dtype)) for n in came)
             try:
                 gradients = self._gradients(called, places, came, sens) if came else []
-            except _FAILURES as error:
+            except FAILURES as error:
                 trouble = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:200]
         return Results(arrays, gradients, self._found.random, trouble)
 

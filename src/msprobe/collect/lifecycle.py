@@ -111,10 +111,12 @@ class Lifecycle:
     # What the user calls.
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        if self._is_foreign() or not self.wants_more:
+        if self._is_foreign():
+            return
+        self.account.started = True
+        if not self.wants_more:
             return
         self._remember(model, token_range)
-        self.account.started = True
         if self._collecting or not self._wants_step() or not self._wants_rank():
             return
         if self._probe is None:

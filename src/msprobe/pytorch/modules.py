@@ -104,12 +104,13 @@ class Modules:
         self._models = models
         self._calls = _Calls()
         self._names: dict[int, str] = {}
+        self._at: dict[str, str] = {}  # the place of a module, without its class: its name
         self.hooked: list[Any] = []
         self._scripted: list[Any] = []
         self._watched: set[tuple[str, str]] = set()
         self._later: set[str] = set()
         self._copies = PlainCopies()
-        self.key = self._key = self._copies.key
+        self.key = self._copies.key
 
     def install(self) -> None:
         self._recorder.parents.clear()  # an interrupt may have left some open
@@ -118,6 +119,7 @@ class Modules:
         backward = self._recorder.selection.backward
         for name, module in named_below(self._models):
             self._names[id(module)] = name
+            self._at[name.rpartition(".")[0]] = name
             if isinstance(module, torch.jit.ScriptModule):
                 self._hook_scripted()
             else:
@@ -143,13 +145,12 @@ class Modules:
 
     def _above(self, module: str) -> tuple[str, ...]:
         """The modules around one, outermost first, by their names."""
-        at = {name.rpartition(".")[0]: name for name in self._names.values()}
         parts = module.split(".")[:-1]
         places = (".".join(parts[:length]) for length in range(2, len(parts)))
-        return tuple(at[place] for place in places if place in at)
+        return tuple(self._at[place] for place in places if place in self._at)
 
     def remove(self) -> None:
-        key = self._key
+        key = self.key
         for module in self.hooked:
             for kind in HOOKS:
                 getattr(module, kind).pop(key, None)
@@ -163,7 +164,7 @@ class Modules:
     def _hook(self, module: Any, name: str) -> None:
         """register_forward_pre_hook and register_forward_hook with kwargs, always called: what they write, without a
         handle for each of thousands of modules."""
-        key = self._key
+        key = self.key
         module._forward_pre_hooks[key] = partial(Modules._before, self, name)
         module._forward_pre_hooks_with_kwargs[key] = True
         module._forward_hooks[key] = partial(Modules._after, self, name)
@@ -191,7 +192,7 @@ class Modules:
     def take_off(self, is_apart: Callable[[Any], bool]) -> dict[int, tuple[Any, Any]]:
         """The hooks of such modules and of what is below them, by the id of their module, for the caller to call: torch
         leaves a fused path where it sees one. A global hook under `key` is still given the kwargs of these modules."""
-        key = self._key
+        key = self.key
         return {
             id(module): (module._forward_pre_hooks.pop(key), module._forward_hooks.pop(key))
             for root in (*self._models, *self.hooked)
@@ -210,7 +211,7 @@ class Modules:
                 if recorder.on_first_batch is not None:
                     recorder.first_batch(args, kwargs or {})
                 if title in self._later and recorder.selection.backward:
-                    self._later.remove(title)
+                    self._later.discard(title)
                     self._watch_parameters(title, module._parameters)
                 self._enter(title, args, kwargs or {})
         except Exception:

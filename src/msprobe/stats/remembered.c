@@ -1,14 +1,15 @@
 /* What a step remembers of tensors: their text, for as long as nothing can have changed them. remembered.py is the twin,
    and says what each method does. */
 #include "described.h"
+#include "memory.h"
 
 #include <structmember.h>
 
 #include "weak.h"
 
-/* What a tensor and its memory are asked for. */
+/* What a tensor is asked for. */
 static struct {
-    PyObject *requires_grad, *version, *data_ptr, *storage, *resizable, *is_shared, *is_cpu;
+    PyObject *requires_grad, *version, *data_ptr;
 } names;
 
 /* What is known of one tensor for as long as it stays as it was. */
@@ -107,32 +108,6 @@ static void free_remembered(Remembered *self) {
     Py_XDECREF(self->writes);
     Py_XDECREF(self->exposed);
     Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-/* Whether this memory is nobody else's: numpy's cannot be resized, another process may write what is shared (on an
-   accelerator all memory says so). -1 on error. */
-static int is_private(PyObject *tensor, PyObject *storage) {
-    const int resizable = is_exactly(PyObject_CallMethodNoArgs(storage, names.resizable), Py_True);
-    const int shared = resizable == 1 ? is_exactly(PyObject_CallMethodNoArgs(storage, names.is_shared), Py_True) : 0;
-    if (shared != 1)
-        return shared < 0 ? -1 : resizable;
-    const int here = is_exactly(PyObject_GetAttr(tensor, names.is_cpu), Py_True);
-    return here < 0 ? -1 : !here;
-}
-
-/* The address that a tensor's memory begins at, None where it has none of its own; NULL on error. */
-static PyObject *storage_of(PyObject *tensor, int *private) {
-    PyObject *storage = PyObject_CallMethodNoArgs(tensor, names.storage), *address = NULL;
-    if (storage && private && (*private = is_private(tensor, storage)) < 0)
-        Py_CLEAR(storage);
-    if (storage)
-        address = PyObject_CallMethodNoArgs(storage, names.data_ptr);
-    Py_XDECREF(storage);
-    if (!address && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-        PyErr_Clear();
-        return none();
-    }
-    return address;
 }
 
 static int64_t writes_to(Remembered *self, PyObject *storage) {
@@ -330,16 +305,14 @@ static PyObject *remember(Remembered *self, PyObject *args) {
 }
 
 static PyObject *is_ours(Remembered *self, PyObject *tensor) {
-    PyObject *storage = PyObject_CallMethodNoArgs(tensor, names.storage), *address;
-    int is = storage ? is_private(tensor, storage) : -1;
-    if (is == 1 && PySet_GET_SIZE(self->exposed)) {
-        address = PyObject_CallMethodNoArgs(storage, names.data_ptr);
-        is = address ? PySet_Contains(self->exposed, address) : -1;
-        is = is < 0 ? is : !is;
-        Py_XDECREF(address);
-    }
+    int private = 0, exposed = 0;
+    PyObject *storage = PySet_GET_SIZE(self->exposed) ? storage_of(tensor, &private) : NULL;
+    if (storage)
+        exposed = storage == Py_None || PySet_Contains(self->exposed, storage);
+    else if (!PyErr_Occurred())
+        private = is_private(tensor); /* its address is not asked for in vain: of a fake tensor that is a warning */
     Py_XDECREF(storage);
-    return is < 0 ? NULL : PyBool_FromLong(is);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(private == 1 && !exposed);
 }
 
 static PyObject *written(Remembered *self, PyObject *tensor) {
@@ -393,11 +366,7 @@ static PyTypeObject remembered_type = {
 int add_remembered(PyObject *module) {
     if (!(names.requires_grad = PyUnicode_InternFromString("requires_grad")) ||
         !(names.version = PyUnicode_InternFromString("_version")) ||
-        !(names.data_ptr = PyUnicode_InternFromString("data_ptr")) ||
-        !(names.storage = PyUnicode_InternFromString("untyped_storage")) ||
-        !(names.resizable = PyUnicode_InternFromString("resizable")) ||
-        !(names.is_shared = PyUnicode_InternFromString("is_shared")) ||
-        !(names.is_cpu = PyUnicode_InternFromString("is_cpu")) || PyType_Ready(&entry_type) || PyType_Ready(&remembered_type))
+        !(names.data_ptr = PyUnicode_InternFromString("data_ptr")) || make_memory() || PyType_Ready(&entry_type) || PyType_Ready(&remembered_type))
         return -1;
     Py_INCREF(&remembered_type);
     return PyModule_AddObject(module, "Remembered", (PyObject *)&remembered_type);

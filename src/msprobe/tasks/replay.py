@@ -8,12 +8,10 @@ import numpy as np
 
 from msprobe.check import arguments, framework, names
 from msprobe.check.examine import loader
-from msprobe.check.framework import Call, Framework, NotCallable
+from msprobe.check.framework import FAILURES, Call, Framework, NotCallable
 from msprobe.check.generate import NotMade
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
-
-_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError, KeyError)
 
 
 class Replayed(NamedTuple):
@@ -43,7 +41,7 @@ def replay(rank: RankDump, name: str) -> Replayed:
         results = _call(known, rank, parsed.title, name, forward, backward).run("cpu")
     except (NotMade, NotCallable) as error:
         raise DumpError(f"{name} cannot be replayed: {error}.") from None
-    except _FAILURES as error:
+    except FAILURES as error:
         raise DumpError(f"{name} cannot be replayed here: {_first_line(error)}") from None
     tensors = results.outputs if backward is None else results.gradients
     if backward is not None and not tensors and results.made:
