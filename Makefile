@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 
 .PHONY: demo test test-slow lint bench clean
 
-$(STAMP): pyproject.toml setup.py $(wildcard src/msprobe/*/*.c src/msprobe/*/*.h)
+$(STAMP): pyproject.toml setup.py $(shell find src -name "*.[ch]")
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -e ".[dev]"

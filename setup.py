@@ -6,6 +6,8 @@ Each is optional: without a compiler the installation still succeeds and its Pyt
 from setuptools import Extension, setup
 
 STATS = "src/msprobe/stats"
+INCLUDE = f"{STATS}/native/include"
+SCAN = f"{STATS}/scan_native"
 SOURCES = ("_kernel", "described", "remembered", "memory", "measure", "chunks", "layout", "tiles", "crc32", "shortest")
 HEADERS = (
     "core",
@@ -27,8 +29,9 @@ setup(
     ext_modules=[
         Extension(
             "msprobe.stats._kernel",
-            sources=[f"{STATS}/{name}.c" for name in SOURCES],
-            depends=[f"{STATS}/{name}.h" for name in HEADERS],
+            sources=[f"{STATS}/native/{name}.c" for name in SOURCES],
+            depends=[f"{INCLUDE}/{name}.h" for name in HEADERS],
+            include_dirs=[INCLUDE],
             extra_compile_args=FLAGS,
             extra_link_args=["-pthread"],
             libraries=["m"],
@@ -41,16 +44,17 @@ setup(
             optional=True,
         ),
         Extension(
-            "msprobe.tasks._scan",
-            sources=["src/msprobe/tasks/_scan.c", "src/msprobe/tasks/watched.c"],
-            depends=["src/msprobe/tasks/scan.h", f"{STATS}/exchange.h", f"{STATS}/weak.h"],
+            "msprobe.stats._scan",
+            sources=[f"{SCAN}/_scan.c", f"{SCAN}/watched.c"],
+            depends=[f"{SCAN}/scan.h", f"{INCLUDE}/exchange.h", f"{INCLUDE}/weak.h"],
+            include_dirs=[INCLUDE],
             extra_compile_args=[*FLAGS, "-fno-trapping-math"],
             libraries=["m"],
             optional=True,
         ),
         Extension(
-            "msprobe.compare._pairs",
-            sources=["src/msprobe/compare/_pairs.c"],
+            "msprobe.compare.measure._pairs",
+            sources=["src/msprobe/compare/measure/_pairs.c"],
             extra_compile_args=["-O3", "-fno-math-errno"],
             optional=True,
         ),

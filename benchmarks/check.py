@@ -23,11 +23,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 from models import GPT, VOCABULARY
 
-from msprobe.check.examine import Examiner, loader
-from msprobe.check.plan import Task, make_plan
-from msprobe.check.pool import Pool, WorkerSettings
-from msprobe.check.pytorch_call import TorchCall
-from msprobe.check.pytorch_resolve import Callables
+from msprobe.check.core.examine import Examiner, loader
+from msprobe.check.core.plan import Task, make_plan
+from msprobe.check.core.pool import Pool, WorkerSettings
+from msprobe.check.pytorch.call import TorchCall
+from msprobe.check.pytorch.resolve import Callables
 from msprobe.dump.reader import RankDump, open_dump
 from msprobe.pytorch import PrecisionDebugger
 

@@ -126,7 +126,9 @@ def online(path: Path, steps: int, address: dict[str, Any]) -> Cost:
 def start_up() -> float:
     """Of the sender: Python and what it imports."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", "import msprobe.check.sender, msprobe.check.seal"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import msprobe.check.online.sender, msprobe.check.online.frame_mac"], check=True
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

@@ -20,8 +20,8 @@ from typing import Callable
 
 import numpy as np
 
-from msprobe.graphdump.convert import Request, convert_file, plan
-from msprobe.graphdump.schema import message_class
+from msprobe.graphdump.files.convert import Request, convert_file, plan
+from msprobe.graphdump.files.schema import message_class
 
 CASES = {
     "NCHW float16 to npy": (0, 0.60),

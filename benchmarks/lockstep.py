@@ -51,7 +51,7 @@ class Variant:
 
 
 @dataclass
-class Account:
+class RunSummary:
     """What one variant cost in one case."""
 
     cpu: list[float] = field(default_factory=list)
@@ -61,12 +61,12 @@ class Account:
     report: dict[str, Any] = field(default_factory=dict)
     error: Optional[str] = None
 
-    def ratio(self, bare: Account, what: str = "cpu") -> Optional[float]:
+    def ratio(self, bare: RunSummary, what: str = "cpu") -> Optional[float]:
         """Median over the rounds of (this variant's step / the bare step of the same round)."""
         ratios = self.ratios(bare, what)
         return statistics.median(ratios) if ratios else None
 
-    def ratios(self, bare: Account, what: str = "cpu") -> list[float]:
+    def ratios(self, bare: RunSummary, what: str = "cpu") -> list[float]:
         if self.error or bare.error:
             return []
         return [a / b for a, b in zip(getattr(self, what), getattr(bare, what))]
@@ -142,9 +142,9 @@ def environment(threads: int, spin: bool) -> dict[str, str]:
 
 def measure(
     case: Case, variants: list[Variant], rounds: int, threads: int, spin: bool = False, warmup: int = 2
-) -> dict[str, Account]:
+) -> dict[str, RunSummary]:
     """Run `rounds` counted rounds of every variant. One that fails has `error` set; the others go on."""
-    accounts = {v.name: Account() for v in variants}
+    accounts = {v.name: RunSummary() for v in variants}
     trainees: dict[str, Trainee] = {}
     work = Path(tempfile.mkdtemp(prefix="msprobe-bench-"))
     try:
@@ -167,7 +167,7 @@ def measure(
     return accounts
 
 
-def turn(trainees: dict[str, Trainee], account: Account, name: str, counted: bool) -> None:
+def turn(trainees: dict[str, Trainee], account: RunSummary, name: str, counted: bool) -> None:
     if account.error is not None:
         return
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tables
-from lockstep import ROOT, Account, Case, Variant, measure, peer_python
+from lockstep import ROOT, Case, RunSummary, Variant, measure, peer_python
 
 CASES = [Case(level, mode) for mode in ("statistics", "md5", "tensor") for level in ("L0", "L1", "mix")]
 IDLE = Case(idle=True)
@@ -94,7 +94,7 @@ class Bench:
         warmup: int = 2,
         control: list[Variant] | None = None,
         tools: list[Variant] | None = None,
-    ) -> dict[str, Account]:
+    ) -> dict[str, RunSummary]:
         variants = [self.bare, *(control or []), *(self.tools if tools is None else tools)]
         print(f"measuring {case.name}, {case.layers} layers", file=sys.stderr, flush=True)
         accounts = measure(case, variants, rounds or self.args.rounds, self.args.threads, self.args.spin, warmup)
@@ -105,7 +105,7 @@ class Bench:
         self.measured.append({**asdict(case), "variants": {n: asdict(a) for n, a in accounts.items()}})
         return accounts
 
-    def judge(self, case: Case, name: str, account: Account, bare: Account) -> None:
+    def judge(self, case: Case, name: str, account: RunSummary, bare: RunSummary) -> None:
         """Say what makes a figure worthless: a variant that failed, or one that trained something else."""
         if account.error:
             self.failures.add(f"{name} failed at {case.name}: {account.error}")

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Optional
 
-from lockstep import Account, Case
+from lockstep import Case, RunSummary
 
 # CPU-time ratios that this project set itself as upper limits.
 AIMS = {
@@ -40,7 +40,7 @@ of the process, and what a writer thread does after the step is charged to the s
 second bare process, measured like a tool: its distance from 1.00 is the noise of the machine.
 """
 
-Accounts = dict[str, Account]
+Accounts = dict[str, RunSummary]
 
 
 def machine() -> str:
@@ -77,7 +77,7 @@ def overhead(results: dict[Case, Accounts], tools: list[str]) -> str:
     return table(head, rows)
 
 
-def tool_cells(account: Account, bare: Account, idle: bool) -> list[str]:
+def tool_cells(account: RunSummary, bare: RunSummary, idle: bool) -> list[str]:
     if account.error:
         return ["failed", "-", "-", "-", "-"]
     ratios = account.ratios(bare)
@@ -86,7 +86,7 @@ def tool_cells(account: Account, bare: Account, idle: bool) -> list[str]:
     return [f"**{number(account.ratio(bare))}**", spread, number(account.ratio(bare, "wall")), *dumped]
 
 
-def same_names(accounts: list[Account]) -> str:
+def same_names(accounts: list[RunSummary]) -> str:
     if any(account.error for account in accounts):
         return "-"
     return str(len(set.intersection(*(set(account.report["names"]) for account in accounts))))

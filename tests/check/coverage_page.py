@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from torch_samples import NOT_CALLED
 
-from msprobe.check.pytorch_resolve import Callables
+from msprobe.check.pytorch.resolve import Callables
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "run_ut_apis.md"

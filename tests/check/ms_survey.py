@@ -24,8 +24,8 @@ import numpy as np
 from mindspore import Tensor, ops
 from ms_samples import Sample, samples_of
 
-from msprobe.check.mindspore_call import as_array, flat
-from msprobe.check.mindspore_resolve import Callables
+from msprobe.check.mindspore.call import as_array, flat
+from msprobe.check.mindspore.resolve import Callables
 from msprobe.mindspore import PrecisionDebugger
 
 PAGE = Path(__file__).parents[2] / "docs" / "run_ut_mindspore.md"

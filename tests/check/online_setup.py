@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from msprobe.check.frames import Session
-from msprobe.check.inbox import Arrival, Inbox
-from msprobe.check.receiver import Listener
+from msprobe.check.online.frames import Session
+from msprobe.check.online.inbox import Arrival, Inbox
+from msprobe.check.online.receiver import Listener
 from msprobe.config import load
 
 SECRET = "a shared secret of many bytes"

@@ -18,10 +18,10 @@ import pytest
 from mindspore import Tensor, mint, ops
 from ms_train import train
 
-from msprobe.check.examine import Examiner
-from msprobe.check.framework import NotCallable
-from msprobe.check.mindspore_resolve import Callables
-from msprobe.check.plan import make_plan
+from msprobe.check.core.examine import Examiner
+from msprobe.check.core.framework import NotCallable
+from msprobe.check.core.plan import make_plan
+from msprobe.check.mindspore.resolve import Callables
 from msprobe.cli import main
 from msprobe.dump.reader import open_dump
 from msprobe.mindspore import PrecisionDebugger

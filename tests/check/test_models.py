@@ -11,8 +11,8 @@ import pytest
 import torch
 from nets import NETS, configured, train
 
-from msprobe.check.examine import Examiner
-from msprobe.check.plan import make_plan
+from msprobe.check.core.examine import Examiner
+from msprobe.check.core.plan import make_plan
 from msprobe.cli import main
 from msprobe.dump.reader import open_dump
 from msprobe.pytorch import PrecisionDebugger

@@ -20,8 +20,8 @@ from typing import Any, Optional
 import pytest
 from online_setup import SECRET, Heard, certificate, parcel_of, secret_file, session
 
-from msprobe.check import frames, parcel, receiver, seal, sender
-from msprobe.check.frames import Channel, Refused
+from msprobe.check.online import frame_mac, frames, parcel, receiver, sender
+from msprobe.check.online.frames import Channel, Refused
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
 
@@ -73,7 +73,7 @@ def test_a_file_that_becomes_shorter_ends_the_sending_and_its_nonce_is_not_used_
 ) -> None:
     numbers: list[int] = []
 
-    class Numbered(seal.Sha256Seal):
+    class Numbered(frame_mac.Sha256Seal):
         def start(self, number: int) -> None:
             numbers.append(number)
             super().start(number)
@@ -238,13 +238,13 @@ def test_what_the_checker_says_cannot_be_changed_on_the_way() -> None:
         assert not answers
 
 
-@pytest.mark.parametrize("known", [seal.GMAC, seal.SHA256])
+@pytest.mark.parametrize("known", [frame_mac.GMAC, frame_mac.SHA256])
 def test_a_content_travels_once_and_arrives_in_every_call_that_names_it(
     heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
 ) -> None:
-    if known not in seal.available():
+    if known not in frame_mac.available():
         pytest.skip("this Python has no OpenSSL to make a GMAC")
-    monkeypatch.setattr(seal, "available", lambda: [known])
+    monkeypatch.setattr(frame_mac, "available", lambda: [known])
     directory = tmp_path / "step3" / "rank0"
     data = directory / "dump_tensor_data"
     data.mkdir(parents=True)
@@ -301,7 +301,7 @@ def test_a_run_whose_checker_is_stuck_does_not_wait_for_its_sender() -> None:
             "port": silent.getsockname()[1],
             "secret_file": secret_file(Path(path)),
         }
-        process = subprocess.Popen([sys.executable, "-m", "msprobe.check.sender"], stdin=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, "-m", "msprobe.check.online.sender"], stdin=subprocess.PIPE)
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(settings).encode() + b"\n")
@@ -398,10 +398,10 @@ def test_there_is_an_end_to_how_many_may_knock(tmp_path: Path, monkeypatch: pyte
 @needs_openssl
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 4096, 100_003])
 def test_our_gmac_is_the_one_of_the_openssl_command(tmp_path: Path, length: int) -> None:
-    if seal.GMAC not in seal.available():
+    if frame_mac.GMAC not in frame_mac.available():
         pytest.skip("this Python has no OpenSSL to make a GMAC")
     key, content = os.urandom(32), os.urandom(length)
-    mine = seal.make(seal.GMAC, key)
+    mine = frame_mac.make(frame_mac.GMAC, key)
     for number in (0, 1, 1 << 40):
         mine.start(number)
         for part in (content[:7], bytearray(content[7:5000]), memoryview(content)[5000:]):
@@ -418,10 +418,10 @@ def test_our_gmac_is_the_one_of_the_openssl_command(tmp_path: Path, length: int)
 
 
 def test_ends_with_different_seals_agree_on_one_that_both_have() -> None:
-    assert seal.choose([seal.SHA256, "something newer"]) == seal.SHA256
-    assert seal.choose(["something newer"]) is None
-    assert seal.choose("no list") is None
-    assert seal.choose([seal.SHA256, seal.GMAC]) == seal.available()[0]
+    assert frame_mac.choose([frame_mac.SHA256, "something newer"]) == frame_mac.SHA256
+    assert frame_mac.choose(["something newer"]) is None
+    assert frame_mac.choose("no list") is None
+    assert frame_mac.choose([frame_mac.SHA256, frame_mac.GMAC]) == frame_mac.available()[0]
 
 
 def test_a_file_on_another_file_system_is_copied_with_our_mode(tmp_path: Path) -> None:

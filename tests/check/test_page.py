@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from browser import Page
 
-from msprobe.check.page import write_page
-from msprobe.check.precheck import Checked, Report
+from msprobe.check.core.precheck import Checked, Report
+from msprobe.report.check_page import write_page
 
 HOSTILE = "Torch.</script><img src=x onerror=document.title='owned'>.0"
 

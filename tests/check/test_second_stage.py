@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from msprobe.check.judge import Verdict, judge_dropout, judge_floats
-from msprobe.check.measure import BLOCK, FORMATS, Metrics, measure_floats
-from msprobe.check.results import DETAIL_COLUMNS, write_table
-from msprobe.check.second_stage import api_of, compare
-from msprobe.check.standards import ABSOLUTE, BENCHMARK, BINARY, THOUSANDTH, ULP, standard_of
+from msprobe.check.core.judge import Verdict, judge_dropout, judge_floats
+from msprobe.check.core.measure import BLOCK, FORMATS, Metrics, measure_floats
+from msprobe.check.core.results import DETAIL_COLUMNS, write_table
+from msprobe.check.core.second_stage import api_of, compare
+from msprobe.check.core.standards import ABSOLUTE, BENCHMARK, BINARY, THOUSANDTH, ULP, standard_of
 from msprobe.cli import main
 
 np = pytest.importorskip("numpy")

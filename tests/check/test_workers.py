@@ -16,11 +16,11 @@ import pytest
 import torch
 from nets import train
 
-from msprobe.check.framework import NotCallable
-from msprobe.check.generate import NotMade, make
-from msprobe.check.names import parse
-from msprobe.check.plan import make_plan
-from msprobe.check.pytorch_resolve import Callables
+from msprobe.check.core.framework import NotCallable
+from msprobe.check.core.generate import NotMade, make
+from msprobe.check.core.names import parse
+from msprobe.check.core.plan import make_plan
+from msprobe.check.pytorch.resolve import Callables
 from msprobe.cli import main
 
 TRAPS = """

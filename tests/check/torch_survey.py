@@ -13,8 +13,8 @@ from typing import Any, Callable, Optional
 import torch
 from torch_samples import Sample, samples_of
 
-from msprobe.check.pytorch_call import flat
-from msprobe.check.pytorch_resolve import Callables, Found
+from msprobe.check.pytorch.call import flat
+from msprobe.check.pytorch.resolve import Callables, Found
 from msprobe.pytorch import PrecisionDebugger
 
 # Which arguments are differentiated: all, else the first, else the second, else none.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from msprobe.cli import convert
-from msprobe.graphdump.schema import message_class
+from msprobe.graphdump.files.schema import message_class
 
 NAME = "Conv2D.Default_Conv2D-op1.2.3.1623124369613540"
 

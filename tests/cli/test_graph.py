@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from msprobe.cli import graph, main
-from msprobe.cli.graph_output import sparkline
+from msprobe.report.graph_output import sparkline
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "graphdump"))
 import real_dumps

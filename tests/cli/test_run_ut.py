@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from msprobe.check.page import write_page
-from msprobe.check.precheck import Checked, Report
+from msprobe.check.core.precheck import Checked, Report
 from msprobe.cli import main
+from msprobe.report.check_page import write_page
 
 RELU = {
     f"Functional.relu.{number}.forward": {

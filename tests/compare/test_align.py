@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msprobe.compare.align import plan
+from msprobe.compare.align.plan import plan
+from msprobe.compare.align.sequence import common_order
+from msprobe.compare.align.translate import ApiRule, Translation
 from msprobe.compare.calls import Match, calls_of, parse_name
-from msprobe.compare.sequence import common_order
-from msprobe.compare.translate import ApiRule, Translation
 
 
 def tensor(value: float = 1.0, shape: Optional[list[int]] = None, kind: str = "torch.Tensor") -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from written import call, scalar, tensor, write_dump
 
 from msprobe.compare import compare
-from msprobe.compare.mapping import load_mappings
+from msprobe.compare.align.mapping import load_mappings
 from msprobe.dump.errors import DumpError
 
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from msprobe.compare import tensors
-from msprobe.compare.tensors import NotComparable, compare_arrays, compare_files, twin
+from msprobe.compare.measure import tensors
+from msprobe.compare.measure.tensors import NotComparable, compare_arrays, compare_files, twin
 
 Array = np.ndarray[Any, Any]
 

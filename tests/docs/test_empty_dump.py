@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .documents import ROOT
+from x.documents import ROOT
 
 SITUATIONS = """
 import json, torch

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msprobe.dump.errors import DumpError
-from msprobe.dump.tensors import Payload, encode, load
+from msprobe.dump.tensor_files.codec import Payload, encode, load
 from msprobe.stats import dtypes
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -84,7 +84,7 @@ def test_a_pt_file_is_a_sound_zip_archive_with_aligned_data(tmp_path: Path) -> N
 
 
 def test_a_pt_file_of_more_than_four_gigabytes_is_a_sound_zip64_archive(tmp_path: Path) -> None:
-    from msprobe.dump import pt_file
+    from msprobe.dump.tensor_files import pt_file
 
     size = (4 << 30) + 64
     head, middle, tail, end = pt_file._frame("uint8", (size,), size)
@@ -251,7 +251,7 @@ def test_a_program_that_is_no_tensor_is_refused_with_its_reason(tmp_path: Path, 
 @given(st.binary(max_size=60))
 @settings(max_examples=300)
 def test_random_programs_only_ever_raise_our_error(program: bytes) -> None:
-    from msprobe.dump import pt_program
+    from msprobe.dump.tensor_files import pt_program
 
     try:
         pt_program.read(program)
@@ -262,7 +262,7 @@ def test_random_programs_only_ever_raise_our_error(program: bytes) -> None:
 @given(st.integers(0, len(tensor_program()) - 1), st.integers(0, 255))
 @settings(max_examples=500)
 def test_a_program_with_one_byte_changed_is_read_or_refused(position: int, value: int) -> None:
-    from msprobe.dump import pt_program
+    from msprobe.dump.tensor_files import pt_program
 
     program = bytearray(tensor_program())
     program[position] = value
@@ -331,12 +331,12 @@ def test_reading_a_pt_file_imports_neither_torch_nor_pickle(tmp_path: Path) -> N
         "    def find_spec(self, name, *_):\n"
         "        if name.split('.')[0] in ('torch', 'mindspore'): raise AssertionError(name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "from msprobe.dump.tensors import load\n"
+        "from msprobe.dump.tensor_files.codec import load\n"
         f"print(load(Path({str(path)!r})).dtype)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "bfloat16\n"
-    package = Path(sys.modules["msprobe.dump.tensors"].__file__ or "").parent
+    package = Path(sys.modules["msprobe.dump.tensor_files.codec"].__file__ or "").parent
     assert not [file.name for file in package.glob("*.py") if "import pickle" in file.read_text()]
 
 

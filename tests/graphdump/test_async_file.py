@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
 
-from msprobe.graphdump import schema
-from msprobe.graphdump.async_file import AsyncFile, AsyncFileError
-from msprobe.graphdump.datatypes import TYPES
+from msprobe.graphdump.files import schema
+from msprobe.graphdump.files.async_file import AsyncFile, AsyncFileError
+from msprobe.graphdump.files.datatypes import TYPES
 
 
 def write(tmp_path: Path, data: bytes) -> Path:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from msprobe.graphdump.convert import Job, Request, convert_all, convert_file, plan
-from msprobe.graphdump.datatypes import TYPES
+from msprobe.graphdump.files.convert import Job, Request, convert_all, convert_file, plan
+from msprobe.graphdump.files.datatypes import TYPES
 
 NAME = "BNTrainingUpdate.Default_network-YoloWithLossCell_BNTrainingUpdate-op5489.137.1608983934774491"
 

@@ -26,7 +26,7 @@ import real_dumps
 
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.check import Limits, check
-from msprobe.graphdump.dump_settings import CATEGORIES
+from msprobe.graphdump.dumping.dump_settings import CATEGORIES
 
 SCRIPT = real_dumps.NETS / "trained.py"
 E2E = ("enable", "trans_flag", "stat_calc_mode", "sample_mode", "sample_num", "save_kernel_args")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from msprobe.config.errors import ConfigError
-from msprobe.graphdump.dump_settings import CATEGORIES, load_settings, parse_settings
-from msprobe.graphdump.running import prepared
+from msprobe.graphdump.dumping.dump_settings import CATEGORIES, load_settings, parse_settings
+from msprobe.graphdump.dumping.running import prepared
 
 COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
 CURRENT = {

@@ -6,8 +6,8 @@ import real_dumps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe.graphdump.graph_pb import parse_pb
-from msprobe.graphdump.ir import NOT_EXECUTED, SourceLine, Spec, parse_text, source_line
+from msprobe.graphdump.graphs.graph_pb import parse_pb
+from msprobe.graphdump.graphs.ir import NOT_EXECUTED, SourceLine, Spec, parse_text, source_line
 
 SEED_002 = """
   %20(equivoutput) = Conv2D(%17, %19) {instance name: conv2d} primitive_attrs: {IsFeatureMapInputList: (0), kernel_size: (3, 3), mode: 1, out_channel: 384, input_names: [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msprobe.graphdump.layout import LayoutError, convert
+from msprobe.graphdump.files.layout import LayoutError, convert
 
 small = st.integers(1, 5)
 channels = st.integers(1, 40)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from msprobe.graphdump.ir import Graph, Node, Signature, Spec
-from msprobe.graphdump.matching import Seen, match
+from msprobe.graphdump.graphs.ir import Graph, Node, Signature, Spec
+from msprobe.graphdump.graphs.matching import Seen, match
 
 
 def node(key: str, name: str, *inputs: str, dtype: str = "Float32") -> Node:

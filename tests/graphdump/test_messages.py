@@ -6,9 +6,9 @@ import json
 import os
 from pathlib import Path
 
-from msprobe.graphdump.messages import Messages, Steps
-from msprobe.graphdump.names import parse_tensor
-from msprobe.graphdump.staged import Staged
+from msprobe.graphdump.dumping.messages import Messages, Steps
+from msprobe.graphdump.dumping.staged import Staged
+from msprobe.graphdump.files.names import parse_tensor
 
 
 def staged(moment: int, file: str = "") -> Staged:

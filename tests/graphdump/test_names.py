@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msprobe.dump.errors import DumpError
-from msprobe.graphdump import GraphDump, names
-from msprobe.graphdump.names import OperatorName, parse_async, parse_tensor, raw_name
-from msprobe.graphdump.saving import Saver
+from msprobe.graphdump import GraphDump
+from msprobe.graphdump.dumping.saving import Saver
+from msprobe.graphdump.files import names
+from msprobe.graphdump.files.names import OperatorName, parse_async, parse_tensor, raw_name
 
 CONV = OperatorName("Conv2D", "Conv2D-op12", 0, 0, 1623124369613540)
 

@@ -274,7 +274,7 @@ def test_two_dumps_under_one_directory_are_not_mixed(tmp_path):
 def test_converted_async_files_are_read_by_the_same_reader(tmp_path):
     import async_samples as samples
 
-    from msprobe.graphdump.convert import Request, convert_all, plan
+    from msprobe.graphdump.files.convert import Request, convert_all, plan
 
     source = tmp_path / "async" / "0" / "Net_graph_1" / "1" / "4"
     source.mkdir(parents=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from msprobe.graphdump.staged import Staging
+from msprobe.graphdump.dumping.staged import Staging
 
 NAME = "Add.Default_Add-op0.0.0.{}.output.0.DefaultFormat.Int32.npy"
 

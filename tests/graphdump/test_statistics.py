@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from msprobe.graphdump.statistics import Statistics, of_array, of_row
+from msprobe.graphdump.files.statistics import Statistics, of_array, of_row
 
 
 def test_an_arrays_statistics_are_complete():

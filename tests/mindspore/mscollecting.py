@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from msprobe.dump.tensors import load
+from msprobe.dump.tensor_files.codec import load
 from msprobe.mindspore import PrecisionDebugger
 
 STATISTICS = ("Max", "Min", "Mean", "Norm")

@@ -164,14 +164,14 @@ def test_a_shared_cell_called_twice_sums_its_parameters_and_splits_its_calls(tmp
 
 
 def test_one_input_reached_by_several_ways_has_their_sum(tmp_path):
-    class Ways(nn.Cell):
+    class Perturbations(nn.Cell):
         def construct(self, x: Any) -> Any:
             return x * 2 + x * 3 + x
 
     class Root(nn.Cell):
         def __init__(self) -> None:
             super().__init__()
-            self.ways = Ways()
+            self.ways = Perturbations()
 
         def construct(self, x: Any) -> Any:
             return self.ways(x)
@@ -181,7 +181,7 @@ def test_one_input_reached_by_several_ways_has_their_sum(tmp_path):
         net = Root()
         with collecting(tmp_path / str(dtype), net, level="L0", task="tensor") as dump:
             gradient = ms.grad(net)(x)
-        _, outputs = of(dump, "Cell.ways.Ways.backward.0")
+        _, outputs = of(dump, "Cell.ways.Perturbations.backward.0")
         saved = dump.tensor(outputs[0])
         assert outputs[0]["dtype"] == str(dtype)
         expected = gradient.astype(ms.float32).asnumpy()

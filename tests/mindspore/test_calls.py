@@ -13,10 +13,10 @@ from mindspore.ops import relu as bound_relu
 from mscollecting import Dump, assert_same, collecting, configured
 from msmodels import Net, batch, made, tensor
 
-from msprobe.collect.api_list import ApiListError
 from msprobe.collect.lifecycle import UsageError
+from msprobe.frameworks.api_lists import ApiListError
+from msprobe.frameworks.mindspore.api_table import CATEGORIES, PACKAGED, load_table
 from msprobe.mindspore import PrecisionDebugger
-from msprobe.mindspore.api_table import CATEGORIES, PACKAGED, load_table
 
 
 def names(dump: Dump) -> list[str]:
@@ -256,7 +256,7 @@ def test_token_range_counts_forwards_of_the_model(tmp_path):
 
 
 def test_the_packaged_list_is_complete_for_this_version():
-    from msprobe.collect.api_list import read_lists
+    from msprobe.frameworks.api_lists import read_lists
 
     on, _ = read_lists(PACKAGED, CATEGORIES)
     listed = {(each.holder, each.name) for each in load_table()}

@@ -18,11 +18,11 @@ from msprobe.collect.lifecycle import UsageError
 from msprobe.collect.selection import Selection
 from msprobe.dump.writer import Head, RankWriter, Worker
 from msprobe.mindspore import PrecisionDebugger
-from msprobe.mindspore.graph_cells import GraphCells
-from msprobe.mindspore.graph_cells_dump import replay
-from msprobe.mindspore.graph_cells_taps import TAPS
+from msprobe.mindspore.graph.cell_records import GraphCells
+from msprobe.mindspore.graph.taps import TAPS
+from msprobe.mindspore.graph.tensor_dump_taps import replay
 from msprobe.mindspore.probe import plain_recorder
-from msprobe.mindspore.tensors import TensorTexts
+from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import STATS
 
 

@@ -14,8 +14,8 @@ import pytest
 from msprobe.collect.lifecycle import UsageError
 from msprobe.config import load
 from msprobe.graphdump import GraphDump
-from msprobe.graphdump.dump_settings import COMMON, parse_settings
-from msprobe.mindspore.graph_kernels import data_dump, refuse
+from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
+from msprobe.mindspore.graph.graph_kernels import data_dump, refuse
 
 SCRIPT = Path(__file__).with_name("graph_train.py")
 

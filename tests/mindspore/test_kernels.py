@@ -9,7 +9,7 @@ from mindspore import Tensor, nn, ops
 from mscollecting import collecting
 
 from msprobe.collect.recorder import Recorder
-from msprobe.mindspore.kernels import Kernels
+from msprobe.mindspore.kernels.kernel_calls import Kernels
 
 
 class Small(nn.Cell):

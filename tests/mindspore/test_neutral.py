@@ -13,7 +13,8 @@ from mindspore.train import Callback, Model
 from mscollecting import Dump, collecting, configured
 from msmodels import Net, batch, made, trained
 
-from msprobe.mindspore import MsprobeStep, PrecisionDebugger, executor, jit
+from msprobe.mindspore import MsprobeStep, PrecisionDebugger, executor
+from msprobe.mindspore.apis import jit_regions
 
 TASKS = ("statistics", "tensor", "structure", "overflow_check")
 CASES = [(level, task) for level in ("L0", "L1", "mix") for task in TASKS]
@@ -107,9 +108,9 @@ def state() -> dict[str, Any]:
         "ReLU": ops.ReLU,
         "Conv2D": ops.Conv2D,
         "Tanh": ops.Tanh,
-        "jit": jit._JitExecutor,
+        "jit": jit_regions._JitExecutor,
         "executor": type(executor._pynative_executor),
-        "bytecode": jit.PIJitCaptureContext,
+        "bytecode": jit_regions.PIJitCaptureContext,
     }
     return {
         f"{place}.{name}": value

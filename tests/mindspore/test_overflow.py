@@ -17,8 +17,8 @@ from msmodels import tensor, trained
 
 from msprobe.cli import main
 from msprobe.mindspore import PrecisionDebugger
-from msprobe.mindspore.overflow_eyes import MindSporeEyes
-from msprobe.tasks.overflow import OverflowStop
+from msprobe.mindspore.tasks.overflow_inspector import MindSporeTensorInspector
+from msprobe.tasks.overflow_check.recorder import OverflowStop
 
 NEVER = {"overflow_nums": -1}
 
@@ -498,7 +498,7 @@ def test_what_a_forward_received_is_held_up_to_a_budget(tmp_path, monkeypatch, c
         return ops.sqrt(x * 0.0).sum()  # x * 0.0 is gone when the gradient comes, unless it is held
 
     for budget, gone in ((64, False), (4, True)):
-        monkeypatch.setattr(MindSporeEyes, "budget", budget)
+        monkeypatch.setattr(MindSporeTensorInspector, "budget", budget)
         path = tmp_path / str(budget)
         with collecting(path, task="overflow_check", section=NEVER) as dump:
             ms.grad(loss)(Tensor([1.0, 4.0]))

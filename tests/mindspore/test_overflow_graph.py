@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from msprobe.analyze.graph_overflow import analyse_graph
 from msprobe.cli import main
 from msprobe.graphdump import GraphDump
-from msprobe.tasks.graph_analysis import analyse_graph
 
 SCRIPT = Path(__file__).with_name("overflow_graph_train.py")
 

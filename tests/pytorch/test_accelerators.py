@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 
-from msprobe.pytorch import PrecisionDebugger, accelerators
+from msprobe.pytorch import PrecisionDebugger
+from msprobe.pytorch.tensors import accelerators
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from msprobe.pytorch import api_table
-from msprobe.pytorch.api_list import CATEGORIES, ApiListError, read_lists
-from msprobe.pytorch.api_table import Api, ApiTable, load_table
-from msprobe.pytorch.spelling import ARRIVES_AS, Spelling
+from msprobe.frameworks.pytorch import api_table
+from msprobe.frameworks.pytorch.api_list import CATEGORIES, ApiListError, read_lists
+from msprobe.frameworks.pytorch.api_table import Api, ApiTable, load_table
+from msprobe.pytorch.apis.operator_names import ARRIVES_AS, OperatorNames
 
 TABLE = load_table()
 ON, OFF = read_lists(api_table.PACKAGED)
@@ -29,7 +29,7 @@ class Arrived(Exception):
 class Naming(TorchFunctionMode):
     """Names calls as the frontend does."""
 
-    def __init__(self, spelling: Spelling, table: ApiTable = TABLE, stop: bool = False) -> None:
+    def __init__(self, spelling: OperatorNames, table: ApiTable = TABLE, stop: bool = False) -> None:
         super().__init__()
         self.spelling, self.table, self.stop = spelling, table, stop
         self.titles: list[Optional[str]] = []
@@ -48,14 +48,14 @@ class Naming(TorchFunctionMode):
 
 @pytest.fixture
 def spelling() -> Any:
-    spelling = Spelling()
+    spelling = OperatorNames()
     spelling.install()
     yield spelling
     spelling.remove()
 
 
 def titles(call: Callable[[], Any], table: ApiTable = TABLE) -> list[Optional[str]]:
-    spelling = Spelling()
+    spelling = OperatorNames()
     spelling.install()
     try:
         with Naming(spelling, table) as mode:
@@ -140,7 +140,7 @@ def test_a_call_is_named_as_it_was_written(call: Callable[[], Any], expected: Op
 
 def test_removing_the_operators_leaves_torch_tensor_exactly_as_it_was() -> None:
     before = dict(vars(torch.Tensor))
-    spelling = Spelling()
+    spelling = OperatorNames()
     spelling.install()
     spelling.install()
     assert vars(torch.Tensor)["__add__"] is not before.get("__add__")
@@ -151,7 +151,7 @@ def test_removing_the_operators_leaves_torch_tensor_exactly_as_it_was() -> None:
     assert all(after[name] is before[name] for name in before)
 
 
-def test_an_operator_that_somebody_put_over_ours_stays(spelling: Spelling) -> None:
+def test_an_operator_that_somebody_put_over_ours_stays(spelling: OperatorNames) -> None:
     theirs = lambda self, other: "theirs"  # noqa: E731
     torch.Tensor.__add__ = theirs
     spelling.remove()
@@ -161,7 +161,7 @@ def test_an_operator_that_somebody_put_over_ours_stays(spelling: Spelling) -> No
         del torch.Tensor.__add__
 
 
-def test_every_operator_in_the_list_of_spellings_exists_and_arrives_as_said(spelling: Spelling) -> None:
+def test_every_operator_in_the_list_of_spellings_exists_and_arrives_as_said(spelling: OperatorNames) -> None:
     for dunder, method in ARRIVES_AS.items():
         seen: list[Any] = []
 
@@ -230,7 +230,7 @@ def outcomes() -> list[Any]:
 
 def test_operators_mean_the_same_while_installed() -> None:
     bare = outcomes()
-    spelling = Spelling()
+    spelling = OperatorNames()
     spelling.install()
     try:
         installed = outcomes()
@@ -252,7 +252,7 @@ def test_a_failed_operator_leaves_no_trace_in_the_next_call() -> None:
     assert titles(call)[-1] == "Tensor.add"
 
 
-def test_spelling_is_right_in_every_thread(spelling: Spelling) -> None:
+def test_spelling_is_right_in_every_thread(spelling: OperatorNames) -> None:
     wrong: list[Any] = []
 
     def work(call: Callable[[], Any], expected: str) -> None:
@@ -274,7 +274,7 @@ def test_spelling_is_right_in_every_thread(spelling: Spelling) -> None:
     assert wrong == []
 
 
-def test_spelling_is_seen_below_the_handler_of_another_mode(spelling: Spelling) -> None:
+def test_spelling_is_seen_below_the_handler_of_another_mode(spelling: OperatorNames) -> None:
     with Naming(spelling) as mode, torch.device("cpu"):
         X + Y
     assert mode.titles[-1] == "Tensor.__add__"
@@ -346,7 +346,7 @@ NOT_TRIED = 55
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_in_the_list_arrives_and_gets_the_name_in_the_list(spelling: Spelling) -> None:
+def test_what_is_in_the_list_arrives_and_gets_the_name_in_the_list(spelling: OperatorNames) -> None:
     tried, wrong, not_tried = 0, [], []
     for category in ("functional", "vf", "tensor", "torch"):
         for name in ON[category]:

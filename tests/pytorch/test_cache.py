@@ -12,8 +12,8 @@ from collecting import assert_same, collecting
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from msprobe.pytorch.tensors import _HEADS as HEADS
-from msprobe.pytorch.tensors import EXCHANGE
+from msprobe.pytorch.tensors.tensor_text import _HEADS as HEADS
+from msprobe.pytorch.tensors.tensor_text import EXCHANGE
 from msprobe.stats import CRC, STATS
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from collecting import assert_same, close, collecting
 
-from msprobe.pytorch.tensors import CODES, EXCHANGE
-from msprobe.stats import CRC, STATS, XOR, twin
+from msprobe.pytorch.tensors.tensor_text import CODES, EXCHANGE
+from msprobe.stats import CRC, STATS, XOR, python_kernel
 
 INTS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
 WIDE = [torch.uint16, torch.uint32, torch.uint64]
@@ -155,11 +155,11 @@ def test_the_kernel_and_its_twin_describe_a_tensor_alike(want: int, exchange: An
     ):
         said = kernel.describe(tensor, exchange, heads, torch.strided, want)
         assert said is not None
-        assert said == twin.describe(tensor, None, heads, torch.strided, want)
+        assert said == python_kernel.describe(tensor, None, heads, torch.strided, want)
     for other in (imaginary.conj(), imaginary.conj().imag, made.to_sparse(), made.double(), made.to("meta")):
         with contextlib.suppress(RuntimeError):  # some say so when their address is asked for
             assert kernel.describe(other, exchange, heads, torch.strided, want) is None
-        assert twin.describe(other, None, heads, torch.strided, want) is None
+        assert python_kernel.describe(other, None, heads, torch.strided, want) is None
     with pytest.raises(TypeError):
         kernel.describe(made, exchange, [], torch.strided, want)
     with pytest.raises((ValueError, AttributeError)):

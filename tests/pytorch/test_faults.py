@@ -14,10 +14,13 @@ from torch import nn
 
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.values import Values
-from msprobe.pytorch import PrecisionDebugger, gradients, presence, tensors
-from msprobe.pytorch.overflow_eyes import TorchEyes
-from msprobe.tasks.backward import BackwardJudge
-from msprobe.tasks.overflow import OverflowRecorder
+from msprobe.pytorch import PrecisionDebugger
+from msprobe.pytorch.apis import mode_scope
+from msprobe.pytorch.gradients import call_gradients
+from msprobe.pytorch.tasks.overflow_inspector import TorchTensorInspector
+from msprobe.pytorch.tensors import tensor_text
+from msprobe.tasks.overflow_check.backward import BackwardJudge
+from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 
 
 class Broken(Exception):
@@ -29,17 +32,17 @@ def broken(*args, **kwargs):
 
 
 PLACES = {
-    "rendering": (tensors.TensorTexts, "tensor_text"),
+    "rendering": (tensor_text.TensorTexts, "tensor_text"),
     "values": (Values, "sequence"),
     "results": (Values, "result"),
     "entering": (Recorder, "enter"),
     "leaving": (Recorder, "leave"),
     "one event": (Recorder, "one"),
-    "inputs": (gradients.Inputs, "__init__"),
-    "the graph": (gradients.Gradients, "watch"),
-    "gradients coming in": (gradients.Gradients, "_take_incoming"),
-    "gradients going out": (gradients.Gradients, "_take_outgoing"),
-    "regions": (presence, "_runs_without_modes"),
+    "inputs": (call_gradients.Inputs, "__init__"),
+    "the graph": (call_gradients.Gradients, "watch"),
+    "gradients coming in": (call_gradients.Gradients, "_take_incoming"),
+    "gradients going out": (call_gradients.Gradients, "_take_outgoing"),
+    "regions": (mode_scope, "_runs_without_modes"),
 }
 
 
@@ -61,7 +64,7 @@ LOOKING = {
     "before": (OverflowRecorder, "open"),
     "what is known": (OverflowRecorder, "remember"),
     "the place": (OverflowRecorder, "locate"),
-    "a look": (TorchEyes, "look"),
+    "a look": (TorchTensorInspector, "look"),
     "the judge": (BackwardJudge, "judge"),
     "what was received": (BackwardJudge, "remember"),
 }
@@ -113,7 +116,7 @@ def test_a_fault_around_a_fused_module_at_level_l0_stays_ours(tmp_path, monkeypa
     batch = torch.ones(1, 3, 8)
     with torch.no_grad():
         expected = layer(batch)
-    monkeypatch.setattr(presence, "_runs_without_modes", broken)
+    monkeypatch.setattr(mode_scope, "_runs_without_modes", broken)
     debugger = PrecisionDebugger(configured(tmp_path, level="L0"))
     debugger.start(layer)
     with torch.no_grad():

@@ -13,7 +13,7 @@ from collecting import Dump, collecting, configured
 
 from msprobe.cli import main
 from msprobe.pytorch import PrecisionDebugger
-from msprobe.tasks.overflow import OverflowStop
+from msprobe.tasks.overflow_check.recorder import OverflowStop
 
 NEVER = {"overflow_nums": -1}
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from collecting import assert_same, collecting
 from torch import nn
 
-from msprobe.pytorch.copies import HOOKS
+from msprobe.pytorch.modules.copies import HOOKS
 
 LEVELS = ["L0", "L1", "mix"]
 

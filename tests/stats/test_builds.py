@@ -21,9 +21,19 @@ from msprobe.stats.dtypes import BOOL, INT, UINT
 kernel = pytest.importorskip("msprobe.stats._kernel", reason="the C kernel is not built: nothing to compare with")
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parents[1] / "src" / "msprobe" / "stats"
+ROOM = HERE.parents[1] / "src" / "msprobe" / "stats"
+SOURCE, INCLUDE = ROOM / "native", ROOM / "native" / "include"
 CORE = [SOURCE / f"{name}.c" for name in ("measure", "chunks", "layout", "tiles", "crc32")]
-FLAGS = ["-std=gnu11", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}", "-pthread"]
+FLAGS = [
+    "-std=gnu11",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    f"-I{INCLUDE}",
+    "-pthread",
+]
 CC = shutil.which("gcc") or shutil.which("cc")
 CROSS, EMULATOR = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64-static")
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.stats.tensors import RAW, Tensor, random_tensor, raw_of, tensors
 
-from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR, Stats, dtypes, twin
+from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR, Stats, dtypes, python_kernel
 from msprobe.stats.dtypes import FLOAT, Dtype
 
 kernel = pytest.importorskip("msprobe.stats._kernel", reason="the C kernel is not built: nothing to compare")
@@ -63,10 +63,10 @@ def test_any_bits_in_any_layout(row: Dtype, data: st.DataObject) -> None:
     for level in LEVELS:
         kernel.select(level)
         c = kernel.measure(*tensor.args, STATS | CRC | XOR)
-        assert_same(c, twin.measure(*tensor.args, STATS | CRC | XOR), row)
+        assert_same(c, python_kernel.measure(*tensor.args, STATS | CRC | XOR), row)
         assert c.crc == zlib.crc32(tensor.raw.tobytes())
-        assert_same(kernel.measure(*tensor.args, STATS), twin.measure(*tensor.args, STATS), row)
-        assert kernel.render(*tensor.args, CRC) == twin.render(*tensor.args, CRC)
+        assert_same(kernel.measure(*tensor.args, STATS), python_kernel.measure(*tensor.args, STATS), row)
+        assert kernel.render(*tensor.args, CRC) == python_kernel.render(*tensor.args, CRC)
 
 
 @ROWS
@@ -75,7 +75,7 @@ def test_any_bits_in_any_layout(row: Dtype, data: st.DataObject) -> None:
 def test_low_precision(row: Dtype, data: st.DataObject) -> None:
     tensor = data.draw(tensors(row))
     want = STATS | LOW_PRECISION
-    assert_same(kernel.measure(*tensor.args, want), twin.measure(*tensor.args, want), row, low_precision=True)
+    assert_same(kernel.measure(*tensor.args, want), python_kernel.measure(*tensor.args, want), row, low_precision=True)
 
 
 @ROWS
@@ -83,7 +83,7 @@ def test_low_precision(row: Dtype, data: st.DataObject) -> None:
 def test_around_the_ends_of_lanes_tiles_and_chunks(row: Dtype, count: int) -> None:
     tensor = random_tensor(row, count, seed=count)
     want = STATS | CRC | XOR
-    python = twin.measure(*tensor.args, want)
+    python = python_kernel.measure(*tensor.args, want)
     first = None
     for level in LEVELS:
         kernel.select(level)
@@ -103,7 +103,7 @@ def test_the_number_of_threads_changes_nothing(name: str, layout: str) -> None:
     want = STATS | CRC | XOR
     alone = kernel.measure(*tensor.args, want, 1)
     assert alone.crc == zlib.crc32(raw.tobytes())
-    assert_same(alone, twin.measure(*tensor.args, want), row)
+    assert_same(alone, python_kernel.measure(*tensor.args, want), row)
     for threads in (0, 2, 3, 64):
         assert kernel.measure(*tensor.args, want, threads) == alone
 
@@ -119,7 +119,7 @@ def test_every_narrow_float_is_decoded(row: Dtype) -> None:
             raw = np.arange(start, start + 16).astype(RAW[row.itemsize])
             for one in (raw, *raw.reshape(16, 1)) if row.itemsize == 1 else (raw,):
                 tensor = Tensor(row, one)
-                assert_same(kernel.measure(*tensor.args, STATS), twin.measure(*tensor.args, STATS), row)
+                assert_same(kernel.measure(*tensor.args, STATS), python_kernel.measure(*tensor.args, STATS), row)
 
 
 @pytest.mark.parametrize("where", [0, 7, 4096, 2**18, 2**18 + 4100])

@@ -14,14 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR, Stats, dtypes, twin
+from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR, Stats, dtypes, python_kernel
 
 try:
     from msprobe.stats import _kernel
 except ImportError:
-    BACKENDS: list[Any] = [twin]
+    BACKENDS: list[Any] = [python_kernel]
 else:
-    BACKENDS = [_kernel, twin]
+    BACKENDS = [_kernel, python_kernel]
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS, ids=lambda module: module.__name__.rsplit(".", 1)[-1])
 
@@ -180,7 +180,7 @@ def test_subnormals_count_even_if_the_process_flushes_them(backend: ModuleType) 
     tensor = torch.tensor([1e-40, -1e-40])
     expected = measure(backend, tensor)
     assert expected.zero == 0
-    if backend is twin:
+    if backend is python_kernel:
         return
     assert torch.set_flush_denormal(True)
     try:

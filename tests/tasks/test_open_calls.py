@@ -7,23 +7,23 @@ import weakref
 
 import torch
 
-from msprobe.pytorch.overflow_eyes import TorchEyes
-from msprobe.pytorch.tensors import TensorTexts
+from msprobe.pytorch.tasks.overflow_inspector import TorchTensorInspector
+from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.stats import STATS
-from msprobe.tasks.looks import FINITE, INFINITE, NAN
-from msprobe.tasks.open_calls import OpenCall, numbers_state
+from msprobe.stats.finiteness import FINITE, INFINITE, NAN
+from msprobe.tasks.overflow_check.open_calls import OpenCall, numbers_state
 
-EYES = TorchEyes(TensorTexts(STATS, None))
+EYES = TorchTensorInspector(TensorTexts(STATS, None))
 
 
 def test_a_loosened_call_keeps_no_tensor_of_the_scripts():
     tensor, listed = torch.ones(3), torch.zeros(2)
     call = OpenCall(([listed], tensor, 5), {"group": None})
-    call.loosen(EYES.hold)
+    call.release(EYES.hold)
     gone = weakref.ref(tensor)
     del tensor
     assert gone() is None
-    assert not call.tighten()
+    assert not call.restore()
     (kept, ones, five), named = call.original()
     assert kept[0] is listed
     assert torch.equal(ones, torch.ones(3))
@@ -33,8 +33,8 @@ def test_a_loosened_call_keeps_no_tensor_of_the_scripts():
 def test_what_is_still_there_is_whole():
     tensor = torch.ones(3)
     call = OpenCall((tensor,), {})
-    call.loosen(EYES.hold)
-    assert call.tighten()
+    call.release(EYES.hold)
+    assert call.restore()
     assert call.original()[0][0] is tensor
 
 
@@ -42,9 +42,9 @@ def test_a_copy_stands_for_what_the_call_writes_until_its_end():
     tensor = torch.full((3,), 2.0)
     call = OpenCall((tensor,), {"op": [tensor]})
     call.copies = {id(tensor): EYES.copy(tensor)}
-    call.loosen(EYES.hold)
+    call.release(EYES.hold)
     tensor += 1
-    assert call.tighten()
+    assert call.restore()
     assert torch.equal(call.original()[0][0], torch.full((3,), 2.0))
 
 

@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.check.judge import ERROR, PASS, SKIP, WARNING
-    from msprobe.check.results import write_table
-    from msprobe.check.second_stage import COLUMNS, RESULT_COLUMNS, compare, read_details, summarised
+    from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING
+    from msprobe.check.core.results import write_table
+    from msprobe.check.core.second_stage import COLUMNS, RESULT_COLUMNS, compare, read_details, summarised
     from msprobe.dump.errors import DumpError
     from msprobe.dump.layout import make_directory
     from msprobe.report.terminal import print_table

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from msprobe.cli.framework import check_framework
     from msprobe.compare import compare
-    from msprobe.compare.mapping import load_mappings
+    from msprobe.compare.align.mapping import load_mappings
     from msprobe.dump.reader import open_dump
     from msprobe.report.comparison_terminal import print_comparison
     from msprobe.report.terminal import progress

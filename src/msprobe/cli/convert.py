@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from msprobe.graphdump.convert import Outcome
+    from msprobe.graphdump.files.convert import Outcome
 
 HELP = "asynchronous dump files of Ascend to npy, bin or pt"
 EPILOG = """example:
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.graphdump.convert import FAILED_LIST, Request, convert_all, plan
+    from msprobe.graphdump.files.convert import FAILED_LIST, Request, convert_all, plan
     from msprobe.report.terminal import progress
 
     if args.layout == "sync" and args.type != "npy":

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find(args: argparse.Namespace, dump: GraphDump) -> int:
-    from msprobe.cli import graph_output as output
+    from msprobe.report import graph_output as output
     from msprobe.report.terminal import printable
 
     operators = dump.select_nodes(line=args.line, rank=args.rank)
@@ -104,7 +104,7 @@ def _known_lines(dump: GraphDump, query: str) -> str:
 
 
 def _op(args: argparse.Namespace, dump: GraphDump) -> int:
-    from msprobe.cli import graph_output as output
+    from msprobe.report import graph_output as output
     from msprobe.report.terminal import printable
 
     operators = _named(dump, args.name, args.rank)
@@ -148,7 +148,7 @@ def _named(dump: GraphDump, name: str, rank: Optional[int]) -> tuple[Operator, .
 
 
 def _order(args: argparse.Namespace, dump: GraphDump) -> int:
-    from msprobe.cli import graph_output as output
+    from msprobe.report import graph_output as output
     from msprobe.report.terminal import print_table
 
     marks: dict[Any, dict[str, list[str]]] = {}
@@ -191,7 +191,7 @@ def _marks(anomalies: dict[str, list[str]]) -> str:
 def _checked(args: argparse.Namespace, dump: GraphDump) -> Checked:
     from msprobe.dump.errors import DumpError
     from msprobe.graphdump.check import KINDS, Limits, check
-    from msprobe.graphdump.datatypes import type_named
+    from msprobe.graphdump.files.datatypes import type_named
     from msprobe.report.terminal import progress
 
     kinds = [kind.replace("-", " ") for kind in getattr(args, "only", None) or KINDS]
@@ -210,7 +210,7 @@ def _checked(args: argparse.Namespace, dump: GraphDump) -> Checked:
 
 
 def _check(args: argparse.Namespace, dump: GraphDump) -> int:
-    from msprobe.cli import graph_output as output
+    from msprobe.report import graph_output as output
     from msprobe.report.terminal import print_table
 
     checked = _checked(args, dump)

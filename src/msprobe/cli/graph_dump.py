@@ -47,7 +47,7 @@ def _bytes(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.graphdump.running import DISK_BUDGET, VARIABLE, prepared
+    from msprobe.graphdump.dumping.running import DISK_BUDGET, VARIABLE, prepared
 
     command = ["-m", *args.module] if args.module and not args.script else args.script
     if not command:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
-    from msprobe.tasks.analysis import Event, Found
+    from msprobe.analyze.overflow import Event, Found
 
 REPLAY = "replay"
 ROWS = 20
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _analyse(path: Path, framework: Optional[str]) -> Found:
+    from msprobe.analyze.overflow import analyse
     from msprobe.cli.framework import check_framework
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
-    from msprobe.tasks.analysis import analyse
 
     if _is_graph_dump(path):
         return _analyse_graph(path)
@@ -86,8 +86,8 @@ def _is_graph_dump(path: Path) -> bool:
 
 
 def _analyse_graph(path: Path) -> Found:
+    from msprobe.analyze.graph_overflow import analyse_graph
     from msprobe.graphdump import GraphDump
-    from msprobe.tasks.graph_analysis import analyse_graph
 
     return analyse_graph(GraphDump(path))
 
@@ -142,7 +142,7 @@ def _what(event: Event) -> str:
 
 
 def _replay(path: Path, args: argparse.Namespace) -> int:
-    from msprobe.check.framework import FRAMEWORKS
+    from msprobe.check.core.framework import FRAMEWORKS
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
 
@@ -167,7 +167,7 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
             raise DumpError(f"{path.parent} has no record {name!r}: give the rank directory and the name of a record.")
     if rank.head.get("framework") not in FRAMEWORKS:
         raise DumpError(f"{rank.label} does not say which framework it is of: replay needs a dump of msprobe.")
-    from msprobe.tasks.replay import replay
+    from msprobe.analyze.replay import replay
 
     result = replay(rank, name)
     if args.json:

@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.check.framework import FRAMEWORKS
-    from msprobe.check.pool import WorkerSettings
-    from msprobe.check.precheck import Request, check
+    from msprobe.check.core.framework import FRAMEWORKS
+    from msprobe.check.core.pool import WorkerSettings
+    from msprobe.check.core.precheck import Request, check
     from msprobe.cli.framework import check_framework
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
@@ -92,8 +92,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _online(args: argparse.Namespace, settings: Any) -> int:
-    from msprobe.check.online import Checker
-    from msprobe.check.pool import WorkerSettings
+    from msprobe.check.core.pool import WorkerSettings
+    from msprobe.check.online.checker import Checker
     from msprobe.dump.errors import DumpError
     from msprobe.report.terminal import printable
 
@@ -110,9 +110,9 @@ def _online(args: argparse.Namespace, settings: Any) -> int:
 
 
 def _tell(args: argparse.Namespace, report: Any) -> int:
-    from msprobe.check.page import write_page
-    from msprobe.check.terminal import print_report
     from msprobe.dump.errors import DumpError
+    from msprobe.report.check_page import write_page
+    from msprobe.report.check_terminal import print_report
 
     print_report(report)
     if args.html is not None:

@@ -12,8 +12,8 @@ import functools
 import types
 from typing import Any, Callable, NamedTuple, Optional, Protocol
 
-from . import notices
-from .lifecycle import UsageError
+from msprobe.collect import notices
+from msprobe.collect.lifecycle import UsageError
 
 _METHODS = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _CLASS_METHODS = (classmethod, types.ClassMethodDescriptorType)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, ClassVar, Optional, Protocol, TypeVar
 
+from msprobe.collect import notices
+from msprobe.collect.lifecycle import Frontend, Lifecycle, UsageError
 from msprobe.config import Settings, load
-
-from . import notices
-from .lifecycle import Frontend, Lifecycle, UsageError
 
 _D = TypeVar("_D", bound="Debugger")
 

@@ -16,17 +16,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Callable, Optional, Protocol
 
+from msprobe.collect import notices
+from msprobe.collect.header import run_facts
+from msprobe.collect.recorder import Recorder
+from msprobe.collect.run_summary import RunSummary
+from msprobe.collect.selection import Selection
 from msprobe.config import Settings
 from msprobe.dump import layout
 from msprobe.dump.archive import archive_older_run
-from msprobe.dump.quiet import QuietWriter
+from msprobe.dump.null_writer import NullWriter
 from msprobe.dump.writer import Head, RankWriter, Worker
-
-from . import notices
-from .account import Account
-from .header import run_facts
-from .recorder import Recorder
-from .selection import Selection
 
 
 class UsageError(ValueError):
@@ -100,7 +99,7 @@ class Lifecycle:
         self._probe: Optional[Probe] = None
         self._writer: Optional[RankWriter] = None
         self._collecting = False
-        self.account = Account(settings)
+        self.account = RunSummary(settings)
         self._run_facts: dict[str, Any] = {}
         self.closed = False
         self._pid = os.getpid()
@@ -207,7 +206,7 @@ class Lifecycle:
         data_dir = str(directory / layout.TENSORS) if saves else None
         head = Head(settings.task, settings.level, self._frontend.name, data_dir, settings.extra_info)
         records = settings.task != "free_benchmark"
-        self._writer = RankWriter(directory, head, self._worker) if records else QuietWriter(directory)
+        self._writer = RankWriter(directory, head, self._worker) if records else NullWriter(directory)
         self._selection.restart()
         self._probe = self._frontend.probe(settings, self._writer, self._selection)
         self._run_facts = self._run_facts or run_facts(settings)

@@ -1,6 +1,6 @@
 """The training side of the online check: it starts the sender, and tells it which rank directories there are.
 
-The sender (`msprobe.check.sender`) is a process of its own that reads the finished dump: nothing is held in this
+The sender (`msprobe.check.online.sender`) is a process of its own that reads the finished dump: nothing is held in this
 process, nothing waits for the network, and a sender that fails leaves the run and its dump as they are.
 """
 
@@ -28,7 +28,7 @@ class OnlineSender:
         self._pid = os.getpid()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "msprobe.check.sender"],
+                [sys.executable, "-m", "msprobe.check.online.sender"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 env=environment,

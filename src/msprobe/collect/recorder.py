@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, Callable, Optional, Protocol
 
-from .names import CallNumbers
-from .selection import Selection
-from .stacks import Stacks
-from .values import Values
+from msprobe.collect.names import CallNumbers
+from msprobe.collect.selection import Selection
+from msprobe.collect.stacks import Stacks
+from msprobe.collect.values import Values
 
 
 class Writer(Protocol):
@@ -158,7 +158,7 @@ class Recorder:
         """An asynchronous collective that was never waited for: what it produced is not known."""
         self.writer.end(call, '"not_waited": true')
 
-    def one(self, name: str, parent: Optional[str], text: str, stack: Optional[int] = None) -> None:
+    def write_record(self, name: str, parent: Optional[str], text: str, stack: Optional[int] = None) -> None:
         """A record with one event: backward, parameters_grad."""
         self.records += 1
         self.writer.record(name, parent, stack, text if self._with_data else "")

@@ -31,7 +31,7 @@ def _key(skip: int) -> Hashable:
 
 
 try:
-    from ._frames import key as stack_key
+    from msprobe.collect._frames import key as stack_key
 except ImportError:
     stack_key = _key  # type: ignore[assignment]
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from msprobe.compare.cover import cover
+from msprobe.compare.align.translate import Translation
 from msprobe.compare.engine import Engine, open_engine
 from msprobe.compare.execute import Task
 from msprobe.compare.inputs import Inputs, Pair, open_inputs, pair_again
-from msprobe.compare.judge import Judge
+from msprobe.compare.judge.explain_missing import cover
+from msprobe.compare.judge.presets import PRESETS
+from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.merge import grouped, load_rules
-from msprobe.compare.origin import Unit, group_under_choice, settle, suspect
-from msprobe.compare.presets import PRESETS
+from msprobe.compare.origin.find import Unit, group_under_choice, settle, suspect
+from msprobe.compare.origin.trace import Group, follow
 from msprobe.compare.result import Comparison, UnitResult, concluded
 from msprobe.compare.rows import NOT_COMPARED
-from msprobe.compare.trace import Group, follow
-from msprobe.compare.translate import Translation
 from msprobe.dump.errors import DumpError
 
 PathLike = Union[str, Path]

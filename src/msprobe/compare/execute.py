@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
-from msprobe.compare.align import plan
+from msprobe.compare.align.plan import plan
+from msprobe.compare.align.translate import Translation
 from msprobe.compare.calls import calls_of
 from msprobe.compare.inputs import Pair, Source
-from msprobe.compare.measure import apply, files_of, from_records, measure_files
+from msprobe.compare.measure.rows import apply, files_of, from_records, measure_files
+from msprobe.compare.measure.shards import measure_shards
 from msprobe.compare.merge import Merge, gather, shard_files
+from msprobe.compare.origin.trace import Group
 from msprobe.compare.rows import rows_of
-from msprobe.compare.shards import measure_shards
-from msprobe.compare.trace import Group
-from msprobe.compare.translate import Translation
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 

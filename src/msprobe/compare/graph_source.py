@@ -12,9 +12,9 @@ from typing import Any, Optional
 
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
-from msprobe.dump.tensors import load
-from msprobe.graphdump import statistics
-from msprobe.graphdump.directory import Tensor, scan
+from msprobe.dump.tensor_files.codec import load
+from msprobe.graphdump.files import statistics
+from msprobe.graphdump.files.directory import Tensor, scan
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from msprobe.compare.distance import count, number, value_key
+from msprobe.compare.align.mapping import read_mapping
 from msprobe.compare.inputs import Pair, Source
-from msprobe.compare.mapping import read_mapping
+from msprobe.compare.measure.distance import count, number, value_key
+from msprobe.compare.measure.shards import ShardFiles
+from msprobe.compare.origin.trace import Group
 from msprobe.compare.rows import Item, Row, is_tensor, slots_of
-from msprobe.compare.shards import ShardFiles
-from msprobe.compare.trace import Group
 from msprobe.dump.errors import DumpError
 
 Shard = tuple[Source, Item]

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.compare.distance import number
-from msprobe.compare.judge import BENIGN
-from msprobe.compare.origin import Origin
+from msprobe.compare.judge.verdicts import BENIGN
+from msprobe.compare.measure.distance import number
+from msprobe.compare.origin.find import Origin
+from msprobe.compare.origin.trace import Group
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Item, Row
-from msprobe.compare.trace import Group
 
 SAME = "same"
 DIFFERS = "differs"

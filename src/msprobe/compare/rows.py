@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
+from msprobe.compare.align.translate import Translation, parameter_name
 from msprobe.compare.calls import DEBUG, GRADS, Call, Match, shapes
-from msprobe.compare.translate import Translation, parameter_name
 from msprobe.dump.reader import items, leaves
 
 if TYPE_CHECKING:
-    from msprobe.compare.tensors import TensorMetrics
+    from msprobe.compare.measure.tensors import TensorMetrics
 
 PASS = "pass"
 WARNING = "warning"

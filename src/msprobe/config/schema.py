@@ -8,19 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from msprobe.config.kinds import (
-    Choice,
-    Flag,
-    Kind,
-    Names,
-    Numbers,
-    Place,
-    Places,
-    Summary,
-    Text,
-    Whole,
-    Words,
-)
+from msprobe.config.kinds import Choice, Flag, Kind, Names, Numbers, Place, Places, Summary, Text, Whole, Words
 
 PYTORCH = "PyTorch"
 DYNAMIC = "MindSpore dynamic graph"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.dump import journal, layout, losses
+from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
 
@@ -72,7 +72,7 @@ class RankDump:
     @functools.cached_property
     def loss(self) -> Optional[str]:
         """What its log says that is missing in it; None where there is no log."""
-        return losses.trouble(self.path)
+        return write_errors.trouble(self.path)
 
     @functools.cached_property
     def obstacle(self) -> Optional[str]:
@@ -155,9 +155,9 @@ class RankDump:
 
     def tensor(self, data_name: str, mmap: bool = True) -> Any:
         """The saved tensor as a numpy array; read-only and page by page with `mmap`."""
-        from msprobe.dump import tensors
+        from msprobe.dump.tensor_files import codec
 
-        return tensors.load(self.tensor_path(data_name), mmap)
+        return codec.load(self.tensor_path(data_name), mmap)
 
     @functools.cached_property
     def _main(self) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
-from msprobe.dump import archive, journal, layout, losses
+from msprobe.dump import archive, journal, layout, write_errors
 from msprobe.dump.archive import archive_older_run
 from msprobe.dump.journal import Head
-from msprobe.dump.results import one_a_line, write_results
-from msprobe.dump.store import TensorStore
-from msprobe.dump.tensors import Payload
+from msprobe.dump.json_files import one_a_line, write_results
+from msprobe.dump.tensor_files.codec import Payload
+from msprobe.dump.tensor_files.store import TensorStore
 from msprobe.dump.worker import BATCH, Worker
 
 __all__ = ["Finished", "Head", "Payload", "RankWriter", "Worker", "archive_older_run"]
@@ -203,7 +203,7 @@ class RankWriter:
         kept = self._store.counts
         errors = self._errors + kept.dropped
         if errors and (self._finished is None or self._finished.errors != errors):
-            self._append_error(losses.entry(errors))
+            self._append_error(write_errors.entry(errors))
         self._finished = Finished(records, kept.files, kept.links, kept.bytes, errors)
         self._worker.closed(self)
 

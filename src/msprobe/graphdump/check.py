@@ -14,12 +14,12 @@ from typing import Callable, Optional, Union
 import numpy as np
 
 from msprobe.dump.errors import DumpError
-from msprobe.graphdump.datatypes import type_named
-from msprobe.graphdump.directory import Tensor
-from msprobe.graphdump.names import as_in_file
-from msprobe.graphdump.operators import Key, Operator
+from msprobe.graphdump.files.datatypes import type_named
+from msprobe.graphdump.files.directory import Tensor
+from msprobe.graphdump.files.names import as_in_file
+from msprobe.graphdump.files.statistics import Statistics
+from msprobe.graphdump.graphs.operators import Key, Operator
 from msprobe.graphdump.reader import GraphDump
-from msprobe.graphdump.statistics import Statistics
 from msprobe.stats.dtypes import BY_NAME, FLOAT
 
 KINDS = ("overflow", "too large", "too small", "all zero", "unchanged", "out of range")

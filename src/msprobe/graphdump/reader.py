@@ -19,15 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from msprobe.dump.errors import DumpError
-from msprobe.dump.tensors import load
-from msprobe.graphdump import statistics
-from msprobe.graphdump.datatypes import type_named, unpack
-from msprobe.graphdump.directory import Tensor, scan
-from msprobe.graphdump.graph_pb import parse_pb
-from msprobe.graphdump.ir import Graph, parse_text
-from msprobe.graphdump.matching import Seen, executed, match
-from msprobe.graphdump.operators import Key, Operator, lines_at, link
-from msprobe.graphdump.statistics import Statistics
+from msprobe.dump.tensor_files.codec import load
+from msprobe.graphdump.files import statistics
+from msprobe.graphdump.files.datatypes import type_named, unpack
+from msprobe.graphdump.files.directory import Tensor, scan
+from msprobe.graphdump.files.statistics import Statistics
+from msprobe.graphdump.graphs.graph_pb import parse_pb
+from msprobe.graphdump.graphs.ir import Graph, parse_text
+from msprobe.graphdump.graphs.matching import Seen, executed, match
+from msprobe.graphdump.graphs.operators import Key, Operator, lines_at, link
 
 
 class GraphDump:

@@ -3,9 +3,9 @@
 Importing it changes nothing in MindSpore.
 """
 
-from .callbacks import MsprobeInitStep, MsprobeStep
-from .debugger import PrecisionDebugger
-from .graph_dump import graph_dump
-from .seed import seed_all
+from msprobe.mindspore.callbacks import MsprobeInitStep, MsprobeStep
+from msprobe.mindspore.debugger import PrecisionDebugger
+from msprobe.mindspore.graph.graph_dump import graph_dump
+from msprobe.mindspore.seed import seed_all
 
 __all__ = ["MsprobeInitStep", "MsprobeStep", "PrecisionDebugger", "graph_dump", "seed_all"]

@@ -8,8 +8,7 @@ import mindspore
 from mindspore.train.callback import Callback
 
 from msprobe.collect import notices
-
-from .debugger import PrecisionDebugger
+from msprobe.mindspore.debugger import PrecisionDebugger
 
 
 class MsprobeStep(Callback):

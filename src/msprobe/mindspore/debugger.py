@@ -17,29 +17,28 @@ from msprobe.config import Settings, load
 from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, TensorSettings
 from msprobe.dump import layout
 from msprobe.dump.writer import RankWriter
-from msprobe.graphdump.running import is_scheduler
-from msprobe.tasks.free_benchmark import FreeBenchmarkRun
-from msprobe.tasks.overflow_run import OverflowRun
-
-from . import header
-from .api_table import load_table
-from .apis import Api
-from .cells import Models, is_compiled, named_below
-from .free_benchmark_probe import FreeBenchmarkProbe
-from .graph_cells_probe import TASKS as RECORDING_TASKS
-from .graph_cells_probe import GraphProbe, JitProbe, TappedLifecycle
-from .graph_cells_probe import refuse as refuse_cells_in_graph
-from .graph_kernels import GraphKernels
-from .graph_kernels import refuse as refuse_in_graph
-from .header import in_graph_mode
-from .kernel_probe import KernelProbe
-from .kernels import HAS_DISPATCH
-from .overflow_probe import OverflowProbe
-from .probe import MindSporeProbe
-from .region_kernels import RegionLifecycle
-from .rehearsals import Rehearsals
-from .scheduler import SchedulerLifecycle
-from .sites import Sites
+from msprobe.frameworks.mindspore.api_table import load_table
+from msprobe.graphdump.dumping.running import is_scheduler
+from msprobe.mindspore import header
+from msprobe.mindspore.apis.api_calls import Api
+from msprobe.mindspore.apis.api_patches import ApiPatches
+from msprobe.mindspore.cells.cell_calls import Models, is_compiled, named_below
+from msprobe.mindspore.graph.graph_kernels import GraphKernels
+from msprobe.mindspore.graph.graph_kernels import refuse as refuse_in_graph
+from msprobe.mindspore.graph.graph_probe import TASKS as RECORDING_TASKS
+from msprobe.mindspore.graph.graph_probe import GraphProbe, JitProbe, TappedLifecycle
+from msprobe.mindspore.graph.graph_probe import refuse as refuse_cells_in_graph
+from msprobe.mindspore.header import in_graph_mode
+from msprobe.mindspore.kernels.kernel_calls import HAS_DISPATCH
+from msprobe.mindspore.kernels.kernel_probe import KernelProbe
+from msprobe.mindspore.kernels.region_kernels import RegionLifecycle
+from msprobe.mindspore.probe import MindSporeProbe
+from msprobe.mindspore.scheduler import SchedulerLifecycle
+from msprobe.mindspore.tasks.dry_runs import DryRuns
+from msprobe.mindspore.tasks.free_benchmark_probe import FreeBenchmarkProbe
+from msprobe.mindspore.tasks.overflow_probe import OverflowProbe
+from msprobe.tasks.free_benchmark.run import FreeBenchmarkRun
+from msprobe.tasks.overflow_check.run import OverflowRun
 
 _TASKS = ("statistics", "tensor", "structure", "overflow_check", "free_benchmark")
 _PYNATIVE = "pynative"
@@ -52,11 +51,11 @@ class MindSporeFrontend:
 
     def __init__(self) -> None:
         self.custom = _CUSTOM_APIS
-        self._sites: Optional[Sites] = None
+        self._sites: Optional[ApiPatches] = None
         self._sender: Optional[OnlineSender] = None
         self._overflows: Optional[OverflowRun] = None
         self._benchmark: Optional[FreeBenchmarkRun] = None
-        self._rehearsals = Rehearsals()
+        self._rehearsals = DryRuns()
 
     def rank(self) -> Optional[int]:
         return header.rank()
@@ -91,7 +90,7 @@ class MindSporeFrontend:
             )
         names_calls = settings.level in ("L1", "mix", "L2")
         if names_calls and self._sites is None:
-            self._sites = Sites(load_table())
+            self._sites = ApiPatches(load_table())
         sites = self._sites if names_calls else None
         if isinstance(settings.section, OverflowSettings):
             self._overflows = self._overflows or OverflowRun(settings.section.overflow_nums)

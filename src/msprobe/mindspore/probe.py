@@ -16,17 +16,16 @@ from msprobe.collect.tokens import TokenRange
 from msprobe.collect.values import Values
 from msprobe.config import Settings
 from msprobe.dump.writer import RankWriter
+from msprobe.mindspore.apis.api_calls import Apis
+from msprobe.mindspore.apis.api_patches import ApiPatches
+from msprobe.mindspore.apis.jit_regions import JitRegions
+from msprobe.mindspore.cells.cell_calls import Cells, Named, is_compiled, named_below
+from msprobe.mindspore.executor import requires_grad
+from msprobe.mindspore.gradients.backward_graph import AVAILABLE, node_of, tensors_in
+from msprobe.mindspore.gradients.call_gradients import Gradients
+from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
+from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
-
-from .apis import Apis
-from .backward_graph import AVAILABLE, node_of, tensors_in
-from .cells import Cells, Named, is_compiled, named_below
-from .executor import requires_grad
-from .gradients import Gradients
-from .jit import JitRegions
-from .parameters import ParameterGradients
-from .sites import Sites
-from .tensors import TensorTexts
 
 
 def wanted_statistics(settings: Settings) -> int:
@@ -47,7 +46,7 @@ def plain_recorder(settings: Settings, writer: Any, selection: Selection, texts:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TaskHooks:
     """What a task puts in the place of plain recording."""
 
     recorder: Callable[[Settings, Any, Selection, TensorTexts], Any] = plain_recorder
@@ -57,7 +56,7 @@ class Parts:
     cells: Callable[[Any, Any, Sequence[Named]], Cells] = Cells
 
 
-RECORDING = Parts()
+RECORDING = TaskHooks()
 
 
 class MindSporeProbe:
@@ -66,9 +65,9 @@ class MindSporeProbe:
         settings: Settings,
         writer: RankWriter,
         selection: Selection,
-        sites: Optional[Sites],
+        sites: Optional[ApiPatches],
         custom: CustomApis,
-        parts: Parts = RECORDING,
+        parts: TaskHooks = RECORDING,
     ) -> None:
         texts = TensorTexts(wanted_statistics(settings), writer)
         self._task = parts

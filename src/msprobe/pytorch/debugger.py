@@ -17,19 +17,18 @@ from msprobe.config import Settings
 from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, TensorSettings
 from msprobe.dump import layout
 from msprobe.dump.writer import RankWriter
-from msprobe.tasks.free_benchmark import FreeBenchmarkRun
-from msprobe.tasks.overflow_run import OverflowRun
-
-from . import header
-from .api_table import ApiTable, load_table
-from .custom import CUSTOM_APIS
-from .dataloader import DataLoaderDriver
-from .free_benchmark_probe import FreeBenchmarkProbe
-from .kernel_probe import KernelProbe
-from .overflow_probe import OverflowProbe
-from .probe import TorchProbe
-from .seed import seed_all
-from .spelling import Spelling
+from msprobe.frameworks.pytorch.api_table import ApiTable, load_table
+from msprobe.pytorch import header
+from msprobe.pytorch.apis.custom import CUSTOM_APIS
+from msprobe.pytorch.apis.operator_names import OperatorNames
+from msprobe.pytorch.dataloader import DataLoaderDriver
+from msprobe.pytorch.kernels.kernel_probe import KernelProbe
+from msprobe.pytorch.probe import TorchProbe
+from msprobe.pytorch.seed import seed_all
+from msprobe.pytorch.tasks.free_benchmark_probe import FreeBenchmarkProbe
+from msprobe.pytorch.tasks.overflow_probe import OverflowProbe
+from msprobe.tasks.free_benchmark.run import FreeBenchmarkRun
+from msprobe.tasks.overflow_check.run import OverflowRun
 
 _TASKS = ("statistics", "tensor", "structure", "overflow_check", "free_benchmark")
 
@@ -40,7 +39,7 @@ class TorchFrontend:
 
     def __init__(self) -> None:
         self.custom = CUSTOM_APIS
-        self._spelling = Spelling()
+        self._spelling = OperatorNames()
         self._table: Optional[ApiTable] = None
         self._overflows: Optional[OverflowRun] = None
         self._benchmark: Optional[FreeBenchmarkRun] = None

@@ -22,10 +22,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from msprobe.collect import notices
 from msprobe.collect.lifecycle import UsageError
 from msprobe.config import Settings
-
-from .debugger import PrecisionDebugger, refuse_what_is_not_here
-from .kernel_replay import dumped_gradients
-from .seed import seed_all
+from msprobe.pytorch.debugger import PrecisionDebugger, refuse_what_is_not_here
+from msprobe.pytorch.kernels.kernel_replay import dumped_gradients
+from msprobe.pytorch.seed import seed_all
 
 _graph_task = torch._C._current_graph_task_id
 

@@ -15,20 +15,19 @@ from msprobe.collect.tokens import TokenRange
 from msprobe.collect.values import Values
 from msprobe.config import Settings
 from msprobe.dump.writer import RankWriter
+from msprobe.frameworks.pytorch.api_table import ApiTable
+from msprobe.pytorch.apis.api_calls import Apis
+from msprobe.pytorch.apis.custom import CustomApis
+from msprobe.pytorch.apis.mode_scope import ApiModeScope, FusedPaths
+from msprobe.pytorch.apis.mode_stack import is_on, take_off
+from msprobe.pytorch.apis.operator_names import OperatorNames
+from msprobe.pytorch.gradients.backward_graph import tensors_in
+from msprobe.pytorch.gradients.call_gradients import Gradients
+from msprobe.pytorch.modules.copies import RootHooks
+from msprobe.pytorch.modules.module_calls import Modules
+from msprobe.pytorch.tensors import accelerators
+from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
-
-from . import accelerators
-from .api_table import ApiTable
-from .apis import Apis
-from .backward_graph import tensors_in
-from .copies import RootHooks
-from .custom import CustomApis
-from .gradients import Gradients
-from .mode_stack import is_on, take_off
-from .modules import Modules
-from .presence import FusedPaths, Presence
-from .spelling import Spelling
-from .tensors import TensorTexts
 
 
 def wanted_statistics(settings: Settings) -> int:
@@ -49,7 +48,7 @@ def plain_recorder(settings: Settings, writer: Any, selection: Selection, texts:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TaskHooks:
     """What a task puts in the place of plain recording."""
 
     recorder: Callable[[Settings, Any, Selection, TensorTexts], Any] = plain_recorder
@@ -59,7 +58,7 @@ class Parts:
     defers: bool = True  # on an accelerator, numbers may come later than the record
 
 
-RECORDING = Parts()
+RECORDING = TaskHooks()
 
 
 class TorchProbe:
@@ -69,9 +68,9 @@ class TorchProbe:
         writer: RankWriter,
         selection: Selection,
         table: Optional[ApiTable],
-        spelling: Spelling,
+        spelling: OperatorNames,
         custom: CustomApis,
-        parts: Parts = RECORDING,
+        parts: TaskHooks = RECORDING,
     ) -> None:
         want = wanted_statistics(settings)
         kinds = accelerators.device_kinds() if parts.defers else frozenset()
@@ -177,7 +176,7 @@ class TorchProbe:
             if self._level == "L0":
                 parts.append(FusedPaths(modules, models, self.recorder))
         if self._apis is not None:
-            parts.append(Presence(self._apis, modules))
+            parts.append(ApiModeScope(self._apis, modules))
             self._spelling.install()
             self._custom.attach(self._apis)
         self._parts = []

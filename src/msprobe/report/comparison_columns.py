@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from msprobe.compare.distance import number
+from msprobe.compare.measure.distance import number
 from msprobe.compare.result import Comparison, UnitResult
 from msprobe.compare.rows import NOT_COMPARED, PASS, Item, Row
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.compare.calls import Match, module_class, module_path, parse_name
-from msprobe.compare.distance import number
+from msprobe.compare.measure.distance import number
 from msprobe.compare.result import Comparison, UnitResult
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Item, Row
 from msprobe.dump import layout

@@ -53,8 +53,8 @@ BACKEND = _choose()
 if BACKEND == "c":
     from msprobe.stats._kernel import Remembered, crc32, describe, measure, render
 else:
+    from msprobe.stats.python_kernel import crc32, describe, measure, render
     from msprobe.stats.remembered import Remembered
-    from msprobe.stats.twin import crc32, describe, measure, render
 
 
 def _locate(array: np.ndarray[Any, Any], code: Optional[int]) -> tuple[np.ndarray[Any, Any], int, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 from weakref import ref
 
-from msprobe.stats.twin import describe
+from msprobe.stats.python_kernel import describe
 
 _FLAGS = ('"requires_grad": false', '"requires_grad": true')
 

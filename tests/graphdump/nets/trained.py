@@ -1,7 +1,7 @@
 """Three steps of training in graph mode; prints each loss exactly. Usage: trained.py [burst|raise|mark|wide] …
 
 burst: one product overflows in step 1; raise: Cholesky refuses its input in step 2; mark: set_dump on one Cell;
-wide: tensors of eight megabytes; script:FILE calls msprobe.mindspore.graph_dump(FILE) first; late: after the
+wide: tensors of eight megabytes; script:FILE calls msprobe.mindspore.graph.graph_dump(FILE) first; late: after the
 first step; kill: the process ends without warning after step 1; long: a class name too long
 for file names.
 """

@@ -1,0 +1,256 @@
+"""`msprobe overflow`: over the steps and ranks of a dump, who made the first NaN or infinity.
+
+It reads what any statistics dump has, ours or not, and asks the same questions as overflow_check asks live:
+finite in and not finite out is a producer; an infinity that was handed in and handed on is none. What a rank
+received through a collective is followed to the rank that sent it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+from msprobe.collect.names import forward_of
+from msprobe.dump.reader import RankDump, leaves
+from msprobe.dump.stack_frames import source_line
+from msprobe.stats.finiteness import FINITE, INFINITE, NAN
+
+_SENDS, _RECEIVES = ("send", "isend"), ("recv", "irecv")
+COLLECTIVES = frozenset(("AllReduce", "AllGather", "AlltoAll", "AllToAllv", "Broadcast", "Reduce", "ReduceScatter"))
+_NUMBERS = ("Max", "Min", "Mean", "Norm")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One record that overflowed, or a collective, which may have carried an overflow."""
+
+    step: Optional[int]
+    rank: Optional[int]
+    label: str
+    name: str
+    position: int
+    epoch: int  # collectives of this rank before it
+    given: int
+    found: int
+    producer: bool
+    overflow: bool
+    slots: tuple[str, ...]
+    collective: Optional[tuple[object, ...]] = None  # what is the same on the ranks of one collective
+    module: Optional[str] = None
+    source: Optional[str] = None
+
+    @property
+    def direction(self) -> str:
+        gradients = self.name.startswith("Gradients/") or ".backward" in self.name or ".parameters_grad" in self.name
+        return "backward" if gradients else "forward"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the analysis of a dump came to. `judged` counts the records that had numbers."""
+
+    overflows: list[Event]
+    producer: Optional[Event]
+    inside_collective: bool
+    judged: int
+    notes: list[str]
+
+
+def analyse(ranks: list[RankDump]) -> Found:
+    overflows: list[Event] = []
+    notes: list[str] = []
+    judged = 0
+    producer: Optional[Event] = None
+    inside = False
+    made_infinity: dict[Optional[int], bool] = {}
+    for step in dict.fromkeys(rank.step for rank in ranks):
+        events: list[Event] = []
+        for rank in (replace(one) for one in ranks if one.step == step):
+            seen, count = _events(rank, made_infinity)
+            judged += count
+            notes += [f"{rank.label}: {trouble}." for trouble in rank.troubles]
+            events += seen
+        overflows += [event for event in events if event.overflow]
+        if producer is None:
+            producer, inside = first(events)
+    return Found(overflows, producer, inside, judged, notes)
+
+
+def first(events: list[Event]) -> tuple[Optional[Event], bool]:
+    """The first producer of one step, and whether it is a collective that received finite values on every rank."""
+    local = [event for event in events if event.overflow and event.producer and event.collective is None]
+    for event in events:
+        if event.collective is None or not event.overflow or event.given != FINITE:
+            continue
+        partners = [other for other in events if other is not event and other.collective == event.collective]
+        if not any(partner.given != FINITE for partner in partners) and not _fed(event, events):
+            local.append(event)
+    best = min(local, key=lambda event: (event.epoch, event.position, event.rank or 0), default=None)
+    if best is not None and best.collective is not None:
+        # A dump of overflow_check lists no clean collectives: a producer that is a plain call explains this one.
+        plain = [event for event in local if event.collective is None and event.position <= best.position]
+        best = min(plain, key=lambda event: event.position) if plain else best
+    return best, best is not None and best.collective is not None
+
+
+def _fed(event: Event, events: list[Event]) -> bool:
+    """Whether a receive got what its sender had already."""
+    key = event.collective
+    if key is None or key[0] != "point to point" or event.rank != key[2]:
+        return False
+    return any(other.collective == key and other.rank == key[1] and other.given != FINITE for other in events)
+
+
+def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[list[Event], int]:
+    events: list[Event] = []
+    judged = epoch = 0
+    bad_forwards: set[str] = set()
+    order: dict[object, int] = {}
+    sparse = rank.head.get("task") == "overflow_check"
+    children: set[str] = set()
+    construct = rank.construct
+    for position, (name, record) in enumerate(rank.records.items()):
+        given, outputs, numbers = _sides(record)
+        judged += numbers
+        found = max((state for _, state in outputs), default=FINITE)
+        collective = None
+        if _is_collective(name):
+            epoch += 1
+            collective = _meeting(name, record, rank.rank, order, sparse)
+        if found == FINITE and collective is None:
+            continue
+        handed_in = given == INFINITE and not made_infinity.get(rank.rank, False)
+        overflow = found != FINITE and not (handed_in and found == INFINITE)
+        producer = overflow and (given == FINITE or handed_in) and name not in children
+        if producer and forward_of(name) in bad_forwards:
+            producer = False
+        if ".parameters_grad" in name and any(event.overflow for event in events):
+            producer = False
+        role = record.get("overflow")
+        if role in ("producer", "propagator"):
+            overflow, producer = True, role == "producer"
+        if overflow:
+            bad_forwards.add(name)
+            above = construct.get(name)
+            while above is not None and above not in children:
+                children.add(above)
+                above = construct.get(above)
+            if found == INFINITE and ".backward" not in name:
+                made_infinity[rank.rank] = True
+        if not overflow and collective is None:
+            continue
+        frames = rank.stacks.get(name) or rank.stacks.get(forward_of(name)) or []
+        slots = tuple(slot for slot, state in outputs if state != FINITE)
+        module = name if name.startswith(("Module.", "Cell.")) else construct.get(name)
+        events.append(
+            Event(
+                rank.step, rank.rank, rank.label, name, position, epoch, given, found, producer, overflow, slots,
+                collective, module, source_line(frames),
+            )
+        )  # fmt: skip
+    return events, judged
+
+
+def _sides(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
+    """The worst of what a call received, the state of each output, and whether there was any number to judge."""
+    given, outputs, numbers = FINITE, [], False
+    for key, value in record.items():
+        if key in ("forward_args", "forward_kwargs", "random_state", "autocast", "attributes"):
+            continue
+        receives = key in ("input_args", "input_kwargs", "input", "parameters")
+        for slot, leaf in leaves(key, value):
+            state = _state(leaf)
+            if state is None or slot.split(".")[:2] == ["input_kwargs", "out"]:  # what lay there before is not read
+                continue
+            numbers = numbers or "dtype" in leaf
+            if receives:
+                given = max(given, state)
+            elif "dtype" in leaf:
+                outputs.append((slot, state))
+    return given, outputs, numbers
+
+
+def _state(leaf: Any) -> Optional[int]:
+    """FINITE, INFINITE or NAN of a recorded tensor or number; None where there are no numbers."""
+    if not isinstance(leaf, dict):
+        return None
+    if "dtype" not in leaf:
+        value = _float(leaf.get("value")) if leaf.get("type") == "float" else None
+        return None if value is None else _worst([value])
+    numbers = [number for key in _NUMBERS if (number := _float(leaf.get(key))) is not None]
+    if not numbers:
+        return None
+    extremes = [number for key in ("Max", "Min") if (number := _float(leaf.get(key))) is not None]
+    worst = _worst(extremes or numbers)
+    if worst == FINITE and any(math.isnan(number) for number in numbers):
+        return NAN
+    return worst
+
+
+def _worst(numbers: list[float]) -> int:
+    if any(math.isnan(number) for number in numbers):
+        return NAN
+    return INFINITE if any(math.isinf(number) for number in numbers) else FINITE
+
+
+def _float(value: Any) -> Optional[float]:
+    """Some writers put NaN and infinity into quotes."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        try:
+            return float(value)
+        except OverflowError:  # an integer of hundreds of digits: damage
+            return None
+    if isinstance(value, str) and value.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        return float(value)
+    return None
+
+
+def _is_collective(name: str) -> bool:
+    if not name.endswith(".forward"):
+        return False
+    primitive = name.startswith("Primitive.") and name.split(".")[-3] in COLLECTIVES
+    return primitive or name.startswith(("Distributed.", "MintDistributed."))
+
+
+def _meeting(
+    name: str, record: dict[str, Any], rank: Optional[int], order: dict[object, int], sparse: bool
+) -> tuple[object, ...]:
+    """What this call shares with its partners on other ranks: the group and the turn, or sender, receiver and turn."""
+    api, number = name.split(".")[-3:-1]
+    if api in _SENDS or api in _RECEIVES:
+        other = _peer(record, api)
+        pair = (rank, other) if api in _SENDS else (other, rank)
+        order[pair] = order.get(pair, -1) + 1
+        return ("point to point", *pair, order[pair])
+    group = tuple(_group(record))
+    if sparse:  # clean calls are not listed: only the name tells the turn
+        return (api, group, number)
+    key = (api, group)
+    order[key] = order.get(key, -1) + 1
+    return (api, group, order[key])
+
+
+def _group(record: dict[str, Any]) -> Iterator[object]:
+    """The ranks of the group on PyTorch; its name, and that of the reduction, on MindSpore."""
+    for key in ("input_args", "input_kwargs", "attributes"):
+        for _, leaf in leaves("", record.get(key)):
+            if not isinstance(leaf, dict):
+                continue
+            ranks = leaf.get("group_ranks")
+            if isinstance(ranks, list):
+                yield from (one for one in ranks if isinstance(one, int))
+            elif leaf.get("type") == "str":
+                yield str(leaf.get("value"))
+
+
+def _peer(record: dict[str, Any], api: str) -> Optional[int]:
+    named = record.get("input_kwargs") or {}
+    listed = record.get("input_args") or []
+    keys = ("dst", "group_dst", "dst_rank") if api in _SENDS else ("src", "group_src", "src_rank")
+    given = next((named[key] for key in keys if key in named), listed[1] if len(listed) > 1 else None)
+    value = given.get("value") if isinstance(given, dict) else given
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,93 @@
+"""One recorded call again, from the tensors that overflow_check saved with it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from msprobe.check.core import arguments, framework, names
+from msprobe.check.core.examine import loader
+from msprobe.check.core.framework import FAILURES, Call, Framework, NotCallable
+from msprobe.check.core.generate import NotMade
+from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
+
+
+class Replayed(NamedTuple):
+    again: bool
+    lines: list[str]
+
+
+def replay(rank: RankDump, name: str) -> Replayed:
+    """Runs it and looks. Raises DumpError, with the reason, where the record does not hold all that it takes."""
+    record = rank.records[name]
+    parsed = names.parse(name)
+    if name.startswith("Jit."):
+        raise DumpError(f"{name} is a compiled region: its code is not in the dump, so it cannot be replayed.")
+    if parsed is None:
+        raise DumpError(f"{name} is no API's record: only an API can be replayed. Collect at level L1 or mix.")
+    backward = record if parsed.direction == "backward" else None
+    forward = record
+    if backward is not None:
+        forward = {**record, "input_args": record.get("forward_args"), "input_kwargs": record.get("forward_kwargs")}
+    if not isinstance(forward.get("input_args"), list):
+        raise DumpError(f"{name} was recorded without what its forward received: only a producer can be replayed.")
+    if record.get("inputs_may_be_changed"):
+        raise DumpError(f"{name} cannot be replayed: it changed what it received, which was too large to be kept.")
+    known = framework.load(str(rank.head.get("framework")))
+    try:
+        _all_saved(forward)
+        results = _call(known, rank, parsed.title, name, forward, backward).run("cpu")
+    except (NotMade, NotCallable) as error:
+        raise DumpError(f"{name} cannot be replayed: {error}.") from None
+    except FAILURES as error:
+        raise DumpError(f"{name} cannot be replayed here: {_first_line(error)}") from None
+    tensors = results.outputs if backward is None else results.gradients
+    if backward is not None and not tensors and results.made:
+        raise DumpError(f"{name} cannot be replayed here: {results.made}")
+    seen = [_line(known, number, tensor) for number, tensor in enumerate(tensors) if tensor is not None]
+    lines = [line for _, line in seen]
+    if record.get("forward_inputs_gone"):
+        lines.append("ones stand in for inputs of its forward that were not kept")
+    if results.random:
+        lines.append("it draws random numbers, and those of the run are not known")
+    return Replayed(any(bad for bad, _ in seen), lines)
+
+
+def _call(
+    known: Framework,
+    rank: RankDump,
+    title: str,
+    name: str,
+    forward: dict[str, Any],
+    backward: Optional[dict[str, Any]],
+) -> Call:
+    if rank.head.get("framework") == "pytorch":
+        from msprobe.analyze.pytorch_replay import call_around
+
+        return call_around(title, name, forward, backward, loader(rank))
+    return known.call(title, name, forward, backward, loader(rank))
+
+
+def _all_saved(forward: dict[str, Any]) -> None:
+    """Generated values would show nothing: every tensor must be the recorded one."""
+    for item in arguments.read(forward).tensors:
+        if not isinstance(item.get("data_name"), str):
+            raise NotMade("a tensor that it received was not saved")
+
+
+def _first_line(error: Exception) -> str:
+    return next(filter(None, (line.strip(" -") for line in str(error).splitlines())), type(error).__name__)
+
+
+def _line(known: Framework, number: int, tensor: Any) -> tuple[bool, str]:
+    shape = list(tensor.shape)
+    head = f"output {number}, {known.shown_dtype(tensor)} {shape}"
+    flat = known.flat(tensor)
+    if flat.dtype.kind not in "fc":
+        return False, f"{head}: no floats"
+    nan, inf = int(np.isnan(flat).sum()), int(np.isinf(flat).sum())
+    if nan or inf:
+        return True, f"{head}: {nan} NaN and {inf} infinite of {int(np.prod(shape))} values"
+    return False, f"{head}: finite"

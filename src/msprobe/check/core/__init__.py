@@ -1,0 +1,1 @@
+"""The pre-check without a framework: plan, generate, run, measure and judge."""

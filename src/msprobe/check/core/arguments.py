@@ -1,0 +1,133 @@
+"""A record's arguments, from JSON back to Python values; tensors become numbered places in them.
+
+The same tree is filled several times: with the tensors of the device under test, with those of the golden side, with
+those moved by rounding. What a record only names (an object, a function) cannot be made again: `NotMade` says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Optional
+
+from msprobe.check.core.generate import NotMade
+
+TENSORS = frozenset(("torch.Tensor", "torch.nn.parameter.Parameter", "mindspore.Tensor", "numpy.ndarray"))
+NAMED = frozenset(("torch.dtype", "torch.device", "torch.memory_format", "torch.layout", "mindspore.dtype"))
+_DEPTH = 32
+
+
+class Place(NamedTuple):
+    """Where a tensor goes: its number among the call's tensors."""
+
+    number: int
+
+
+class Named(NamedTuple):
+    """A value of the framework by name: a dtype, a device."""
+
+    kind: str
+    name: str
+
+
+class Arguments(NamedTuple):
+    """`tensors` are the records of the tensors, in argument order, positional ones first."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    tensors: list[dict[str, Any]]
+
+
+def read(record: dict[str, Any]) -> Arguments:
+    tensors: list[dict[str, Any]] = []
+    args = [_value(one, tensors, _DEPTH) for one in record["input_args"]]
+    kwargs = {str(key): _value(one, tensors, _DEPTH) for key, one in (record.get("input_kwargs") or {}).items()}
+    return Arguments(args, kwargs, tensors)
+
+
+def fill(value: Any, tensors: list[Any], named: Callable[[Named], Any]) -> Any:
+    """The tree with its places and names filled in."""
+    if isinstance(value, Place):
+        return tensors[value.number]
+    if isinstance(value, Named):
+        return named(value)
+    if isinstance(value, list):
+        return [fill(one, tensors, named) for one in value]
+    if isinstance(value, dict):
+        return {key: fill(one, tensors, named) for key, one in value.items()}
+    return value
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, dict) and "dtype" in value and "shape" in value and isinstance(value.get("type"), str)
+
+
+def flat_records(value: Any, nulls: bool = False) -> list[Any]:
+    """The tensors and numbers of a recorded result, in order; nulls where they are wanted."""
+    if value is None:
+        return [None] if nulls else []
+    if isinstance(value, list):
+        return [one for part in value for one in flat_records(part, nulls)]
+    if isinstance(value, dict):
+        if is_tensor(value) or value.get("type") in ("bool", "int", "float", "complex"):
+            return [value]
+        if "type" not in value:
+            return [one for part in value.values() for one in flat_records(part, nulls)]
+    return []
+
+
+def shared_gradients(backward: Optional[dict[str, Any]], tensors: list[dict[str, Any]]) -> dict[int, int]:
+    """Arguments that were one tensor (q = k = v), by the one of them at which the record has their common gradient."""
+    shared, gradients = (backward or {}).get("shared_gradient"), (backward or {}).get("output")
+    found: dict[int, int] = {}
+    if not isinstance(shared, list) or not isinstance(gradients, list) or len(gradients) != len(tensors):
+        return found
+    first: Optional[int] = None
+    for number in shared:
+        if type(number) is not int or not 0 <= number < len(tensors):
+            return {}
+        if gradients[number] is not None:
+            first = number
+        elif first is not None and tensors[first].get("shape") == tensors[number].get("shape"):
+            found[number] = first
+    return found
+
+
+def _value(value: Any, tensors: list[dict[str, Any]], depth: int) -> Any:
+    if value is None:
+        return None
+    if depth == 0:
+        raise NotMade("its arguments are nested too deeply")
+    if isinstance(value, list):
+        return [_value(one, tensors, depth - 1) for one in value]
+    if not isinstance(value, dict):
+        raise NotMade(f"an argument is recorded as {str(value)[:40]!r}")
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        return {str(key): _value(one, tensors, depth - 1) for key, one in value.items()}
+    if is_tensor(value):
+        if kind not in TENSORS:
+            raise NotMade(f"an argument is a {kind[:60]}, which cannot be made again")
+        tensors.append(value)
+        return Place(len(tensors) - 1)
+    return _plain(kind, value)
+
+
+def _plain(kind: str, value: dict[str, Any]) -> Any:
+    held = value.get("value")
+    simple = {"int": int, "float": (float, int), "bool": bool, "str": str}.get(kind)
+    if simple is not None and isinstance(held, simple) and "length" not in value:  # type: ignore[arg-type]
+        return float(held) if kind == "float" else held  # type: ignore[arg-type]
+    if kind == "slice" and isinstance(held, list) and len(held) == 3:
+        if all(one is None or type(one) is int for one in held):
+            return slice(*held)
+    elif kind == "ellipsis":
+        return ...
+    elif kind == "torch.Size" and isinstance(held, list) and all(type(one) is int for one in held):
+        return list(held)
+    elif kind == "complex" and isinstance(held, str):
+        try:
+            return complex(held)
+        except ValueError:
+            raise NotMade(f"{held[:40]!r} is no complex number") from None
+    elif isinstance(held, str) and kind in NAMED:
+        return Named(kind, held)
+    raise NotMade(f"an argument of type {kind[:60]} cannot be made again from a dump")

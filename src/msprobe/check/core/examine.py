@@ -1,0 +1,285 @@
+"""One call of a dump, examined: run on both sides, every output and every gradient judged, the reasons in words.
+
+Where the dump has the outputs themselves (tensor task), these are judged too unless the re-run gives the same bits:
+they are what the training run computed, on its device and with its kernels, and may be wrong where the re-run is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from msprobe.check.core import arguments, judge, standards
+from msprobe.check.core.arguments import flat_records
+from msprobe.check.core.framework import FAILURES, Call, Framework, Load, NotCallable, Results, load
+from msprobe.check.core.generate import NotMade
+from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING, Verdict
+from msprobe.check.core.measure import FORMATS, Metrics, measure_floats, measure_others, same_but_for_rounding
+from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
+
+MOVES = 3
+RECORDED = ".recorded"
+_FAILURES = (*FAILURES, NotMade)
+
+
+# Eigenvalues come in any order, eigenvectors with any sign or phase.
+_NOT_UNIQUE = frozenset(
+    (
+        "linalg.eig",
+        "eig",
+        "eigvals",
+        "Eig",
+        "linalg.eigh",
+        "linalg.eigvals",
+        "linalg.svd",
+        "svd",
+        "pca_lowrank",
+        "svd_lowrank",
+    )
+)
+
+
+class Row(NamedTuple):
+    """One line of the details. `metrics` None: there was nothing to measure."""
+
+    name: str
+    bench_dtype: str
+    device_dtype: str
+    shape: list[int]
+    metrics: Optional[Metrics]
+    verdict: Verdict
+
+
+@dataclass
+class Outcome:
+    forward: str = SKIP
+    backward: str = SKIP
+    message: str = ""
+    rows: list[Row] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)  # name -> tensor, where error data is wanted
+
+
+class Examiner:
+    """Of one worker and one framework, whose table of callables is made once."""
+
+    def __init__(self, device: str = "cpu", keep: bool = False, framework: str = "pytorch") -> None:
+        self._device = device
+        self._keep = keep
+        self.framework = load(framework)
+
+    def examine(
+        self, name: str, title: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], rank: RankDump
+    ) -> Outcome:
+        """`name` is the call's, `Functional.conv2d.0`. Raises nothing that a call may raise."""
+        try:
+            call = self.framework.call(title, name, forward, backward, loader(rank))
+        except (NotCallable, NotMade, DumpError) as error:
+            return Outcome(message=str(error))
+        except _FAILURES as error:
+            return Outcome(message=f"its inputs cannot be made: {_short(error)}")
+        if call.api in _NOT_UNIQUE:
+            return Outcome(message="its result is not unique: order or signs may differ")
+        examination = _Examination(self.framework, name, call, loader(rank))
+        outcome = examination.run(self._device, forward, backward)
+        if self._keep and ERROR in (outcome.forward, outcome.backward):
+            outcome.kept = examination.data()
+        return outcome
+
+
+def loader(rank: RankDump) -> Load:
+    """A tensor's saved values, or None where the dump has only its statistics."""
+
+    def load(item: dict[str, Any]) -> Any:
+        name = item.get("data_name")
+        if not isinstance(name, str):
+            return None
+        return rank.tensor(name, mmap=False)
+
+    return load
+
+
+class _Examination:
+    def __init__(self, framework: Framework, name: str, call: Call, load: Load) -> None:
+        self._framework, self._name, self._call, self._load = framework, name, call, load
+        self._moved: Optional[list[Results]] = None
+        self._golden: Optional[Results] = None
+        self._device: Optional[Results] = None
+        self._equal: tuple[str, ...] = ()  # directions in which the golden side is no better than the device under test
+        self._notes: list[str] = []
+        self._rows: list[Row] = []
+
+    def run(self, device: str, forward: dict[str, Any], backward: Optional[dict[str, Any]]) -> Outcome:
+        try:
+            golden = self._golden = self._call.golden()
+        except _FAILURES as error:
+            return Outcome(message=f"the golden side cannot run it: {_short(error)}")
+        own: Optional[Results] = None
+        try:
+            own = self._device = self._call.run(device)
+        except _FAILURES as error:
+            self._notes.append(f"{device} cannot run it: {_short(error)}")
+        if golden.random:
+            return self._random(golden, own)
+        self._equal = golden.weak if device == "cpu" else ()
+        for where, results in (("the golden side", golden), (device, own)):
+            if results is not None and results.no_gradients:
+                self._notes.append(f"{where} cannot run its backward: {results.no_gradients}")
+        if "forward" in self._equal or (backward is not None and self._equal):
+            self._notes.append(f"{golden.made}, and that is the device under test")
+        statuses = []
+        for direction, record in (("forward", forward), ("backward", backward)):
+            recorded = flat_records((record or {}).get("output"), nulls=direction == "backward")
+            statuses.append(self._direction(direction, golden, own, recorded))
+        if not self._rows and not self._notes:
+            self._notes.append("it returned nothing that can be compared")
+        return Outcome(statuses[0], statuses[1], "; ".join(dict.fromkeys(self._notes)), self._rows)
+
+    def data(self) -> dict[str, Any]:
+        """Everything that belongs to the call, by the name of its file."""
+        kept = {f"{self._name}.forward.input.{n}": t for n, t in enumerate(self._call.tensors)}
+        kept.update((f"{self._name}.backward.input.{n}", t) for n, t in enumerate(self._call.incoming))
+        for side, results in (("device", self._device), ("golden", self._golden)):
+            for direction, tensors in _directions(results):
+                kept.update((f"{self._name}.{direction}.output.{n}.{side}", t) for n, t in enumerate(tensors))
+        return {name: tensor for name, tensor in kept.items() if tensor is not None}
+
+    def _direction(self, direction: str, golden: Results, own: Optional[Results], recorded: list[Any]) -> str:
+        right = golden.outputs if direction == "forward" else golden.gradients
+        mine = None if own is None else own.outputs if direction == "forward" else own.gradients
+        if direction == "backward" and (golden.no_gradients or (own is not None and own.no_gradients)):
+            return SKIP
+        if mine is not None and len(mine) != len(right):
+            self._notes.append(f"{len(mine)} results of its {direction} instead of {len(right)}")
+            return ERROR
+        statuses = []
+        for number, expected in enumerate(right):
+            if expected is None:
+                continue
+            slot = f"{direction}.output.{number}"
+            result = mine[number] if mine is not None else None
+            if result is not None:
+                result = self._framework.on_host(result)
+                if direction not in self._equal:
+                    statuses.append(self._judged(slot, result, expected))
+            item = recorded[number] if len(recorded) == len(right) else None
+            dense = self._framework.is_dense(expected)  # a sparse one's file is its values
+            saved = self._saved(item) if dense else None
+            if saved is not None and (result is None or not self._framework.same(saved, result)):
+                status = self._judged(slot + RECORDED, saved, expected)
+                if status != PASS and result is not None and direction not in self._equal and statuses[-1] == PASS:
+                    self._notes.append(
+                        "the re-run here is right: look at the device and the kernel of the training run"
+                    )
+                statuses.append(status)
+        return judge.worst(statuses)
+
+    def _judged(self, slot: str, device: Any, golden: Any) -> str:
+        """Measures and judges one tensor; looks again, with moved inputs, before it says anything bad."""
+        name = f"{self._name}.{slot}"
+        framework = self._framework
+        dtype = framework.dtype(device)
+        if device.shape != golden.shape:
+            verdict = Verdict(ERROR, f"shape {list(device.shape)} instead of {list(golden.shape)}")
+            metrics = None
+        else:
+            form = FORMATS.get(dtype)
+            ours, theirs = framework.flat(device), framework.flat(framework.rounded(golden, device))
+            if form is None:
+                metrics = measure_others(ours, theirs)
+                verdict = judge.judge_others(metrics)
+            else:
+                metrics = measure_floats(ours, theirs, form, standards.ulp_limit(self._call.api, dtype))
+                verdict = judge.judge_floats(metrics, dtype)
+            if verdict.status != PASS:
+                moved = self._moved_results(slot, device)
+                if moved and same_but_for_rounding(ours, theirs, moved, form, self._incoming(slot)):
+                    verdict = Verdict(PASS, "differs by no more than rounding of its inputs makes it differ")
+        shape = list(device.shape)
+        dtypes = framework.shown_dtype(golden), framework.shown_dtype(device)
+        made = self._made(slot.partition(".")[0])
+        said = "; ".join(filter(None, (verdict.reason, made)))
+        self._rows.append(Row(name, *dtypes, shape, metrics, Verdict(verdict.status, said)))
+        if verdict.status in (ERROR, WARNING):
+            head, recorded, _ = slot.partition(RECORDED)
+            self._notes.append(f"{'recorded ' if recorded else ''}{head}: {verdict.reason}")
+        return verdict.status
+
+    def _made(self, direction: str) -> str:
+        """What the golden side says of how it was made, where that concerns this direction."""
+        golden = self._golden
+        return golden.made if golden is not None and (not golden.weak or direction in golden.weak) else ""
+
+    def _moved_results(self, slot: str, device: Any) -> list[Any]:
+        """The same slot of the golden side for inputs that were moved by the coarsest rounding in the call."""
+        framework = self._framework
+        own = FORMATS.get(framework.dtype(device))
+        if self._moved is None:
+            forms = [own, *(FORMATS.get(framework.dtype(one)) for one in self._call.tensors)]
+            epsilon = max((form.epsilon for form in forms if form is not None), default=0.0)
+            self._moved = self._move(epsilon, within=False) or self._move(epsilon, within=True)
+        direction, _, number = slot.replace(RECORDED, "").partition(".output.")
+        found = [(one.outputs if direction == "forward" else one.gradients)[int(number)] for one in self._moved]
+        return [
+            framework.flat(framework.rounded(one, device) if own is None else one) for one in found if one is not None
+        ]
+
+    def _incoming(self, slot: str) -> float:
+        """The usual size of the gradients that came in, for a gradient that goes out."""
+        if slot.startswith("forward"):
+            return 0.0
+        sizes = [self._framework.flat(one).astype(np.float64) for one in self._call.incoming if one is not None]
+        return max((float(np.sqrt(np.mean(np.square(one)))) for one in sizes if one.size), default=0.0)
+
+    def _move(self, epsilon: float, within: bool) -> list[Results]:
+        try:
+            return [self._call.moved(number, epsilon, within) for number in range(MOVES)]
+        except _FAILURES:  # a probability just above 1, say
+            return []
+
+    def _saved(self, item: Any) -> Any:
+        if not isinstance(item, dict) or "data_name" not in item or item.get("type") not in arguments.TENSORS:
+            return None
+        try:
+            return self._framework.loaded(self._load(item))
+        except (DumpError, NotMade) as error:
+            self._notes.append(f"a recorded output is not judged: {error}")
+            return None
+
+    def _random(self, golden: Results, own: Optional[Results]) -> Outcome:
+        if "dropout" not in self._call.api or "alpha" in self._call.api or own is None:
+            self._notes.append("it draws random numbers: nothing to compare with")
+            return Outcome(message="; ".join(self._notes))
+        framework = self._framework
+        result, expected = framework.on_host(own.outputs[0]), golden.outputs[0]
+        size = max(framework.flat(result).size, 1)
+        draws = size if self._call.api in ("dropout", "dropout_", "native_dropout") else max(result.shape[0], 1)
+        shares = [1.0 - float(np.count_nonzero(framework.flat(one))) / size for one in (result, expected)]
+        verdict = judge.judge_dropout(shares[0], shares[1], draws)
+        name = f"{self._name}.forward.output.0"
+        dtypes = framework.shown_dtype(expected), framework.shown_dtype(result)
+        self._rows.append(Row(name, *dtypes, list(result.shape), None, verdict))
+        return Outcome(verdict.status, SKIP, verdict.reason, self._rows)
+
+
+def _directions(results: Optional[Results]) -> list[tuple[str, list[Any]]]:
+    return [] if results is None else [("forward", results.outputs), ("backward", results.gradients)]
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300]
+
+
+def save(kept: dict[str, Any], directory: Path, framework: Framework) -> None:
+    """Inputs and outputs of a failing call in a directory of its own."""
+    from msprobe.dump import layout
+    from msprobe.dump.tensor_files import codec
+
+    layout.make_directory(directory)
+    for name, tensor in kept.items():
+        payload = framework.payload(framework.on_host(tensor))
+        file = layout.tensor_file_name(name, payload.suffix)
+        layout.write_file(directory / file, (bytes(part) for part in codec.encode(payload)))  # type: ignore[call-overload]

@@ -1,0 +1,114 @@
+"""Which calls of a dump are checked. Pure: records in, tasks out, and for everything left out the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from msprobe.check.core.names import Name, parse
+
+Record = dict[str, Any]
+MODULES = ("Module", "Cell")
+_OF_VALUES = frozenset(("Max", "Min", "Mean", "Norm", "data_name", "md5"))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call: its forward record and, where the dump has it, its backward record."""
+
+    call: str
+    title: str
+    forward: Record
+    backward: Optional[Record]
+
+
+@dataclass
+class Plan:
+    """`skipped` has a reason for each call that is an API's and is not run; `told` is for the user."""
+
+    tasks: list[Task] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+
+def make_plan(
+    records: Mapping[str, Record],
+    white_list: Sequence[str] = (),
+    black_list: Sequence[str] = (),
+    once: bool = False,
+) -> Plan:
+    """With both lists, a call runs when the white list has it and the black list has not (seed 003).
+
+    `once`: of calls that differ in nothing but their values only the first runs.
+    """
+    plan = Plan()
+    first: dict[str, str] = {}
+    used: set[str] = set()
+    seen: set[str] = set()
+    for text, record in records.items():
+        name = parse(text)
+        if name is None or name.prefix in MODULES or name.direction != "forward":
+            continue
+        seen.add(name.call)
+        used.update(item for item in (*white_list, *black_list) if _listed(name, (item,)))
+        if (white_list and not _listed(name, white_list)) or _listed(name, black_list):
+            continue
+        reason = _unfit(record)
+        if reason is None and once:
+            same = first.setdefault(_shape_of(name, record), name.call)
+            reason = None if same == name.call else f"same call as {same} but for its values (-f)"
+        if reason is not None:
+            plan.skipped[name.call] = reason
+            continue
+        plan.tasks.append(Task(name.call, name.title, record, records.get(f"{name.call}.backward")))
+    plan.told += [
+        f"{item!r} in the white or black list matches no API of this dump."
+        for item in _unused((*white_list, *black_list), used)
+    ]
+    alone = [name.call for name in _backwards(records) if name.call not in seen]
+    if alone:
+        plan.told.append(
+            f"{len(alone)} backward records have no forward record and are not checked (first: {alone[0]})."
+        )
+    return plan
+
+
+def _unused(items: Sequence[str], used: set[str]) -> list[str]:
+    return [item for item in dict.fromkeys(items) if item not in used]
+
+
+def _backwards(records: Mapping[str, Record]) -> Iterator[Name]:
+    for text in records:
+        name = parse(text)
+        if name is not None and name.direction == "backward" and name.prefix not in MODULES:
+            yield name
+
+
+def _listed(name: Name, items: Sequence[str]) -> bool:
+    return any(item in (name.api, name.title, name.call, f"{name.call}.forward") for item in items)
+
+
+def _unfit(record: Record) -> Optional[str]:
+    if "raised" in record or "unfinished" in record:
+        return "it did not return in the training run"
+    if "input_args" not in record:
+        return "the dump has no inputs of it (data_mode)"
+    if not isinstance(record["input_args"], list) or not isinstance(record.get("input_kwargs", {}), dict):
+        return "its record is damaged"
+    return None
+
+
+def _shape_of(name: Name, record: Record) -> str:
+    return name.title + json.dumps(_without_values([record["input_args"], record.get("input_kwargs")]))
+
+
+def _without_values(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_values(one) for one in value]
+    if isinstance(value, dict):
+        if "dtype" in value and "shape" in value:
+            return {key: one for key, one in value.items() if key not in _OF_VALUES}
+        return {key: _without_values(one) for key, one in value.items()}
+    return value

@@ -1,0 +1,147 @@
+"""The offline check from end to end: a dump in, two csv files a rank out, and what the summary shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.check.core.judge import ERROR, PASS, SEVERITY, SKIP, WARNING, worst
+from msprobe.check.core.plan import make_plan
+from msprobe.check.core.pool import Pool, WorkerSettings
+from msprobe.check.core.results import ResultFiles
+from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import Dump, RankDump
+
+Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
+_LEVELS = ("L1", "mix")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One call's result, as the results file has it."""
+
+    unit: str
+    call: str
+    forward: str
+    backward: str
+    message: str
+
+    @property
+    def status(self) -> str:
+        return worst([self.forward, self.backward])
+
+
+@dataclass
+class Report:
+    """`told` are sentences for the user; `files` what was written."""
+
+    checked: list[Checked] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+
+    def count(self, status: str) -> int:
+        """Of calls; one of whose directions was judged counts as that, the other left out or not."""
+        return sum(1 for one in self.checked if overall(one) == status)
+
+    @property
+    def worst_first(self) -> list[Checked]:
+        found = [one for one in self.checked if overall(one) in (ERROR, WARNING)]
+        return sorted(found, key=lambda one: -SEVERITY[overall(one)])
+
+    @property
+    def exit_code(self) -> int:
+        """2 where nothing at all could be judged: that is no pass."""
+        if self.count(ERROR) or self.count(WARNING):
+            return 1
+        return 0 if self.count(PASS) else 2
+
+
+def overall(one: Checked) -> str:
+    """A call whose backward is not in the dump and whose forward passes, passes."""
+    judged = [status for status in (one.forward, one.backward) if status != SKIP]
+    return worst(judged) if judged else SKIP
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to check and how. `once` is the filter of identical calls, `limit` the seconds that one call may take."""
+
+    dump: Dump
+    output: Path
+    white_list: Sequence[str] = ()
+    black_list: Sequence[str] = ()
+    once: bool = False
+    resumed: Optional[Path] = None
+    jobs: int = 1
+    limit: float = 120.0
+    workers: WorkerSettings = field(default_factory=WorkerSettings)
+
+
+class _Unit:
+    """One rank directory: its plan, and its files."""
+
+    def __init__(self, rank: RankDump, request: Request, directory: Path, stamp: str) -> None:
+        level = rank.head.get("level")
+        if level not in _LEVELS:
+            raise DumpError(f"{rank.path} is a dump of level {level}; the check needs APIs: level L1 or mix.")
+        self.rank = rank
+        self.plan = make_plan(rank.records, request.white_list, request.black_list, request.once)
+        self.files = ResultFiles(directory, request.resumed, stamp)
+        self.tasks = [task for task in self.plan.tasks if task.call not in self.files.done]
+
+
+def check(request: Request, progress: Progress) -> Report:
+    ranks = request.dump.ranks
+    if request.resumed is not None and len(ranks) > 1:
+        raise DumpError("-csv_path resumes one rank: give the dump.json of that rank with -api_info.")
+    stamp = time.strftime("%Y%m%d%H%M%S")
+    units: list[_Unit] = []
+    try:
+        for rank in ranks:
+            directory = request.output / rank.label if len(ranks) > 1 else request.output
+            units.append(_Unit(rank, request, directory, stamp))
+        return _check(units, request, progress)
+    finally:
+        for unit in units:
+            unit.files.close()
+
+
+def _check(units: list[_Unit], request: Request, progress: Progress) -> Report:
+    report = Report()
+    report.told += request.dump.notes
+    for unit in units:
+        label = unit.rank.label
+        report.files += [unit.files.result, unit.files.details]
+        report.told += [*unit.plan.told, *(f"{label}: {trouble}" for trouble in unit.rank.troubles)]
+        report.checked += [Checked(label, *row) for row in unit.files.done.values()]
+        for call, reason in unit.plan.skipped.items():
+            if call not in unit.files.done:
+                unit.files.add(call, SKIP, SKIP, reason, [])
+                report.checked.append(Checked(label, call, SKIP, SKIP, reason))
+    total = sum(len(unit.tasks) for unit in units)
+    if not total:
+        return report
+    with Pool(min(request.jobs, total), request.workers, request.limit) as pool:
+        for task, answer in progress(pool.run(_tasks(units)), total, "checking"):
+            unit = units[task["unit"]]
+            outcome = (task["call"], answer["forward"], answer["backward"], answer["message"])
+            unit.files.add(*outcome, answer["rows"])
+            report.checked.append(Checked(unit.rank.label, *outcome))
+    return report
+
+
+def _tasks(units: list[_Unit]) -> Iterator[dict[str, Any]]:
+    for number, unit in enumerate(units):
+        for task in unit.tasks:
+            yield {
+                "unit": number,
+                "framework": unit.rank.head.get("framework"),
+                "rank": str(unit.rank.path),
+                "call": task.call,
+                "title": task.title,
+                "forward": task.forward,
+                "backward": task.backward,
+            }

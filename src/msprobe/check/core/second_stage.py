@@ -1,0 +1,155 @@
+"""The second stage: two details files, one a device, judged by the standard of each API.
+
+Where the first stage asks whether a result is near the golden, this one asks whether the device under test is as near
+as another device that is trusted. Only figures of the details are used: no tensor is needed any more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from msprobe.check.core import standards
+from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING, Verdict, worst
+from msprobe.check.core.results import DETAIL_COLUMNS, read_csv
+
+COLUMNS = ("API Name", "DEVICE Dtype", "Shape", "Standard", "Status", "Message")
+RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
+# Ratios of the device's error to the other's: (column, limit of a pass). Twice the limit is an error.
+RATIOS = (
+    ("Small Value Error Rate", 2.0),
+    ("RMSE", 2.0),
+    ("Max Rel Error", 10.0),
+    ("Mean Rel Error", 2.0),
+)
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class Judged:
+    name: str
+    dtype: str
+    shape: str
+    standard: str
+    verdict: Verdict
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (self.name, self.dtype, self.shape, self.standard, self.verdict.status, self.verdict.reason)
+
+
+Row = dict[str, str]
+
+
+def read_details(path: Path) -> dict[str, Row]:
+    return {row[0]: dict(zip(DETAIL_COLUMNS, row)) for row in read_csv(path, DETAIL_COLUMNS)}
+
+
+def compare(device: dict[str, Row], other: dict[str, Row]) -> list[Judged]:
+    """Every output of the device; what the other device has and this one has not is judged as missing."""
+    found = []
+    for name, row in device.items():
+        dtype = row["DEVICE Dtype"].rpartition(".")[2]
+        standard = standards.standard_of(api_of(name), dtype)
+        found.append(Judged(name, dtype, row["Shape"], standard, _judge(standard, dtype, row, other.get(name))))
+    for name, row in other.items():
+        if name not in device:
+            verdict = Verdict(SKIP, "only the second file has it")
+            found.append(Judged(name, row["DEVICE Dtype"].rpartition(".")[2], row["Shape"], "", verdict))
+    return found
+
+
+def summarised(judged: list[Judged]) -> dict[str, tuple[str, str, str]]:
+    """Forward, backward and message of each call."""
+    calls: dict[str, dict[str, list[Judged]]] = {}
+    for one in judged:
+        call, direction = _split(one.name)
+        calls.setdefault(call, {"forward": [], "backward": []})[direction].append(one)
+    found = {}
+    for call, parts in calls.items():
+        forward, backward = (worst([one.verdict.status for one in parts[key]]) for key in ("forward", "backward"))
+        notes = [
+            f"{one.name[len(call) + 1 :]}: {one.verdict.reason}"
+            for one in (*parts["forward"], *parts["backward"])
+            if one.verdict.reason and one.verdict.status != PASS
+        ]
+        found[call] = (forward, backward, "; ".join(notes))
+    return found
+
+
+def api_of(name: str) -> str:
+    """`conv2d` of `Functional.conv2d.0.forward.output.0`."""
+    call, _ = _split(name)
+    return call.partition(".")[2].rpartition(".")[0]
+
+
+def _split(name: str) -> tuple[str, str]:
+    for direction in ("forward", "backward"):
+        call, found, _ = name.rpartition(f".{direction}.")
+        if found:
+            return call, direction
+    return name, "forward"
+
+
+def _judge(standard: str, dtype: str, row: Row, other: Optional[Row]) -> Verdict:
+    if row["Cosine"] == "":
+        return Verdict(SKIP, row["Message"] or "the first stage measured nothing")
+    if _value(row, "Inf/NaN Error Rate") > 0:
+        return Verdict(ERROR, "NaN or infinity on one side only")
+    if standard == standards.BINARY:
+        rate = _value(row, "Binary Error Rate")
+        return Verdict(PASS) if rate == 0 else Verdict(ERROR, f"{rate:.2%} of the elements differ, none may")
+    if standard == standards.ABSOLUTE:
+        return _absolute(row)
+    if standard == standards.THOUSANDTH:
+        share = _value(row, "Rel Error < 1/1000")
+        return Verdict(PASS) if share >= 0.999 else Verdict(ERROR, f"{share:.2%} within 1/1000, 99.9% are needed")
+    if standard == standards.ULP:
+        return _ulp(dtype, row)
+    return _benchmark(row, other)
+
+
+def _absolute(row: Row) -> Verdict:
+    relative, absolute = _value(row, "Rel Error Rate"), _value(row, "Abs Error Rate")
+    if relative == 0 and absolute == 0:
+        return Verdict(PASS)
+    return Verdict(ERROR, f"{relative:.2%} of the values and {absolute:.2%} of the small ones are beyond the threshold")
+
+
+def _ulp(dtype: str, row: Row) -> Verdict:
+    mean, share = _value(row, "ULP Mean"), _value(row, "ULP Share")
+    if math.isnan(share):
+        return Verdict(SKIP, "the first stage counted no units in the last place")
+    if dtype == "float32":
+        good = mean < 64 or share < 0.05
+        text = f"mean {mean:.3g} units in the last place, {share:.2%} beyond 32"
+    else:
+        good = share < 0.001
+        text = f"{share:.2%} of the elements beyond one unit in the last place"
+    return Verdict(PASS) if good else Verdict(ERROR, text)
+
+
+def _benchmark(row: Row, other: Optional[Row]) -> Verdict:
+    if other is None:
+        return Verdict(SKIP, "the second file has no such output to compare with")
+    if other["DEVICE Dtype"] != row["DEVICE Dtype"] or other["Shape"] != row["Shape"]:
+        return Verdict(SKIP, "the second file has it in another dtype or shape")
+    status, notes = PASS, []
+    for column, limit in RATIOS:
+        own, theirs = _value(row, column), _value(other, column)
+        if math.isnan(own) or math.isnan(theirs):
+            return Verdict(SKIP, f"{column} is missing in one of the files")
+        ratio = 1.0 if own <= _NOTHING else math.inf if theirs <= _NOTHING else own / theirs
+        if ratio > limit:
+            status = worst([status, ERROR if ratio > 2 * limit else WARNING])
+            notes.append(f"{column} is {ratio:.3g} times the other device's (limit {limit:g})")
+    return Verdict(status, ", ".join(notes))
+
+
+def _value(row: Row, column: str) -> float:
+    try:
+        return float(row[column])
+    except ValueError:
+        return math.nan

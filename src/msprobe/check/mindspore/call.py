@@ -1,0 +1,317 @@
+"""One MindSpore call, run as often as it takes: on the device under test, on the golden side, and moved by rounding.
+
+The golden side is the same API on the CPU with every float one step wider, dtype arguments included; what happens where
+the CPU has no such kernel is in `mindspore_golden`. Backward runs where the dump has gradients for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import zlib
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, ops
+from mindspore._c_expression import TensorPy
+
+from msprobe.check.core import arguments, generate
+from msprobe.check.core.arguments import Named
+from msprobe.check.core.framework import FAILURES, Load, Results
+from msprobe.check.core.generate import NotMade
+from msprobe.check.mindspore.formulas import FORMULAS
+from msprobe.check.mindspore.golden import DIRECTIONS, UNWRITTEN, Widths
+from msprobe.check.mindspore.resolve import Found
+from msprobe.mindspore.tensors.tensor_text import copied
+from msprobe.stats import dtypes
+
+Array = np.ndarray[Any, Any]
+Raise = Callable[[str], str]  # of names of dtypes
+RAISED = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
+_GRADIENTS = ops.GradOperation(get_all=True, sens_param=True)
+BY_FORMULA = "golden by a formula of other operators: MindSpore's CPU has no wider kernel of it"
+NO_WIDER = "golden in the recorded dtypes: MindSpore's CPU has no wider kernel"
+
+
+class MindSporeCall:
+    """What a record says about a call, with its tensors in memory. Raises NotMade where that cannot be."""
+
+    def __init__(
+        self,
+        found: Found,
+        title: str,
+        name: str,
+        forward: dict[str, Any],
+        backward: Optional[dict[str, Any]],
+        load: Load,
+        widths: Widths,
+    ) -> None:
+        self.api = found.name
+        self._found, self._name, self._widths = found, name, widths
+        self._arguments = arguments.read(forward)
+        # Which kernel runs depends on arguments too: gelu with `approximate` is another one.
+        self._kind = f"{title} {self._arguments.args} {self._arguments.kwargs} {forward.get('attributes')}"
+        items = self._arguments.tensors
+        self.tensors = [_array(item, f"{name}.input.{n}", load) for n, item in enumerate(items)]
+        self._is_numpy = [item["type"] == "numpy.ndarray" for item in items]
+        self.incoming: list[Any] = []
+        self._wants: list[bool] = []
+        if backward is not None:
+            self._wants = self._wanted(backward)
+            given = arguments.flat_records(backward.get("input"), nulls=True)
+            if any(self._wants):
+                self.incoming = [
+                    None if item is None else _array(item, f"{name}.grad.{n}", load) for n, item in enumerate(given)
+                ]
+        self._shared = arguments.shared_gradients(backward, items)
+        self._golden_of: Optional[Callable[[Sequence[Array], Sequence[Any]], Results]] = None
+
+    def run(self, device: str) -> Results:
+        """On the one device that this process has."""
+        return self._run(self._found.func, self.tensors, self.incoming, lambda name: name)
+
+    def golden(self) -> Results:
+        results = self._golden(self.tensors, self.incoming)
+        for number in UNWRITTEN.get(self.api, ()):
+            results.outputs[number] = None
+        return results
+
+    def moved(self, number: int, epsilon: float, within: bool) -> Results:
+        assert self._golden_of is not None
+        random = np.random.Generator(np.random.PCG64(zlib.crc32(f"{self._name}.{number}".encode())))
+        tensors = [_moved(one, epsilon, random, within) for one in self.tensors]
+        incoming = [None if one is None else _moved(one, epsilon, random, False) for one in self.incoming]
+        return self._golden_of(tensors, incoming)
+
+    # The golden side: the first way that works and is wide enough.
+
+    def _golden(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+        narrow: tuple[str, ...] = DIRECTIONS
+        try:
+            results = self._wide(tensors, incoming)
+            narrow = self._widths.narrow(self._kind, results, self._nudged)
+        except FAILURES:
+            if not any(_raise(_name(one)) != _name(one) for one in self.tensors):
+                raise
+        if not narrow:
+            self._golden_of = self._wide
+            return results
+        if self.api in FORMULAS:
+            with contextlib.suppress(*FAILURES):
+                results = self._by_formula(tensors, incoming)
+                if not results.no_gradients:
+                    self._golden_of = self._by_formula
+                    return results
+        self._golden_of = self._plain if "forward" in narrow else self._half_wide
+        return self._golden_of(tensors, incoming)
+
+    def _wide(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+        wide = [None if one is None else _raised(one) for one in incoming]
+        return self._run(self._found.func, [_raised(one) for one in tensors], wide, _raise)
+
+    def _by_formula(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+        wide = [None if one is None else _raised(one) for one in incoming]
+        attributes = getattr(self._found.func, "init_attrs", {})
+        formula = functools.partial(FORMULAS[self.api], attributes)
+        results = self._run(formula, [_raised(one) for one in tensors], wide, _raise)
+        count = len(self._once(self._found.func, self.tensors, [], lambda name: name, tuple).outputs)
+        return results._replace(outputs=results.outputs + [None] * (count - len(results.outputs)), made=BY_FORMULA)
+
+    def _plain(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+        floats = any(_raise(_name(one)) != _name(one) for one in self.tensors)
+        own = [one.astype(mine.dtype) for one, mine in zip(tensors, self.tensors)]
+        results = self._run(self._found.func, own, self.incoming, lambda name: name)
+        return results._replace(made=NO_WIDER, weak=DIRECTIONS) if floats else results
+
+    def _half_wide(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+        """Outputs in raised precision, gradients in the recorded dtypes."""
+        plain = self._plain(tensors, incoming)
+        wide = self._wide(tensors, incoming)
+        made = f"{NO_WIDER} of its backward"
+        return wide._replace(gradients=plain.gradients, no_gradients=plain.no_gradients, made=made, weak=("backward",))
+
+    def _nudged(self) -> Results:
+        """With inputs that fill a float64's mantissa, a little nearer to zero: no domain is left by that."""
+        random = np.random.Generator(np.random.PCG64(1))
+        incoming = [None if one is None else _shrunk(one, random) for one in self.incoming]
+        return self._wide([_shrunk(one, random) for one in self.tensors], incoming)
+
+    # One run.
+
+    def _run(
+        self, func: Callable[..., Any], tensors: Sequence[Array], incoming: Sequence[Any], dtype_of: Raise
+    ) -> Results:
+        try:
+            return self._once(func, tensors, incoming, dtype_of, tuple)
+        except TypeError:  # a dump does not tell a list from a tuple; MindSpore does, at times
+            return self._once(func, tensors, incoming, dtype_of, list)
+
+    def _once(
+        self,
+        func: Callable[..., Any],
+        tensors: Sequence[Array],
+        incoming: Sequence[Any],
+        dtype_of: Raise,
+        sequence: Callable[[Any], Any],
+    ) -> Results:
+        if self._found.random:
+            mindspore.set_seed(zlib.crc32(self._name.encode()) & 0x7FFFFFFF)
+        places = [one if plain else _tensor(one) for one, plain in zip(tensors, self._is_numpy)]
+        for number, first in self._shared.items():
+            places[number] = places[first]
+        backward = any(one is not None for one in incoming)
+
+        def called(filled: list[Any]) -> Any:
+            args, kwargs = (
+                _sequences(arguments.fill(part, filled, lambda value: _named(value, dtype_of)), sequence)
+                for part in (self._arguments.args, self._arguments.kwargs)
+            )
+            answer = func(*args, **kwargs)
+            if answer is None and filled:  # __setitem__ returns nothing
+                answer = filled[0]
+            return answer
+
+        outputs = flat(called(places))
+        arrays = [as_array(one) for one in outputs]
+        gradients: list[Any] = []
+        trouble = ""
+        if backward:
+            came = [n for n, one in enumerate(arrays[: len(incoming)]) if _fits(incoming[n], one)]
+            sens = tuple(_tensor(incoming[n].astype(arrays[n].dtype)) for n in came)
+            try:
+                gradients = self._gradients(called, places, came, sens) if came else []
+            except FAILURES as error:
+                trouble = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:200]
+        return Results(arrays, gradients, self._found.random, trouble)
+
+    def _gradients(
+        self, called: Callable[[list[Any]], Any], places: list[Any], came: list[int], sens: Any
+    ) -> list[Any]:
+        """Gradients of the tensor arguments, in order, from those of the outputs that are numbered in `came`."""
+        tensors = [number for number, plain in enumerate(self._is_numpy) if not plain]
+        leaves = [n for n in tensors if self._wants[n] and n not in self._shared]
+
+        def forward(*given: Any) -> Any:
+            filled = list(places)
+            for number, one in zip(leaves, given):
+                filled[number] = one
+            for number, first in self._shared.items():
+                filled[number] = filled[first]
+            outputs = flat(called(filled))
+            return tuple(outputs[n] for n in came)
+
+        made = dict(zip(leaves, _GRADIENTS(forward)(*(places[n] for n in leaves), sens)))
+        return [as_array(made[n]) if n in made else None for n in tensors]
+
+    def _wanted(self, backward: dict[str, Any]) -> list[bool]:
+        """Which arguments the training run had gradients for; all floats, where the dump has not kept them."""
+        floats = [_row(one).kind in (dtypes.FLOAT, dtypes.COMPLEX) for one in self.tensors]
+        recorded = backward.get("output")
+        if not isinstance(recorded, list):
+            return floats
+        places = iter(recorded)
+        had = [plain or next(places, None) is not None for plain in self._is_numpy]
+        return [one and given and not plain for one, given, plain in zip(floats, had, self._is_numpy)]
+
+
+def _fits(incoming: Any, output: Array) -> bool:
+    return incoming is not None and incoming.shape == output.shape
+
+
+def flat(value: Any) -> list[Any]:
+    """The tensors of a result, in order; numbers become tensors."""
+    if isinstance(value, (TensorPy, np.ndarray)):
+        return [value]
+    if isinstance(value, (bool, int, float, complex)):
+        return [np.asarray(value)]
+    if isinstance(value, (list, tuple)):
+        return [one for part in value for one in flat(part)]
+    if isinstance(value, dict):
+        return [one for part in value.values() for one in flat(part)]
+    return []
+
+
+def as_array(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return copied(value)[0]
+    except KeyError:
+        raise NotMade(f"an output of type {value.dtype} cannot be measured") from None
+
+
+def _array(item: dict[str, Any], seed: str, load: Load) -> Array:
+    array = load(item)
+    if array is not None:
+        loaded: Array = array
+        return loaded
+    row = generate.row_of(item)
+    if row.numpy_dtype is None or row.mindspore is None:
+        raise NotMade(f"MindSpore has no tensors of type {row.name}")
+    with np.errstate(all="ignore"):
+        made: Array = generate.make(item, seed).astype(row.numpy_dtype)
+    return made
+
+
+def _tensor(array: Array) -> Any:
+    return Tensor(np.ascontiguousarray(array) if array.ndim else array)
+
+
+def _sequences(value: Any, sequence: Callable[[Any], Any]) -> Any:
+    """The outermost list is the arguments themselves."""
+
+    def inner(one: Any) -> Any:
+        if isinstance(one, list):
+            return sequence([inner(part) for part in one])
+        return {key: inner(part) for key, part in one.items()} if isinstance(one, dict) else one
+
+    if isinstance(value, list):
+        return [inner(one) for one in value]
+    return {key: inner(one) for key, one in value.items()}
+
+
+def _row(array: Array) -> dtypes.Dtype:
+    row = dtypes.of_numpy(array.dtype)
+    if row is None or row.mindspore is None:
+        raise NotMade(f"MindSpore has no tensors of type {array.dtype}")
+    return row
+
+
+def _name(array: Array) -> str:
+    return _row(array).name
+
+
+def _raise(name: str) -> str:
+    return RAISED.get(name, name)
+
+
+def _raised(array: Array) -> Array:
+    wide = dtypes.BY_NAME[_raise(_name(array))].numpy_dtype
+    made: Array = array.astype(wide)
+    return made
+
+
+def _moved(array: Array, epsilon: float, random: Any, within: bool) -> Array:
+    wide = _raised(array)
+    if wide.dtype.kind != "f" or not wide.size:
+        return wide
+    with np.errstate(all="ignore"):
+        shifted = wide * random.uniform(1 - epsilon, 1 + epsilon, wide.shape).astype(wide.dtype)
+        low, high = wide.min(), wide.max()
+        made: Array = np.clip(shifted, low, high) if within and not np.isnan(low) else shifted
+    return np.asarray(made)
+
+
+def _shrunk(array: Array, random: Any) -> Array:
+    wide = _raised(array)
+    return np.asarray(wide * (1 - random.uniform(2.0**-30, 2.0**-28, wide.shape))) if wide.dtype.kind == "f" else wide
+
+
+def _named(value: Named, dtype_of: Raise) -> Any:
+    row = dtypes.BY_NAME.get(value.name.lower())
+    found = getattr(mindspore, dtype_of(row.name), None) if row is not None and row.mindspore is not None else None
+    if value.kind != "mindspore.dtype" or found is None:
+        raise NotMade(f"{value.name[:40]!r} is no type that this version of MindSpore has")
+    return found

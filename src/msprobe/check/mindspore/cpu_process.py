@@ -1,0 +1,137 @@
+"""The golden side in a process of its own, for a device under test other than the CPU.
+
+A process of MindSpore has one device. The call's records and arrays go over and results come back, as JSON and bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from typing import Any, Optional
+
+import numpy as np
+
+from msprobe.check.core.framework import Call, Framework, Results
+from msprobe.stats import dtypes
+
+Array = np.ndarray[Any, Any]
+
+
+class CpuProcess:
+    """Started when it is first needed, and again after it has died; it ends when this process does."""
+
+    def __init__(self) -> None:
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._pipe: Any = None
+
+    def ask(self, question: dict[str, Any], arrays: list[Any]) -> Results:
+        """Raises RuntimeError with what the other side raised."""
+        if self._process is None:
+            self._start()
+        try:
+            self._pipe.send_bytes(json.dumps(question).encode())
+            _send(self._pipe, arrays)
+            answer = json.loads(self._pipe.recv_bytes())
+            if "error" in answer:
+                raise RuntimeError(answer["error"])
+            return Results(_receive(self._pipe), _receive(self._pipe), **answer)
+        except (EOFError, OSError):
+            self.close()
+            raise RuntimeError("the process of the golden side has ended") from None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._pipe.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            code = f"from msprobe.check.mindspore.cpu_process import main; main({theirs.fileno()})"
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+            )
+        self._pipe = Connection(ours.detach())
+
+
+class CallWithGoldenElsewhere:
+    """A call of this process' device, whose golden side the other process runs."""
+
+    def __init__(self, call: Call, cpu: CpuProcess, records: dict[str, Any]) -> None:
+        self._call, self._cpu, self._records = call, cpu, records
+        self.api, self.tensors, self.incoming = call.api, call.tensors, call.incoming
+
+    def run(self, device: str) -> Results:
+        return self._call.run(device)
+
+    def golden(self) -> Results:
+        return self._cpu.ask({**self._records, "moved": None}, [*self.tensors, *self.incoming])
+
+    def moved(self, number: int, epsilon: float, within: bool) -> Results:
+        return self._cpu.ask({**self._records, "moved": [number, epsilon, within]}, [])
+
+
+def main(handle: int) -> None:
+    """The other side. Calls that move inputs follow the golden one of the same call."""
+    from msprobe.check.mindspore.framework import MindSpore
+
+    pipe: Any = Connection(handle)
+    framework = MindSpore()
+    framework.own_process("cpu")
+    last: list[Call] = []
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            question = json.loads(pipe.recv_bytes())
+            arrays = _receive(pipe)
+            try:
+                results = _answer(framework, question, arrays, last)
+            except Exception as error:
+                pipe.send_bytes(json.dumps({"error": f"{type(error).__name__}: {str(error).strip()}"[:300]}).encode())
+                continue
+            flags = {key: value for key, value in results._asdict().items() if key not in ("outputs", "gradients")}
+            pipe.send_bytes(json.dumps(flags).encode())
+            _send(pipe, results.outputs)
+            _send(pipe, results.gradients)
+
+
+def _answer(framework: Framework, question: dict[str, Any], arrays: list[Any], last: list[Call]) -> Results:
+    if question["moved"] is not None:
+        return last[0].moved(*question["moved"])
+    given = iter([one for one in arrays if one is not None])
+    records = (question["title"], question["name"], question["forward"], question["backward"])
+    last[:] = [framework.call(*records, lambda item: next(given))]
+    return last[0].golden()
+
+
+def _send(pipe: Any, arrays: list[Any]) -> None:
+    heads = [None if one is None else [_row(one).name, list(one.shape)] for one in arrays]
+    pipe.send_bytes(json.dumps(heads).encode())
+    for one in arrays:
+        if one is not None:
+            pipe.send_bytes(np.ascontiguousarray(one).reshape(-1).view(np.uint8))
+
+
+def _receive(pipe: Any) -> list[Any]:
+    found: list[Any] = []
+    for head in json.loads(pipe.recv_bytes()):
+        if head is None:
+            found.append(None)
+        else:
+            raw = np.frombuffer(bytearray(pipe.recv_bytes()), np.uint8)
+            found.append(raw.view(dtypes.BY_NAME[head[0]].numpy_dtype).reshape(head[1]))
+    return found
+
+
+def _row(array: Array) -> dtypes.Dtype:
+    row = dtypes.of_numpy(array.dtype)
+    if row is None:
+        raise RuntimeError(f"arrays of type {array.dtype} do not travel")
+    return row

@@ -1,0 +1,273 @@
+"""What travels between a training run and its checker: typed, counted, length-checked frames, each with a proof.
+
+A frame is a head of 24 bytes (magic, version, kind, number, length), its body, and a code over both (`frame_mac.py`).
+Before the peer has proved that it knows the secret, a frame is at most 64 kB and has a deadline. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
+
+from msprobe.check.online import frame_mac
+from msprobe.dump.errors import DumpError
+
+HEAD = struct.Struct("<4sBBHQQ")
+MAGIC, VERSION = b"MSPF", 2
+HELLO, PROOF, WELCOME, CALL, DONE, END = range(1, 7)
+PROOF_BYTES = 32
+SMALL = 1024
+WELCOME_LIMIT = 64 << 10
+LARGEST = 16 << 30
+LARGEST_JSON = 64 << 20
+CHUNK = 1 << 20
+AHEAD = 4096
+PIECE = 512 << 10  # of a file: it stays in the cache while it is sealed and sent
+SMALL_FILE = 16 << 10
+HANDSHAKE_SECONDS = 10.0
+
+
+class Refused(Exception):
+    """The peer did not keep to the protocol, or could not prove who it is."""
+
+
+class Session(NamedTuple):
+    """One training process, for as long as it lives, over any number of connections."""
+
+    name: str
+    rank: int
+
+
+class Greeting(NamedTuple):
+    """Who is there, what both ends have seen of the handshake, and the seal that both can make."""
+
+    session: Session
+    seen: bytes
+    seal: str
+
+
+def read_secret(path: Optional[Path]) -> bytes:
+    """The shared secret; refused where others than its owner and group could have read it."""
+    if path is None:
+        raise DumpError("The online check over TCP needs secret_file on both sides: a file with at least 16 bytes.")
+    try:
+        secret = path.read_bytes().strip()
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise DumpError(f"secret_file {path} cannot be read: {error.strerror or error}.") from None
+    if mode & 0o007:
+        raise DumpError(f"secret_file {path} can be read by everybody here: chmod 600 it, and change the secret.")
+    if not 16 <= len(secret) <= 4096:
+        raise DumpError(f"secret_file {path} must hold 16 to 4096 bytes, not {len(secret)}.")
+    return secret
+
+
+class Channel:
+    """One end of a connection. `deadline` holds while the peer is unknown."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._more = 0 if isinstance(sock, ssl.SSLSocket) else getattr(socket, "MSG_MORE", 0)
+        self._out: Optional[frame_mac.FrameMac] = None
+        self._in: Optional[frame_mac.FrameMac] = None
+        self._sent = self._received = 0
+        self._buffer = memoryview(bytearray(PIECE))
+        self._ahead = b""  # read, and not yet asked for
+        self._deadline: Optional[float] = time.monotonic() + HANDSHAKE_SECONDS
+
+    def close(self) -> None:
+        self._socket.close()
+
+    # The handshake.
+
+    def greet(self, secret: bytes, session: Session) -> dict[str, Any]:
+        """The sender's part. Returns what the checker says to it; raises Refused where that cannot prove itself."""
+        theirs = self._expect(HELLO)
+        if len(theirs) != 32:  # else its end could pass for the beginning of what follows it in `seen`
+            raise Refused("it does not speak this protocol")
+        ours = os.urandom(32)
+        told = json.dumps({"session": session.name, "rank": session.rank, "seals": frame_mac.available()}).encode()
+        seen = theirs + ours + told
+        self.send(PROOF, ours + _proof(secret, b"sender", seen) + told)
+        answer = self._expect(WELCOME, WELCOME_LIMIT)
+        seen += answer[PROOF_BYTES:]
+        if not hmac.compare_digest(answer[:PROOF_BYTES], _proof(secret, b"checker", seen)):
+            raise Refused("the checker does not know the secret")
+        said = _object(answer[PROOF_BYTES:])
+        chosen = said.get("seal")
+        if chosen not in frame_mac.available():
+            raise Refused("the checker wants a seal that is not known here")
+        self._begin(secret, seen, chosen, b"sender", b"checker")
+        return said
+
+    def receive_greeting(self, secret: bytes) -> Greeting:
+        """The checker's part, first half: who is there. `welcome` is the second."""
+        ours = os.urandom(32)
+        self.send(HELLO, ours)
+        answer = self._expect(PROOF)
+        theirs, proof, told = answer[:32], answer[32:64], answer[64:]
+        seen = ours + theirs + told
+        if not hmac.compare_digest(proof, _proof(secret, b"sender", seen)):
+            raise Refused("it does not know the secret")
+        said = _object(told)
+        name, rank, chosen = said.get("session"), said.get("rank"), frame_mac.choose(said.get("seals"))
+        if not isinstance(name, str) or len(name) != 32 or set(name) - set("0123456789abcdef"):
+            raise Refused("its session has no proper name")
+        if type(rank) is not int or not 0 <= rank < 1 << 31:
+            raise Refused("its rank is no rank")
+        if chosen is None:
+            raise Refused("it can make no seal that is known here")
+        return Greeting(Session(name, rank), seen, chosen)
+
+    def welcome(self, secret: bytes, greeting: Greeting, told: dict[str, Any]) -> None:
+        text = json.dumps({**told, "seal": greeting.seal}).encode()
+        seen = greeting.seen + text
+        self.send(WELCOME, _proof(secret, b"checker", seen) + text)
+        self._begin(secret, seen, greeting.seal, b"checker", b"sender")
+
+    def _begin(self, secret: bytes, seen: bytes, name: str, out: bytes, into: bytes) -> None:
+        """From here on every frame is sealed with a key of this connection and this direction."""
+        self._out = frame_mac.make(name, _proof(secret, b"key " + out, seen))
+        self._in = frame_mac.make(name, _proof(secret, b"key " + into, seen))
+        self._sent = self._received = 0
+        self._deadline = None
+        self._socket.settimeout(None)
+
+    def _expect(self, kind: int, limit: int = SMALL) -> bytes:
+        found, length = self.head(limit)
+        if found != kind:
+            raise Refused(f"a frame of kind {found} where {kind} belongs")
+        return self.rest(length)
+
+    # Frames.
+
+    def send(self, kind: int, body: bytes, files: Sequence[tuple[int, int]] = ()) -> None:
+        """`files` are (descriptor, size): their content follows the body. It is sealed while it is in the cache."""
+        number = self._sent
+        self._sent += 1  # first: a frame that fails half way has used its nonce
+        head = HEAD.pack(MAGIC, VERSION, kind, 0, number, len(body) + sum(size for _, size in files))
+        self._keep_deadline()
+        out, small = self._out, bytearray(head + body)
+        if out is None:
+            self._socket.sendall(small)
+        else:
+            out.start(number)
+            for descriptor, size in files:
+                if size <= SMALL_FILE:
+                    small += _piece(os.pread(descriptor, size, 0), size)
+                    continue
+                self._send_sealed(out, small)
+                small.clear()
+                for start in range(0, size, PIECE):
+                    piece = self._buffer[: min(PIECE, size - start)]
+                    _piece(piece, os.preadv(descriptor, [piece], start))
+                    self._send_sealed(out, piece)
+            out.update(small)
+            self._socket.sendall(small + out.digest())
+
+    def _send_sealed(self, out: frame_mac.FrameMac, data: Union[bytearray, memoryview]) -> None:
+        if data:
+            out.update(data)
+            self._socket.sendall(data, self._more)
+
+    def head(self, limit: int) -> tuple[int, int]:
+        """Kind and length of the next frame; its body is read with `take`, its end with `finish`."""
+        raw = self._exactly(HEAD.size)
+        magic, version, kind, zero, number, length = HEAD.unpack(raw)
+        if magic != MAGIC or version != VERSION or zero:
+            raise Refused("it does not speak this protocol")
+        if number != self._received:
+            raise Refused(f"frame {number} where {self._received} belongs")
+        if length > limit:
+            raise Refused(f"a frame of {length} bytes, at most {limit} are allowed")
+        if self._in is not None:
+            self._in.start(number)
+            self._in.update(raw)
+        return kind, length
+
+    def take(self, size: int) -> bytearray:
+        """The next bytes of the body, at most CHUNK at a time."""
+        part = self._exactly(min(size, CHUNK))
+        if self._in is not None:
+            self._in.update(part)
+        return part
+
+    def finish(self) -> None:
+        """After the body: raises Refused unless the seal is whole."""
+        self._received += 1
+        if self._in is not None and not hmac.compare_digest(self._exactly(self._in.size), self._in.digest()):
+            raise Refused("a frame whose seal is wrong")
+
+    def rest(self, length: int) -> bytes:
+        """The body and the end of a frame that may be held in memory."""
+        parts = []
+        while length:
+            parts.append(self.take(length))
+            length -= len(parts[-1])
+        self.finish()
+        return b"".join(parts)
+
+    def _keep_deadline(self) -> None:
+        """A peer that has not proved itself has until then; one that has may take as long as it likes."""
+        if self._deadline is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise Refused("it took too long to say who it is")
+            self._socket.settimeout(left)
+
+    def _exactly(self, size: int) -> bytearray:
+        """Small pieces are read ahead: a frame without files is one call to the system."""
+        found = bytearray(max(size, AHEAD))
+        have = len(self._ahead)
+        found[:have] = self._ahead
+        with memoryview(found) as view:
+            while have < size:
+                self._keep_deadline()
+                try:
+                    done = self._socket.recv_into(view[have:])
+                except socket.timeout:
+                    self._keep_deadline()
+                    raise
+                if not done:
+                    raise EOFError
+                have += done
+        self._ahead = bytes(found[size:have])
+        del found[size:]
+        return found
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """A peer whose machine is gone is noticed within two minutes, however long one that is there takes."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _piece(data: Any, wanted: int) -> Any:
+    if len(data) != wanted:
+        raise DumpError("a tensor file became shorter while it was sent")  # sending it again would not help
+    return data
+
+
+def _proof(secret: bytes, label: bytes, seen: bytes) -> bytes:
+    return hmac.new(secret, b"msprobe online 2 " + label + b"\0" + seen, hashlib.sha256).digest()
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refused("a message that is no JSON") from None
+    if not isinstance(value, dict):
+        raise Refused("a message that is no JSON object")
+    return value

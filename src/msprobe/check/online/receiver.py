@@ -1,0 +1,146 @@
+"""The checker's end of a TCP connection: who may come in, and how far ahead of the verdicts it may run.
+
+A call is answered only when its result is on disk, and in the order in which it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import ssl
+import threading
+from collections import deque
+from typing import Callable, Optional
+
+from msprobe.check.online import frames, parcel
+from msprobe.check.online.frames import Channel, Refused, Session
+from msprobe.check.online.inbox import Arrival, Inbox
+from msprobe.config.settings import RunUtSettings
+from msprobe.dump.errors import DumpError
+
+MOST_CONNECTIONS = 256
+
+
+class Listener:
+    """TCP. A thread a connection; nobody is heard before it has proved that it knows the secret."""
+
+    def __init__(self, settings: RunUtSettings, inbox: Inbox) -> None:
+        self._inbox, self._ranks = inbox, settings.rank_list
+        self._lists = {"white_list": list(settings.white_list), "black_list": list(settings.black_list)}
+        if len(json.dumps(self._lists)) > frames.WELCOME_LIMIT // 2:
+            self._lists = {}  # then everything is sent, and chosen from here
+        self._secret = frames.read_secret(settings.secret_file)
+        self._tls = _server_tls(settings)
+        try:
+            self._socket = socket.create_server((settings.host, settings.port or 0), backlog=64)
+        except OSError as error:
+            raise DumpError(
+                f"{settings.host}:{settings.port} cannot be listened at: {error.strerror or error}."
+            ) from None
+        self.address = self._socket.getsockname()[:2]
+        self._open = threading.Semaphore(MOST_CONNECTIONS)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._inbox.stopped.set()
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while not self._inbox.stopped.is_set():
+            try:
+                sock, peer = self._socket.accept()
+            except OSError:
+                return
+            if not self._open.acquire(blocking=False):
+                self._inbox.log(f"{peer[0]} was refused: there are {MOST_CONNECTIONS} connections already.")
+                sock.close()
+                continue
+            threading.Thread(target=self._serve, args=(sock, peer[0]), daemon=True).start()
+
+    def _serve(self, sock: socket.socket, peer: str) -> None:
+        try:
+            sock.settimeout(frames.HANDSHAKE_SECONDS)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_side=True)
+            channel = Channel(sock)
+            greeting = channel.receive_greeting(self._secret)
+            wanted = greeting.session.rank in self._ranks
+            channel.welcome(self._secret, greeting, {"wanted": wanted, **self._lists})
+            if wanted:
+                frames.keep_alive(sock)
+                self._hear(channel, greeting.session)
+        except Refused as error:
+            self._inbox.log(f"{peer} was refused: {error}.")
+        except (OSError, EOFError) as error:
+            self._inbox.log(f"The connection from {peer} ended: {str(error) or 'closed by it'}.")
+        finally:
+            sock.close()
+            self._open.release()
+
+    def _hear(self, channel: Channel, session: Session) -> None:
+        answers = _Answers(channel)
+        kept = parcel.Kept(self._inbox.new_spool())
+        try:
+            while True:
+                kind, length = channel.head(frames.LARGEST)
+                if kind == frames.END:
+                    channel.rest(length)
+                    self._inbox.put(Arrival(session, None, answers.slot()))
+                elif kind == frames.CALL:
+                    task = self._receive(channel, length, kept)
+                    self._inbox.put(Arrival(session, task, answers.slot()))
+                else:
+                    raise Refused(f"a frame of kind {kind} where a call belongs")
+        finally:
+            kept.close()
+
+    def _receive(self, channel: Channel, length: int, kept: parcel.Kept) -> parcel.Task:
+        spool = self._inbox.new_spool()
+        try:
+            task, last = parcel.unpack(length, channel.take, spool, kept)
+            channel.finish()
+            kept.settle(last)
+        except BaseException:
+            shutil.rmtree(spool, ignore_errors=True)
+            raise
+        return task
+
+
+class _Answers:
+    """Answers leave in the order of the calls, whatever the order in which results come."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._open: deque[list[bool]] = deque()
+
+    def slot(self) -> Callable[[], None]:
+        mine = [False]
+        with self._lock:
+            self._open.append(mine)
+
+        def answer() -> None:
+            with self._lock:
+                mine[0] = True
+                while self._open and self._open[0][0]:
+                    self._open.popleft()
+                    with contextlib.suppress(OSError, ValueError):  # a lost connection is the reader's to find
+                        self._channel.send(frames.DONE, b"")
+
+        return answer
+
+
+def _server_tls(settings: RunUtSettings) -> Optional[ssl.SSLContext]:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        if settings.tls_ca is not None:
+            context.load_verify_locations(settings.tls_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise DumpError(f"The TLS files cannot be used: {error}.") from None
+    return context

@@ -1,0 +1,237 @@
+"""The sending side of the online check: a process beside the training run, which it cannot slow or break.
+
+It is told on standard input which rank directories were opened, waits until each is finished, and sends its calls. What
+has not been answered is sent again after a reconnect. The tensors stay in the dump's files: the system sends them from
+there, or they are linked from there. When the run has ended it sends what is left and goes. It needs no framework.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.check.online import frames, parcel
+from msprobe.check.online.frames import Channel, Refused, Session
+from msprobe.check.online.shared_directory import MOST_PARCELS, Outbox
+from msprobe.dump import layout
+from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
+
+AHEAD = 32
+RETRY_SECONDS = 1.0
+PATIENCE_AFTER_END = 60.0
+Lists = tuple[list[str], list[str]]  # the checker's white_list and black_list
+
+
+class _Run:
+    """The directories of the training run, as they are named to us.
+
+    What it says is read at once, on a thread: however long a checker takes, the run never waits at a full pipe.
+    """
+
+    def __init__(self) -> None:
+        self.directories: list[Path] = []
+        self.ended_at = 0.0  # 0: it goes on
+        self._news = threading.Event()
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_at > 0
+
+    def follow(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        """End of file is the run's end, however it came."""
+        rest = b""
+        while part := os.read(0, 65536):
+            *lines, rest = (rest + part).split(b"\n")
+            self.directories += [Path(json.loads(line)) for line in lines]
+            self._news.set()
+        self.ended_at = time.monotonic()
+        self._news.set()
+
+    def listen(self, seconds: float) -> None:
+        """Waits so long at most for something to be said."""
+        if self.ended:
+            time.sleep(seconds)
+        else:
+            self._news.wait(seconds)
+            self._news.clear()
+
+    def wait_for(self, number: int) -> Optional[Path]:
+        """The directory of this number when it is finished; None when there will not be one."""
+        while True:
+            if number < len(self.directories) and (self.directories[number] / layout.DUMP).exists():
+                return self.directories[number]
+            if self.ended:  # a run that was killed leaves a journal, which reads the same
+                return self.directories[number] if number < len(self.directories) else None
+            self.listen(0.2)
+
+
+def main() -> int:
+    with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # what follows is for _Run
+        settings = json.loads(unbuffered.readline())
+    session = Session(settings["session"], settings["rank"])
+    run = _Run()
+    run.follow()
+    try:
+        if settings["nfs_path"] is not None:
+            _share(run, session, Path(settings["nfs_path"]))
+        else:
+            _Tcp(run, session, settings).send_everything()
+    except (DumpError, Refused) as error:
+        print(f"[msprobe] WARNING: the online check ended: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+class _Tcp:
+    def __init__(self, run: _Run, session: Session, settings: dict[str, Any]) -> None:
+        self._run, self._session, self._settings = run, session, settings
+        self._secret = frames.read_secret(Path(settings["secret_file"]) if settings["secret_file"] else None)
+        self._told = False
+        self._directory, self._call = 0, 0  # the first call that has not been answered
+
+    def send_everything(self) -> None:
+        lost = time.monotonic()
+        while True:
+            try:
+                connected = self._connect()
+            except Refused:
+                raise
+            except (OSError, EOFError) as error:
+                if not self._told:
+                    self._told = True
+                    print(f"[msprobe] WARNING: no checker at {self._address()} yet ({error}).", file=sys.stderr)
+                self._run.listen(RETRY_SECONDS)
+                if self._run.ended and time.monotonic() - max(lost, self._run.ended_at) > PATIENCE_AFTER_END:
+                    raise DumpError(f"no checker answered at {self._address()}; the dump is complete") from None
+                continue
+            if connected is None:
+                return
+            channel, lists = connected
+            try:
+                self._send_all(channel, lists)
+                return
+            except (OSError, EOFError):  # it is lost: what was not answered is sent again
+                self._run.listen(RETRY_SECONDS)
+            finally:
+                channel.close()
+                lost = time.monotonic()
+
+    def _send_all(self, channel: Channel, lists: Lists) -> None:
+        contents = 0
+        while True:
+            here = self._run.wait_for(self._directory)
+            if here is None:
+                channel.send(frames.END, b"")
+                channel.rest(channel.head(frames.SMALL)[1])
+                return
+            contents = self._send_directory(channel, here, lists, contents)
+            self._directory, self._call = self._directory + 1, 0
+
+    def _send_directory(self, channel: Channel, directory: Path, lists: Lists, contents: int) -> int:
+        """Sends the calls that were not answered; at most AHEAD of them are under way at a time.
+
+        Returns the number of contents that were sent so far on this connection.
+        """
+        rank = RankDump(directory)
+        every = parcel.tasks_of(rank, layout.parse_step(directory.parent.name))
+        wanted = {task["call"] for task in parcel.tasks_of(rank, None, *lists)} if any(lists) else None
+        numbers = [n for n in range(self._call, len(every)) if wanted is None or every[n]["call"] in wanted]
+        tasks = [every[number] for number in numbers]
+        shipment = parcel.Shipment(rank, tasks, contents)
+        under_way: deque[int] = deque()
+        for number, task, (files, last, new) in zip(numbers, tasks, shipment):
+            while len(under_way) >= AHEAD:
+                self._take_answer(channel, under_way)
+            self._send_call(channel, parcel.text_of(task, files, last), shipment, new)
+            under_way.append(number)
+        while under_way:
+            self._take_answer(channel, under_way)
+        return shipment.number
+
+    def _send_call(self, channel: Channel, text: bytes, shipment: parcel.Shipment, new: list[parcel.File]) -> None:
+        with contextlib.ExitStack() as stack:
+            files = []
+            for file in new:
+                descriptor = shipment.open(file.name)
+                stack.callback(os.close, descriptor)
+                files.append((descriptor, file.size))
+            channel.send(frames.CALL, parcel.LENGTH.pack(len(text)) + text, files)
+
+    def _take_answer(self, channel: Channel, under_way: deque[int]) -> None:
+        """Waits for one answer: the checker has the result of the oldest call on its disk."""
+        kind, length = channel.head(frames.SMALL)
+        channel.rest(length)
+        if kind != frames.DONE:
+            raise Refused(f"a frame of kind {kind} where an answer belongs")
+        self._call = under_way.popleft() + 1
+
+    def _connect(self) -> Optional[tuple[Channel, Lists]]:
+        """A channel to a checker that proved itself, and what it wants; None where it does not want this rank."""
+        sock = socket.create_connection((self._settings["host"], self._settings["port"]), timeout=10)
+        frames.keep_alive(sock)
+        if self._settings["tls_ca"] is not None:
+            context = ssl.create_default_context(cafile=self._settings["tls_ca"])
+            if self._settings["tls_cert"] is not None:
+                context.load_cert_chain(self._settings["tls_cert"], self._settings["tls_key"])
+            sock = context.wrap_socket(sock, server_hostname=self._settings["host"])
+        channel = Channel(sock)
+        try:
+            told = channel.greet(self._secret, self._session)
+        except BaseException:
+            channel.close()
+            raise
+        if not told.get("wanted"):
+            print(f"[msprobe] INFO: the checker does not want rank {self._session.rank}.", file=sys.stderr)
+            channel.close()
+            return None
+        return channel, (_names(told.get("white_list")), _names(told.get("black_list")))
+
+    def _address(self) -> str:
+        return f"{self._settings['host']}:{self._settings['port']}"
+
+
+def _names(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _share(run: _Run, session: Session, root: Path) -> None:
+    """Through a shared directory: a parcel is a directory, which the checker takes away when it has the result."""
+    outbox = Outbox(root, session)
+    directory = 0
+    while (here := run.wait_for(directory)) is not None:
+        rank = RankDump(here)
+        tasks = parcel.tasks_of(rank, layout.parse_step(here.parent.name))
+        for task, (files, _, _) in zip(tasks, parcel.Shipment(rank, tasks)):
+            _wait_for_room(run, outbox)
+            outbox.put(task, files, here / layout.TENSORS)
+        directory += 1
+    outbox.end()
+
+
+def _wait_for_room(run: _Run, outbox: Outbox) -> None:
+    """A checker that takes nothing away holds us up, and the run not at all: its dump has everything."""
+    waited = time.monotonic()
+    before = 0
+    while (waiting := outbox.waiting()) >= MOST_PARCELS:
+        if waiting != before:
+            before, waited = waiting, time.monotonic()
+        if run.ended and time.monotonic() - max(waited, run.ended_at) > PATIENCE_AFTER_END:
+            raise DumpError(f"no checker takes parcels out of {outbox.home}; the dump is complete")
+        run.listen(0.05)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The pre-check on PyTorch."""

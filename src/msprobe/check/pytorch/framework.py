@@ -1,0 +1,65 @@
+"""PyTorch as the check sees it: calls by the table of the support list, tensors as numbers."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+import torch
+
+from msprobe.check.core.framework import Load
+from msprobe.check.pytorch.call import TorchCall, as_tensor
+from msprobe.check.pytorch.resolve import Callables
+from msprobe.dump.tensor_files.codec import Payload
+from msprobe.pytorch.tensors.tensor_text import payload
+
+
+class PyTorch:
+    def __init__(self) -> None:
+        self._callables = Callables()
+
+    def own_process(self, device: str) -> None:
+        torch.set_num_threads(1)
+
+    def call(
+        self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
+    ) -> TorchCall:
+        return TorchCall(self._callables.find(title), name, forward, backward, load)
+
+    def on_host(self, tensor: Any) -> Any:
+        return tensor.cpu()
+
+    def loaded(self, array: Any) -> Any:
+        return as_tensor(array)
+
+    def dtype(self, tensor: Any) -> str:
+        return str(tensor.dtype).replace("torch.", "")
+
+    def shown_dtype(self, tensor: Any) -> str:
+        return str(tensor.dtype)
+
+    def rounded(self, tensor: Any, like: Any) -> Any:
+        return tensor.to(like.dtype)
+
+    def flat(self, tensor: Any) -> Any:
+        plain = tensor.detach()
+        if plain._is_zerotensor():
+            plain = torch.zeros(plain.shape, dtype=plain.dtype)
+        if plain.layout is not torch.strided:
+            plain = plain.to_dense()
+        plain = plain.resolve_conj().resolve_neg().contiguous()
+        if plain.is_complex():
+            plain = torch.view_as_real(plain)
+        elif plain.dtype.is_floating_point and plain.dtype not in (torch.float32, torch.float64):
+            plain = plain.to(torch.float32)
+        flat: np.ndarray[Any, Any] = plain.reshape(-1).numpy()
+        return flat
+
+    def is_dense(self, tensor: Any) -> bool:
+        return tensor.layout is torch.strided
+
+    def same(self, one: Any, other: Any) -> bool:
+        return bool(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other))
+
+    def payload(self, tensor: Any) -> Payload:
+        return payload(tensor.detach().cpu().contiguous())

@@ -1,0 +1,73 @@
+"""A record's title to a callable: only what the support list names, whatever a dump says.
+
+A dump comes from anywhere. The table below is made from the list and from the operators that this process has
+registered; a title is looked up in it and never taken apart to reach into a module.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+
+from msprobe.check.core.framework import NotCallable
+from msprobe.frameworks.pytorch.api_table import Api, load_table
+from msprobe.pytorch.apis import operator_names
+
+_PART = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+# Operators that read or write files, or are no computation.
+_NAMESPACES_LEFT_OUT = frozenset(("prim", "prims", "profiler", "higher_order", "debugprims", "_test", "inductor"))
+_OPERATORS_LEFT_OUT = frozenset(("from_file", "save", "warn", "format", "print"))
+
+
+class Found(NamedTuple):
+    api: Api
+    func: Callable[..., Any]
+
+
+class Callables:
+    def __init__(self) -> None:
+        self._table = load_table()
+        self.known: dict[str, Found] = {}
+        for func, api in self._table.lookup.items():
+            if api is not None and not api.collective:
+                self.known.setdefault(api.title, Found(api, func))
+        for dunder, api in self._table.operators.items():
+            original = getattr(torch.Tensor, dunder, None) or getattr(torch.Tensor, operator_names.ARRIVES_AS[dunder])
+            self.known.setdefault(api.title, Found(api, original))
+
+    def find(self, title: str) -> Found:
+        """The callable of a title; raises NotCallable."""
+        prefix, _, name = title.partition(".")
+        if prefix == "Distributed":
+            raise NotCallable("a collective cannot be run alone")
+        found = self.known.get(title)
+        if found is None and prefix in ("Ops", "Aten", "NPU"):
+            found = self._operator(prefix, name)
+            if found is not None:
+                self.known[title] = found
+        if found is None:
+            raise NotCallable(f"{title} is not in the support list, or this installation has no such API")
+        return found
+
+    def _operator(self, prefix: str, name: str) -> Optional[Found]:
+        """An operator of torch.ops that is registered here and that the list wants."""
+        if prefix == "Ops":
+            namespace, _, name = name.partition(".")
+        else:
+            namespace = {"Aten": "aten", "NPU": "npu"}[prefix]
+        if not _PART.match(namespace) or not _PART.match(name) or namespace.startswith("__"):
+            return None
+        if namespace in _NAMESPACES_LEFT_OUT or name in _OPERATORS_LEFT_OUT:
+            return None
+        home = getattr(torch.ops, namespace, None)
+        if type(home) is not type(torch.ops.aten):
+            return None
+        func = getattr(home, name, None)
+        if not isinstance(func, torch._ops.OpOverloadPacket):
+            return None
+        api = self._table.lookup[func]
+        if api is None or api.collective:
+            return None
+        return Found(api, func)

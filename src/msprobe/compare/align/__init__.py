@@ -1,0 +1,1 @@
+"""Which call of one run belongs to which call of the other."""

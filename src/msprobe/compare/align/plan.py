@@ -1,0 +1,199 @@
+"""Which call of one run is which call of the other: a pure plan over names, records and the module tree.
+
+Every way of matching says its name and how sure it is, because a comparison of the wrong two calls is worse than
+none. `plan` is the way in; nothing here reads a tensor.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Optional
+
+from msprobe.compare.align.sequence import common_order
+from msprobe.compare.align.translate import Translation
+from msprobe.compare.align.tree import align_tree
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
+
+MODES = ("auto", "exact", "fuzzy")
+_RECOMPUTED = "recomputed"
+
+Calls = Sequence[Call]
+KeyOf = Callable[[Call], str]
+
+
+def plan(target: Calls, golden: Calls, mode: str = "auto", translation: Optional[Translation] = None) -> list[Match]:
+    """Every call of both sides once, in the target's execution order, golden-only calls where they would stand.
+
+    `auto` takes equal names where the two runs made the same calls in the same order, and aligns the two sequences
+    inside the module tree where they did not; `exact` takes equal names only; `fuzzy` equal names without number.
+    """
+    translation = (translation or Translation()).knowing(target)
+    if translation.plain and [c.name for c in target] == [c.name for c in golden]:
+        return [Match(t, g, "exact", 1.0) for t, g in zip(target, golden)]
+    matches = _by_data_mapping(target, golden, translation)
+    ours, theirs = _lanes(_without(target, matches, 0)), _lanes(_without(golden, matches, 1))
+    if mode == "exact":
+        for lane in {**ours, **theirs}:
+            matches += _by_recount(ours[lane], theirs[lane], translation, lane)
+    elif mode == "fuzzy":
+        for lane in {**ours, **theirs}:
+            matches += _by_order(ours[lane], theirs[lane], translation, "fuzzy")
+    else:
+        forward = _forward(ours[FORWARD], theirs[FORWARD], translation)
+        matches += forward
+        recomputed = bool(ours[_RECOMPUTED] or theirs[_RECOMPUTED])
+        matches += _by_order(ours[_RECOMPUTED], theirs[_RECOMPUTED], translation, "recount")
+        matches += _backward(ours[BACKWARD], theirs[BACKWARD], forward, recomputed, translation)
+        matches += _gradients(ours[GRADS], theirs[GRADS], forward, translation)
+        for lane in {**ours, **theirs}:
+            if lane not in (FORWARD, BACKWARD, GRADS, _RECOMPUTED):
+                matches += _by_recount(ours[lane], theirs[lane], translation, lane)
+    return _in_order(matches, target, golden)
+
+
+def _lanes(calls: Calls) -> dict[str, list[Call]]:
+    lanes: dict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        lane = _RECOMPUTED if call.recompute and call.direction == FORWARD else call.direction
+        lanes[lane].append(call)
+    return lanes
+
+
+def _without(calls: Calls, matches: list[Match], side: int) -> list[Call]:
+    if not matches:
+        return list(calls)
+    sides = [match.golden if side else match.target for match in matches]
+    taken = {call.name for call in sides if call is not None}
+    return [call for call in calls if call.name not in taken]
+
+
+def _by_data_mapping(target: Calls, golden: Calls, translation: Translation) -> list[Match]:
+    if not translation.calls:
+        return []
+    known = {call.name: call for call in golden}
+    return [
+        Match(call, known[translation.calls[call.name]], "mapping", 1.0)
+        for call in target
+        if translation.calls.get(call.name) in known
+    ]
+
+
+def _by_recount(target: Calls, golden: Calls, translation: Translation, lane: str) -> list[Match]:
+    """Equal keys, the n-th with the n-th: names as they are, but for recomputed calls' numbers.
+
+    Numbers are taken from the names where nothing was recomputed, so that a call that one side lacks leaves a hole
+    and does not shift the rest.
+    """
+    recount = lane in (BACKWARD, _RECOMPUTED)
+    waiting = dict(_numbered(golden, translation.golden_key, recount))
+    matches = []
+    for identity, call in _numbered(target, translation.target_key, recount):
+        partner = waiting.get(identity)
+        if partner is not None:
+            matches.append(_match(call, partner, "recount", translation))
+    return matches
+
+
+def _numbered(calls: Calls, key_of: KeyOf, recount: bool) -> list[tuple[tuple[str, int], Call]]:
+    seen: dict[str, int] = defaultdict(int)
+    numbered = []
+    for call in calls:
+        key = key_of(call)
+        numbered.append(((key, seen[key] if recount else call.number), call))
+        seen[key] += 1
+    return numbered
+
+
+def _match(target: Call, golden: Call, how: str, translation: Translation) -> Match:
+    if target.name == golden.name:
+        return Match(target, golden, "exact", 1.0)
+    if how == "recount" and target.key != golden.key:
+        return Match(target, golden, "mapping", 0.95)
+    return Match(target, golden, how, 0.95 if how == "recount" else 0.8)
+
+
+def _by_order(target: Calls, golden: Calls, translation: Translation, how: str) -> list[Match]:
+    """The same keys in the same order, numbers ignored."""
+    ours = [translation.target_key(call) for call in target]
+    theirs = [translation.golden_key(call) for call in golden]
+    return [_match(target[i], golden[j], how, translation) for i, j in common_order(ours, theirs)]
+
+
+def _forward(target: Calls, golden: Calls, translation: Translation) -> list[Match]:
+    ours = [translation.target_key(call) for call in target]
+    theirs = [translation.golden_key(call) for call in golden]
+    if ours == theirs:
+        return [_match(t, g, "recount", translation) for t, g in zip(target, golden)]
+    return align_tree(target, golden, translation)
+
+
+def _backward(
+    target: Calls, golden: Calls, forward: list[Match], recomputed: bool, translation: Translation
+) -> list[Match]:
+    """A backward belongs to its forward; where numbers cannot tell (recomputation), the n-th belongs to the n-th.
+
+    The backwards of one fused call and of the several it stands for have no items in common: left alone."""
+    if recomputed:
+        return _by_recount(target, golden, translation, BACKWARD)
+    partner = {
+        (m.target.key, m.target.number): (m.golden.key, m.golden.number, m.how, m.confidence)
+        for m in forward
+        if m.target and m.golden and m.how != "fused"
+    }
+    partnered = {(key, number) for key, number, _, _ in partner.values()}
+    known = {(call.key, call.number): call for call in golden}
+    matches = []
+    loose_target = []
+    for call in target:
+        to = partner.get((call.key, call.number))
+        if to is None:
+            loose_target.append(call)
+        elif to[:2] in known:
+            matches.append(Match(call, known[to[:2]], to[2], to[3]))
+    loose_golden = [call for call in golden if (call.key, call.number) not in partnered]
+    if loose_target and loose_golden and not forward:
+        matches += _by_order(loose_target, loose_golden, translation, "sequence")
+    return matches
+
+
+def _gradients(target: Calls, golden: Calls, forward: list[Match], translation: Translation) -> list[Match]:
+    modules = {m.target.key: m.golden.key for m in forward if m.target and m.golden and m.target.kind == "module"}
+    known = {translation.golden_key(call): call for call in golden}
+    by_key = {call.key: call for call in golden}
+    matches = []
+    for call in target:
+        partner = by_key.get(modules.get(call.key, "")) or known.get(translation.target_key(call))
+        if partner is not None:
+            how = "exact" if partner.key == call.key else "renamed"
+            matches.append(Match(call, partner, how, 1.0 if how == "exact" else 0.9))
+    return matches
+
+
+def _in_order(matches: list[Match], target: Calls, golden: Calls) -> list[Match]:
+    """Matches and what is left over, in the target's order; a golden-only call follows its golden predecessor."""
+    ours: set[str] = set()
+    theirs: dict[str, int] = {}
+    ordered: list[tuple[int, int, Match]] = []
+    for match in matches:
+        assert match.target is not None
+        assert match.golden is not None
+        ours.add(match.target.name)
+        theirs[match.golden.name] = match.target.order
+        for call in match.before:
+            if target[min(call.order, len(target) - 1)] is call:
+                ours.add(call.name)
+            else:
+                theirs[call.name] = match.target.order
+        ordered.append((match.target.order, 0, match))
+    for call in target:
+        if call.name not in ours:
+            ordered.append((call.order, 0, Match(call, None, "unmatched", 0.0)))
+    place = -1
+    for rank, call in enumerate(golden):
+        if call.name in theirs:
+            place = theirs[call.name]
+        else:
+            ordered.append((place, 1 + rank, Match(None, call, "unmatched", 0.0)))
+    ordered.sort(key=lambda entry: entry[:2])
+    return [match for _, _, match in ordered]

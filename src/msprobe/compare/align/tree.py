@@ -1,0 +1,191 @@
+"""Sequence alignment inside the module tree: for runs that did not make the same calls.
+
+Modules are matched by path first; what ran inside two matched modules is aligned as one short sequence, so that an
+inserted, removed or renamed call disturbs only its own module. Each sequence is aligned in rounds, from the surest
+evidence (the same values) to the weakest (the same place), each round only in the gaps that the one before left.
+Without a module tree the whole run is one sequence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Optional
+
+from msprobe.compare.align.sequence import common_order
+from msprobe.compare.align.translate import Translation, fused_ends, operation_of
+from msprobe.compare.calls import Call, Match, arguments, fingerprint, shapes
+from msprobe.compare.measure.distance import result_key
+
+Calls = Sequence[Call]
+Token = Callable[[Call, int], Hashable]
+_TARGET, _GOLDEN = 0, 1
+
+
+def align_tree(target: Calls, golden: Calls, translation: Translation) -> list[Match]:
+    """Matches of forward calls of two runs, in no particular order."""
+    modules = _modules_by_path(target, golden, translation)
+    partner = {t.name: g.name for t, g in modules}
+    matches = []
+    for t, g in modules:
+        same = t.name == g.name
+        matches.append(Match(t, g, "exact" if same else "renamed", 1.0 if same else 0.95))
+    ours = _sections(target, {name: name for name in partner})
+    theirs = _sections(golden, {to: name for name, to in partner.items()})
+    aligner = _Aligner(translation, {t.name: t.name for t, _ in modules}, {g.name: t.name for t, g in modules})
+    for section, calls in ours.items():
+        matches += aligner.align(calls, theirs.get(section, []))
+    return matches
+
+
+def _modules_by_path(target: Calls, golden: Calls, translation: Translation) -> list[tuple[Call, Call]]:
+    known = {(translation.golden_path(c), c.number): c for c in golden if c.kind == "module"}
+    pairs = []
+    for call in target:
+        if call.kind == "module":
+            partner = known.pop((translation.target_path(call), call.number), None)
+            if partner is not None:
+                pairs.append((call, partner))
+    return pairs
+
+
+def _sections(calls: Calls, labels: dict[str, str]) -> dict[Optional[str], list[Call]]:
+    """The calls by their nearest matched module, in order; a matched module is itself a mark in its parent's."""
+    parents = {call.name: call.parent for call in calls}
+    nearest: dict[Optional[str], Optional[str]] = {None: None}
+    sections: dict[Optional[str], list[Call]] = defaultdict(list)
+    for call in calls:
+        trail = []
+        name = call.parent
+        while name not in nearest:
+            assert name is not None
+            if name in labels:
+                nearest[name] = labels[name]
+                break
+            trail.append(name)
+            nearest[name] = None
+            name = parents.get(name)
+        section = nearest[name]
+        for passed in trail:
+            nearest[passed] = section
+        sections[section].append(call)
+    return sections
+
+
+class _Aligner:
+    def __init__(self, translation: Translation, ours: dict[str, str], theirs: dict[str, str]) -> None:
+        self.translation = translation
+        self.marks = (ours, theirs)
+
+    def align(self, target: Calls, golden: Calls) -> list[Match]:
+        if not target or not golden:
+            return []
+        found: list[Match] = []
+        gaps = [(target, golden)]
+        rounds: list[tuple[Token, str, float]] = [
+            (self._value, "sequence", 1.0),
+            (self._call, "sequence", 0.95),
+            (self._key_and_shape, "sequence", 0.9),
+            (self._key, "sequence", 0.8),
+            (self._operation, "renamed", 0.7),
+            (self._result, "fused", 0.6),
+        ]
+        for token, how, confidence in rounds:
+            rest: list[tuple[Calls, Calls]] = []
+            for a, b in gaps:
+                pairs = common_order([token(c, _TARGET) for c in a], [token(c, _GOLDEN) for c in b])
+                i = j = 0
+                for x, y in [*pairs, (len(a), len(b))]:
+                    if i < x and j < y:
+                        rest.append((a[i:x], b[j:y]))
+                    if x < len(a) and a[x].name not in self.marks[_TARGET]:
+                        alone = () if how != "fused" or (i < x and j < y) else (*a[i:x], *b[j:y])
+                        found.append(_match(a[x], b[y], how, confidence, self._unmarked(alone)))
+                    i, j = x + 1, y + 1
+            gaps = rest
+        for a, b in gaps:
+            a = [c for c in a if c.name not in self.marks[_TARGET]]
+            b = [c for c in b if c.name not in self.marks[_GOLDEN]]
+            if a and b:
+                found += _by_place(a, b)
+        return found
+
+    def _unmarked(self, calls: Calls) -> tuple[Call, ...]:
+        return tuple(c for c in calls if c.name not in self.marks[_TARGET] and c.name not in self.marks[_GOLDEN])
+
+    def _mark(self, call: Call, side: int) -> Optional[str]:
+        return self.marks[side].get(call.name)
+
+    def _key_of(self, call: Call, side: int) -> str:
+        return self.translation.golden_key(call) if side else self.translation.target_key(call)
+
+    def _value(self, call: Call, side: int) -> Hashable:
+        mark = self._mark(call, side)
+        if mark is not None:
+            return mark
+        text = fingerprint(call.record.get("output")) if isinstance(call.record, dict) else ""
+        return (self._key_of(call, side), text) if text else (side, call.name)
+
+    def _call(self, call: Call, side: int) -> Hashable:
+        return self._mark(call, side) or (self._key_of(call, side), arguments(call.record))
+
+    def _key_and_shape(self, call: Call, side: int) -> Hashable:
+        return self._mark(call, side) or (self._key_of(call, side), _out(call))
+
+    def _key(self, call: Call, side: int) -> Hashable:
+        return self._mark(call, side) or self._key_of(call, side)
+
+    def _result(self, call: Call, side: int) -> Hashable:
+        """Another call with the same result: the last of several, where one fused call gives it at once."""
+        mark = self._mark(call, side)
+        if mark is not None:
+            return mark
+        output = call.record.get("output") if isinstance(call.record, dict) else None
+        key = result_key(output[0]) if isinstance(output, list) and output else None
+        return (call.kind, _out(call), key) if key else (side, call.name)
+
+    def _operation(self, call: Call, side: int) -> Hashable:
+        return self._mark(call, side) or self.translation.operation(call)
+
+
+def _out(call: Call) -> str:
+    return shapes(call.record.get("output")) if isinstance(call.record, dict) else ""
+
+
+def _match(target: Call, golden: Call, how: str, confidence: float, before: tuple[Call, ...]) -> Match:
+    if target.name == golden.name and how != "fused":
+        return Match(target, golden, "exact", 1.0)
+    return Match(target, golden, how, confidence, before)
+
+
+def _by_place(target: Calls, golden: Calls) -> list[Match]:
+    """What a gap leaves: one call for one, or one fused call for several, when the outputs have the same shape."""
+    if len(target) > 1 and len(golden) > 1:
+        pairs = common_order([_place(c) for c in target], [_place(c) for c in golden])
+        return [Match(target[i], golden[j], "position", 0.4) for i, j in pairs]
+    one, many = (target[0], golden) if len(target) == 1 else (golden[0], target)
+    last = _last_of_fused(one, many)
+    if last is None:
+        return []
+    if len(many) == 1:
+        return [Match(target[0], golden[0], "position", 0.5)]
+    ours, theirs = (one, many[last]) if one is target[0] else (many[last], one)
+    return [Match(ours, theirs, "fused", 0.5, tuple(many[:last]))]
+
+
+def _place(call: Call) -> Hashable:
+    """Among several calls on both sides only those are each other's that make the same shape of the same input."""
+    inputs = call.record.get("input_args") if isinstance(call.record, dict) else None
+    key = result_key(inputs[0]) if isinstance(inputs, list) and inputs else None
+    return (call.kind, _out(call), key) if key else (id(call),)
+
+
+def _last_of_fused(one: Call, many: Calls) -> Optional[int]:
+    """Which of several calls gives what the fused one gives: the last of an operation that such a sequence ends in, as
+    the table has it, else the last of all."""
+    fitting = [i for i, call in enumerate(many) if call.kind == one.kind and _out(call) == _out(one)]
+    ends = fused_ends(one.key)
+    known = [i for i in fitting if operation_of(many[i].key) in ends]
+    if known:
+        return known[-1]
+    return len(many) - 1 if fitting and fitting[-1] == len(many) - 1 else None

@@ -1,0 +1,1 @@
+"""Whether a difference is more than rounding."""

@@ -1,0 +1,67 @@
+"""The constants of the field's two generations, for those who must report by them.
+
+They know neither dtype nor noise: bf16 against fp32 is all red, a wrong scale may be all green. Ours is the default.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from msprobe.compare.measure.distance import number
+from msprobe.compare.rows import ERROR, PASS, WARNING, Row
+
+
+class Preset(Protocol):
+    def judge(self, row: Row) -> tuple[str, str]:
+        """(verdict, reason) of a row that differs."""
+
+
+def _relative_errors(row: Row) -> list[float]:
+    errors = []
+    for key in ("Max", "Min", "Mean", "Norm"):
+        ours = number((row.target or {}).get(key))
+        theirs = number((row.golden or {}).get(key))
+        if ours is not None and theirs is not None and ours != theirs:
+            errors.append(abs(ours - theirs) / abs(theirs) if theirs else math.inf)
+    return errors
+
+
+class Generation83:
+    """Tensor: cosine below 0.99 with an absolute error over 0.001, cosine below 0.9, or an absolute error over 1.
+    Statistics: a relative error over 0.5 is a warning. Checksums and plain values: equal or not."""
+
+    def judge(self, row: Row) -> tuple[str, str]:
+        found = row.measured
+        if found is not None:
+            low, large = found.cosine, found.max_abs
+            if found.special:
+                return ERROR, row.reason
+            if (low < 0.99 and large > 0.001) or low < 0.9 or large > 1:
+                return ERROR, f"cosine {low:.4g}, largest absolute error {large:.4g}"
+            return PASS, ""
+        errors = _relative_errors(row)
+        if not errors:
+            return ERROR, row.reason
+        if max(errors) > 0.5 or row.distance == math.inf:
+            return WARNING, f"relative error {max(errors):.3g} is over 0.5"
+        return PASS, ""
+
+
+class Generation26:
+    """The same evidence in three grades: an output's relative error over 0.5 is an error, over 0.1 a warning."""
+
+    def judge(self, row: Row) -> tuple[str, str]:
+        found = row.measured
+        if found is not None:
+            if found.special or found.one_thousandth < 0.6:
+                return ERROR, row.reason or f"{found.one_thousandth:.1%} of the elements are within 0.001"
+            return (WARNING, "cosine below 0.99") if found.cosine < 0.99 else (PASS, "")
+        errors = _relative_errors(row)
+        worst = max(errors, default=math.inf)
+        if worst > 0.5:
+            return ERROR, f"relative error {worst:.3g} is over 0.5" if errors else row.reason
+        return (WARNING, f"relative error {worst:.3g} is over 0.1") if worst > 0.1 else (PASS, "")
+
+
+PRESETS: dict[str, Preset] = {"8.3": Generation83(), "26": Generation26()}

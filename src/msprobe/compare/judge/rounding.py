@@ -1,0 +1,91 @@
+"""What rounding to expect of a call, from its dtype, its shapes and what is known of its operation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from msprobe.compare.calls import FORWARD, GRADS, Match, module_class
+from msprobe.compare.measure import distance
+from msprobe.compare.rows import Row, is_tensor, slots
+
+ALGORITHMS = 16.0
+"""Convolutions have algorithms (direct, Winograd, FFT) whose rounding differs by this much."""
+
+_FLOAT32 = 2.0**-23
+_KINKS = {
+    "relu", "relu_", "relu6", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "clamp", "clip", "threshold", "abs",
+    "max", "min", "amax", "amin", "maximum", "minimum", "median", "topk", "sort", "max_pool1d", "max_pool2d",
+    "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "maxpool", "maxpool2d", "sign", "where",
+}  # fmt: skip
+"""Operations whose gradient jumps: rounding before one flips the gradient of the few elements beside the jump."""
+
+
+class Context:
+    """What a call's own tensors say about the rounding to expect from it."""
+
+    def __init__(self, match: Match, rows: list[Row], gradient_scale: Mapping[str, float]) -> None:
+        call = match.call
+        floats = [r for r in rows if r.golden and is_tensor(r.golden) and distance.epsilon(r.golden)]
+        inputs = [r.golden for r in floats if r.is_input and r.golden]
+        outputs = [r.golden for r in floats if not r.is_input and r.golden]
+        self.module = call.kind == "module"
+        self.sizes = [distance.count(item) for item in inputs]
+        self.widest = max([item["shape"][-1] for item in inputs if item["shape"]], default=1)
+        self.output_floor = min([s for s in map(distance.scale, outputs) if s > 0], default=0.0)
+        self.input_floor = min([s for s in map(distance.scale, inputs) if s > 0], default=0.0)
+        if call.direction == GRADS:
+            self.input_floor = gradient_scale.get(call.key, 0.0)
+        if match.how == "fused":
+            self._take_whole_calls(match)
+        self.direction = call.direction
+        self.key = call.key
+        word = module_class(call.key) if self.module else call.key.rpartition(".")[2]
+        self.has_kink = word.lower() in _KINKS
+        self.has_algorithms = word.lower().startswith("conv")
+
+    def _take_whole_calls(self, match: Match) -> None:
+        """Rows of a fused match are outputs alone: the shapes that went in are in the records."""
+        for call in (match.target, match.golden, *match.before):
+            for _, item in slots(call) if call is not None else ():
+                if item is not None and is_tensor(item) and item["shape"]:
+                    self.widest = max(self.widest, *item["shape"])
+        self.module = True
+
+    def relative_to_inputs(self, row: Row, away: float) -> float:
+        """A result that cancels to nothing is rounding of what went in: measured against that, not against itself."""
+        if row.golden is None or not is_tensor(row.golden) or not math.isfinite(away):
+            return away
+        floor = 0.01 * self.output_floor if row.is_input else self.input_floor
+        own = distance.scale(row.golden)
+        return away * own / floor if 0 < own < floor else away
+
+    def rounding(self, row: Row, eps: float) -> float:
+        if row.slot.startswith("parameters."):
+            return 2.0 * eps
+        if row.is_input:
+            return 8.0 * eps  # what is not recorded between two calls (views, elementwise operations) may round
+        assert row.golden is not None
+        length = float(self.reduction(max(distance.count(row.golden), 1)))
+        factor = 4.0 if self.module or self.direction != FORWARD else 2.0
+        if self.has_algorithms:
+            factor *= ALGORITHMS
+        return factor * max(eps, math.sqrt(length) * min(eps, _FLOAT32))
+
+    def reduction(self, size: int) -> float:
+        """How many terms go into one output element, guessed from the numbers of elements."""
+        length = float(self.widest)
+        if self.sizes:
+            length = max(length, max(self.sizes) / size)
+        if len(self.sizes) > 1 and len(set(self.sizes)) > 1:
+            first, second = sorted(self.sizes)[-2:]
+            length = max(length, math.sqrt(first * second / size))
+        return length
+
+
+def epsilon_of(row: Row) -> float:
+    """The coarser of the two types' spacings; 0 where values must be equal."""
+    if row.target is None or row.golden is None or not is_tensor(row.golden):
+        return 0.0
+    ours, theirs = distance.epsilon(row.target), distance.epsilon(row.golden)
+    return max(ours, theirs) if ours and theirs else 0.0

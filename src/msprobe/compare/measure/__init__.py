@@ -1,0 +1,1 @@
+"""How far two recorded values are apart."""

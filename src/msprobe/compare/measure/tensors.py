@@ -1,0 +1,222 @@
+"""The metrics of two saved tensors: one streaming pass over memory-mapped files, sums in float64.
+
+Memory is bounded by a block whatever the tensors' size. The pass itself is in C (`_pairs.c`); `twin` does the same in
+numpy where the extension was not built.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from msprobe.dump.errors import DumpError
+from msprobe.dump.tensor_files import codec as files
+
+Kernel = Callable[[Any, Any, str, float, float], "tuple[float, ...]"]
+_native: Optional[Kernel]
+try:
+    from msprobe.compare.measure._pairs import pairs as _native
+except ImportError:
+    _native = None
+
+BLOCK = 1 << 20
+_SAMPLE = 1 << 14
+Array = np.ndarray[Any, Any]
+
+
+class TensorMetrics(NamedTuple):
+    """The published metrics of the field, and what the verdict rests on.
+
+    `distance` is the largest |a-b| relative to the larger of |b| and the golden tensor's root mean square,
+    `relative_l2` the norm of the difference relative to the norm of the golden tensor. `special`
+    counts NaN and infinities that are not the same on both sides, `first_special` is the flat index of the first.
+    """
+
+    cosine: float
+    euclidean: float
+    max_abs: float
+    max_relative: float
+    one_thousandth: float
+    five_thousandths: float
+    different: int
+    elements: int
+    special: int
+    first_special: int
+    distance: float
+    relative_l2: float
+    scale: float
+
+
+class NotComparable(Exception):
+    """Two tensors that cannot be compared element by element; the message is the row's reason."""
+
+
+def compare_files(target: Path, golden: Path) -> TensorMetrics:
+    """Raises NotComparable with the reason; never unpickles."""
+    arrays = []
+    for path in (target, golden):
+        try:
+            arrays.append(files.load(path, mmap=True))
+        except DumpError as error:
+            kind = "missing" if not path.exists() else "unreadable"
+            raise NotComparable(f"{kind}: {error}") from None
+    return compare_arrays(arrays[0], arrays[1])
+
+
+def compare_arrays(target: Array, golden: Array) -> TensorMetrics:
+    return compare_pieces([(target, golden)])
+
+
+def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
+    """The metrics of a tensor that is given in pieces: shards, or the whole as one."""
+    for target, golden in pieces:
+        if target.shape != golden.shape:
+            raise NotComparable(f"shape: {list(target.shape)} and {list(golden.shape)}")
+    total: Optional[list[float]] = None
+    done = 0
+    size = max([_sampled_scale(golden) for _, golden in pieces], default=0.0)
+    for target, golden in pieces:
+        part = _measured(target, golden, size)
+        if part is None:
+            continue
+        if part[13] >= 0:
+            part[13] += done
+        done += target.size
+        total = part if total is None else _joined(total, part)
+    if total is None:
+        return TensorMetrics(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0, 0, 0, -1, 0.0, 0.0, 0.0)
+    return _finished(total, size)
+
+
+def _measured(target: Array, golden: Array, size: float) -> Optional[list[float]]:
+    a, b = _flat(target, golden)
+    wide = _needs_float64(a.dtype) or _needs_float64(b.dtype)
+    kind = np.dtype(np.float64 if wide else np.float32)
+    total: Optional[list[float]] = None
+    measure = _native or twin
+    step = len(a) if a.dtype == kind and b.dtype == kind else BLOCK
+    for start in range(0, len(a), max(step, 1)):
+        x, y = _block(a, start, step, kind), _block(b, start, step, kind)
+        part = list(measure(x, y, kind.char, _eps(b.dtype), size))
+        if part[13] >= 0:
+            part[13] += start
+        total = part if total is None else _joined(total, part)
+    return total
+
+
+def _flat(target: Array, golden: Array) -> tuple[Array, Array]:
+    """Both as one dimension in the same element order; copied only when the files' orders differ."""
+    if target.flags.f_contiguous and golden.flags.f_contiguous:
+        target, golden = target.T, golden.T
+    a, b = (np.ascontiguousarray(array).reshape(-1) for array in (target, golden))
+    if a.dtype.kind == "c" or b.dtype.kind == "c":
+        wide = np.complex128 if np.complex128 in (a.dtype, b.dtype) else np.complex64
+        a, b = (array.astype(wide, copy=False).view(wide(0).real.dtype) for array in (a, b))
+    return a, b
+
+
+def _needs_float64(dtype: np.dtype[Any]) -> bool:
+    return dtype == np.float64 or (dtype.kind in "iu" and dtype.itemsize > 2)
+
+
+def _eps(dtype: np.dtype[Any]) -> float:
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else float(np.finfo(np.float32).eps)
+
+
+def _block(array: Array, start: int, step: int, kind: np.dtype[Any]) -> Array:
+    return array[start : start + step].astype(kind, copy=False)
+
+
+def _sampled_scale(array: Array) -> float:
+    """The root mean square of a sample, without masks: elements a million times the small ones, and huge."""
+    if not array.size:
+        return 0.0
+    array = array.reshape(-1) if array.flags.c_contiguous else np.ravel(array, order="K")
+    if array.dtype.kind == "c":
+        array = np.abs(array)
+    pieces = min(16, len(array))
+    length = _SAMPLE // pieces
+    starts = np.linspace(0, max(len(array) - length, 0), pieces, dtype=np.int64)
+    sample = np.abs(np.concatenate([array[s : s + length].astype(np.float64) for s in starts]))
+    sample = sample[np.isfinite(sample)]
+    present = sample[sample > 0]
+    if not len(present):
+        return 0.0
+    mask = (sample > 1e4) & (sample > 1e6 * np.quantile(present, 0.1))
+    kept = sample[~mask]
+    return float(np.sqrt(np.mean(kept * kept))) if len(kept) else 0.0
+
+
+def _joined(left: list[float], right: list[float]) -> list[float]:
+    joined = [a + b for a, b in zip(left, right)]
+    for index in (4, 5, 6):
+        joined[index] = max(left[index], right[index])
+    joined[13] = left[13] if left[13] >= 0 else right[13]
+    return joined
+
+
+def _finished(total: list[float], size: float) -> TensorMetrics:
+    dot, aa, bb, dd, max_abs, max_relative, scaled, compared, thousandth, five, different, same, other, first = total[
+        :14
+    ]
+    if different == 0:
+        cosine = 1.0
+    elif aa == 0 or bb == 0:
+        cosine = math.nan
+    else:
+        cosine = min(1.0, max(-1.0, dot / (math.sqrt(aa) * math.sqrt(bb))))
+    seen = max(compared, 1)
+    return TensorMetrics(
+        cosine,
+        math.sqrt(dd),
+        max_abs,
+        max_relative,
+        thousandth / seen if compared else 1.0,
+        five / seen if compared else 1.0,
+        int(different),
+        int(compared + same + other),
+        int(other),
+        int(first),
+        math.inf if other else scaled,
+        math.sqrt(dd / bb) if bb else math.inf if dd else 0.0,
+        size,
+    )
+
+
+def twin(a: Array, b: Array, kind: str, eps: float, scale: float) -> tuple[float, ...]:
+    """`_pairs.pairs` in numpy, block by block."""
+    total: Optional[list[float]] = None
+    for start in range(0, len(a), BLOCK):
+        x = a[start : start + BLOCK].astype(np.float64)
+        y = b[start : start + BLOCK].astype(np.float64)
+        with np.errstate(all="ignore"):
+            usual = np.isfinite(x) & np.isfinite(y)
+            same = ~usual & ((x == y) | (np.isnan(x) & np.isnan(y)))
+            other = ~usual & ~same
+            first = int(np.argmax(other)) + start if other.any() else -1
+            x, y = x[usual], y[usual]
+            d, m = np.abs(x - y), np.abs(y)
+            relative = d / np.where(m == 0, eps, m)
+            scaled = np.where(d > 0, d / np.maximum(m, scale), 0.0)
+        part: list[float] = [
+            float(x @ y),
+            float(x @ x),
+            float(y @ y),
+            float(d @ d),
+            float(d.max(initial=0)),
+            float(relative.max(initial=0)),
+            float(scaled.max(initial=0)),
+            len(x),
+            int((relative < 0.001).sum()),
+            int((relative < 0.005).sum()),
+            int((d > 0).sum()),
+            int(same.sum()),
+            int(other.sum()),
+            first,
+        ]
+        total = part if total is None else _joined(total, part)
+    return tuple(total or [0.0] * 13 + [-1])

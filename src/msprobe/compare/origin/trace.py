@@ -1,0 +1,162 @@
+"""Introduced or propagated: follows differences through the calls of one rank and step.
+
+A call that differs on its outputs alone introduced the difference; one whose inputs differed already passed it on. A
+module that contains a differing call passes it on too: the innermost call is the one to name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from msprobe.compare.align.translate import is_collective
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
+from msprobe.compare.measure.distance import value_key
+from msprobe.compare.rows import ERROR, INTRODUCED, PROPAGATED, WARNING, Row, is_tensor
+
+Group = tuple[Match, list[Row]]
+BAD = (WARNING, ERROR)
+
+
+@dataclass
+class Trace:
+    """Where differences entered one unit (one rank in one step): indices into its groups, in execution order."""
+
+    groups: Sequence[Group]
+    weights: list[tuple[int, Row]] = field(default_factory=list)
+    introduced: list[int] = field(default_factory=list)
+    gradients: list[tuple[int, Row]] = field(default_factory=list)
+    unmatched: list[int] = field(default_factory=list)
+    propagated: int = 0
+
+    def epoch(self, index: int) -> int:
+        """How many collectives had completed before this call."""
+        return sum(1 for match, _ in self.groups[:index] if match.how != "unmatched" and is_collective(match.call))
+
+
+def bad_rows(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row.verdict in BAD]
+
+
+def only_requires_grad(row: Row) -> bool:
+    return row.verdict == WARNING and row.reason.startswith("requires_grad")
+
+
+def follow(groups: Sequence[Group]) -> Trace:
+    """Sets the role of every differing row, and says where differences entered."""
+    trace = Trace(groups)
+    tree = _Tree(groups)
+    seen = False
+    for index, (match, rows) in enumerate(groups):
+        if match.how == "unmatched":
+            trace.unmatched.append(index)
+            continue
+        bad = bad_rows(rows)
+        if not bad:
+            continue
+        numeric = [row for row in bad if not only_requires_grad(row)]
+        trace.gradients += [(index, row) for row in bad if row not in numeric]
+        weights = [row for row in numeric if row.slot.startswith("parameters.")]
+        if weights and match.call.direction == FORWARD:
+            trace.weights += [(index, row) for row in weights]
+        if not numeric:
+            continue
+        role = _role(match, numeric, seen, tree)
+        for row in numeric:
+            row.role = INTRODUCED if role == INTRODUCED or row in weights else PROPAGATED
+        if role == INTRODUCED:
+            trace.introduced.append(index)
+        else:
+            trace.propagated += 1
+        tree.mark(match.call)
+        seen = True
+    return trace
+
+
+def _role(match: Match, bad: list[Row], seen: bool, tree: _Tree) -> str:
+    call = match.call
+    if call.kind == "module" and tree.holds_bad(call.name):
+        return PROPAGATED
+    if call.direction == GRADS:
+        return PROPAGATED if seen else INTRODUCED
+    inputs = [row for row in bad if row.is_input]
+    if any(not is_tensor(row.golden) and row.target is not None and row.golden is not None for row in inputs):
+        return INTRODUCED
+    if inputs:
+        return PROPAGATED if seen else INTRODUCED
+    if call.direction == BACKWARD and tree.forward_is_bad(call):
+        return PROPAGATED
+    return INTRODUCED
+
+
+class _Tree:
+    """Which modules hold a differing call, and which forwards differ."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._parent = {match.call.name: match.call.parent for match, _ in groups}
+        self._modules: set[str] = set()
+        self._forward: set[tuple[str, int]] = set()
+
+    def mark(self, call: Call) -> None:
+        if call.direction == FORWARD:
+            self._forward.add((call.key, call.number))
+        name = call.parent
+        while name is not None and name not in self._modules:
+            self._modules.add(name)
+            name = self._parent.get(name)
+
+    def holds_bad(self, module: str) -> bool:
+        return module in self._modules
+
+    def forward_is_bad(self, call: Call) -> bool:
+        return (call.key, call.number) in self._forward
+
+
+def module_of(call: Call, groups: Sequence[Group], given: Optional[Row] = None) -> Optional[str]:
+    """The module whose code is to blame: the call itself where it is a module, else the one it ran in.
+
+    Where the call was `given` a wrong input, the module that merely handed it in is not to blame either: the first one
+    outwards whose own inputs agree is, or the outermost one that received it where the model itself handed it in. A
+    backward belongs to the module of its forward: what encloses it in the autograd engine says little.
+    """
+    known = _of_side(call, groups)
+    if call.kind in ("module", "grads") and given is None:
+        return call.key
+    parent = call.parent
+    if call.direction == BACKWARD and forward_name(call) in known:
+        parent = known[forward_name(call)][0].parent
+    if given is None:
+        return _module_key(parent)
+    key = value_key(given.golden)
+    received = call.key if call.kind == "module" else None
+    while parent is not None and parent in known:
+        outer = known[parent][0]
+        name = f"{outer.key}.{call.direction}.{outer.number}"
+        inputs = [row for row in known.get(name, (outer, []))[1] if row.slot.startswith("input.")]
+        if not any(value_key(row.golden) == key for row in bad_rows(inputs)):
+            break
+        received = outer.key
+        parent = outer.parent
+    return _module_key(parent) or received
+
+
+def _of_side(call: Call, groups: Sequence[Group]) -> dict[str, tuple[Call, list[Row]]]:
+    """The calls of the run that a call is of, by name."""
+    golden = any(match.golden is call for match, _ in groups)
+    sides = [(match.golden if golden else match.target, rows) for match, rows in groups]
+    return {one.name: (one, rows) for one, rows in sides if one is not None}
+
+
+def forward_name(call: Call) -> str:
+    if call.direction != BACKWARD:
+        return call.name
+    return f"{call.key}.forward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.forward"
+
+
+def _module_key(name: Optional[str]) -> Optional[str]:
+    """`Module.a.Block.forward.0` -> `Module.a.Block`."""
+    if name is None:
+        return None
+    head, _, last = name.rpartition(".")
+    return head.rpartition(".")[0] if last.isdigit() else name

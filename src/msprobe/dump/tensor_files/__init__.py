@@ -1,0 +1,1 @@
+"""Tensor files: .pt and .npy, written once each, read without the framework."""

@@ -1,0 +1,163 @@
+"""The files under dump_tensor_data: each content once, further names as hard links.
+
+Called by the writer thread and, for tensors that lie in host memory, by the thread that runs the call:
+writing from there costs less than a copy to be written later. A file is whole before the journal says
+its name; what a crash cuts short is named nowhere. After the first write that fails for lack of space
+or permission, later ones are dropped and counted: trying each of ten thousand would only slow the
+training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import io
+import mmap
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Optional
+
+import xxhash
+
+from msprobe.dump import layout
+from msprobe.dump.tensor_files.codec import Payload, encode
+
+_NO_MORE_LINKS = {errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP}
+
+Key = tuple[str, tuple[int, ...], str, bytes]
+
+
+@dataclass
+class Counts:
+    """`bytes` is what was put on the disk: a link adds none. `dropped` were not tried any more."""
+
+    files: int = 0
+    links: int = 0
+    bytes: int = 0
+    dropped: int = 0
+
+
+class TensorStore:
+    """Saves payloads into one directory, which is made when the first one comes."""
+
+    def __init__(self, directory: Path, fail: Callable[[str, BaseException], None]) -> None:
+        self.directory = directory
+        self.counts = Counts()
+        self._fail = fail
+        self._fd: Optional[int] = None
+        self._broken = False
+        self._known: dict[Key, str] = {}
+        self._holds: dict[str, Key] = {}
+        self._linked: set[str] = set()
+        self._lock = threading.Lock()
+
+    def save(self, name: str, file_name: str, payload: Payload) -> None:
+        def work(fd: int) -> None:
+            digest = xxhash.xxh3_128_digest(payload.data)
+            key = (payload.dtype, payload.shape, payload.format, digest)
+            known = self._known.get(key)
+            if known == file_name:
+                return
+            self._forget(file_name)
+            if known is None or not self._hard_link(fd, known, file_name):
+                self.counts.bytes += self._write(fd, file_name, encode(payload))
+                self.counts.files += 1
+                self._known[key] = file_name
+                self._holds[file_name] = key
+
+        self._guarded(name, file_name, work)
+
+    def link(self, name: str, file_name: str, existing: str) -> None:
+        def work(fd: int) -> None:
+            if file_name == existing:
+                return
+            self._forget(file_name)
+            if not self._hard_link(fd, existing, file_name):
+                self.counts.bytes += self._copy(fd, existing, file_name)
+                self.counts.files += 1
+
+        self._guarded(name, file_name, work)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _forget(self, file_name: str) -> None:
+        """A name is about to get other content: nothing may be linked to it for what it held."""
+        key = self._holds.pop(file_name, None)
+        if key is not None and self._known.get(key) == file_name:
+            del self._known[key]
+        self._linked.discard(file_name)
+
+    def _guarded(self, name: str, file_name: str, work: Callable[[int], None]) -> None:
+        with self._lock:
+            if self._broken:
+                self.counts.dropped += 1
+                return
+            try:
+                if self._fd is None:
+                    layout.make_directory(self.directory)
+                    self._fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                work(self._fd)
+                if layout.is_over_long(name, file_name[file_name.rfind(".") :]):
+                    self._list_in_mapping(self._fd, file_name, name)
+            except Exception as error:
+                self._broken = isinstance(error, OSError) and error.errno != errno.ENOENT
+                self._fail("tensor files", error)
+
+    def _hard_link(self, fd: int, existing: str, file_name: str) -> bool:
+        """False where links end; then the content has to be written again."""
+        try:
+            if existing not in self._linked:
+                mode = os.stat(existing, dir_fd=fd, follow_symlinks=False).st_mode
+                os.chmod(existing, mode & layout.LINKED_MODE, dir_fd=fd)
+                self._linked.add(existing)
+            try:
+                os.link(existing, file_name, src_dir_fd=fd, dst_dir_fd=fd)
+            except FileExistsError:
+                os.unlink(file_name, dir_fd=fd)
+                os.link(existing, file_name, src_dir_fd=fd, dst_dir_fd=fd)
+        except OSError as error:
+            if error.errno in _NO_MORE_LINKS:
+                return False
+            raise
+        self._linked.add(file_name)
+        self.counts.links += 1
+        return True
+
+    def _write(self, fd: int, file_name: str, parts: tuple[object, ...]) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            file = layout.open_file(file_name, flags, dir_fd=fd)
+        except FileExistsError:  # the name is given again: what is linked to the old content keeps it
+            os.unlink(file_name, dir_fd=fd)
+            file = layout.open_file(file_name, flags, dir_fd=fd)
+        try:
+            return layout.write_all(file, *parts)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(file_name, dir_fd=fd)
+            raise
+        finally:
+            os.close(file)
+
+    def _copy(self, fd: int, existing: str, file_name: str) -> int:
+        source = layout.open_file(existing, os.O_RDONLY, dir_fd=fd)
+        try:
+            with mmap.mmap(source, 0, access=mmap.ACCESS_READ) as content:
+                return self._write(fd, file_name, (content,))
+        finally:
+            os.close(source)
+
+    def _list_in_mapping(self, fd: int, file_name: str, name: str) -> None:
+        row = io.StringIO()
+        csv.writer(row, lineterminator="\n").writerow([file_name, name])
+        file = layout.open_file(layout.MAPPING, os.O_WRONLY | os.O_CREAT | os.O_APPEND, dir_fd=fd)
+        try:
+            layout.write_all(file, row.getvalue().encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(file)

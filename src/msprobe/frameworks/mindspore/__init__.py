@@ -1,0 +1,1 @@
+"""MindSpore without hooks: which calls are APIs."""

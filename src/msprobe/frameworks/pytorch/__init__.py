@@ -1,0 +1,1 @@
+"""PyTorch without hooks: which calls are APIs."""

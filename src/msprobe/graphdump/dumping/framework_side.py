@@ -1,0 +1,107 @@
+"""What the framework is asked for so that everything in data_dump.json can be made from it.
+
+On CPU it refuses statistics and ignores overflow, exceptions, sampling and set_dump. It is asked for plain
+tensors in a directory of its own, and the worker makes the rest. Operator names in `kernels` are widened to
+their scope and type here: the framework numbers operators anew when it runs, and the worker, which knows both
+numberings, picks the one that was meant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from msprobe.config.errors import ConfigError, Problem
+from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, EXCEPTION, OVERFLOW, DumpSettings
+from msprobe.graphdump.dumping.saving import FILE_MODE, make_directory
+
+STAGING = "msprobe_staging"
+NO_KERNEL = "name-regex(^$)"  # no operator: graphs and execution orders alone
+_NUMBERED = re.compile(r"(?P<base>.+/.+-op)\d+")
+_REGEX = re.compile(r"name-regex\((?P<pattern>.*)\)")
+
+
+def asked_for(settings: DumpSettings, staging: Path) -> dict[str, Any]:
+    """The data_dump.json for the framework."""
+    chosen = settings.dump_mode == 1
+    everything = settings.op_debug_mode != 0
+    return {
+        COMMON: {
+            "op_debug_mode": 0,
+            "dump_mode": 1 if chosen else 0,
+            "path": str(staging),
+            "net_name": settings.net_name,
+            "iteration": settings.iteration,
+            "saved_data": "tensor",
+            "input_output": 0 if everything else settings.input_output,
+            "kernels": list(dict.fromkeys(map(_widened, settings.kernels))) if chosen else [],
+            "support_device": list(settings.support_device),
+            "initial_iteration": settings.initial_iteration,
+        },
+        E2E: {"enable": True, "trans_flag": settings.trans_flag},
+    }
+
+
+def _widened(name: str) -> str:
+    if _REGEX.fullmatch(name):
+        return name if name == NO_KERNEL else "name-regex(.+)"
+    match = _NUMBERED.fullmatch(name)
+    return f"name-regex({re.escape(match['base'])}.+)" if match else name
+
+
+def is_chosen(kernels: tuple[str, ...], full_name: str) -> bool:
+    """Whether `kernels` means this operator: its name, a regular expression on it, or a part of its last segment."""
+    for entry in kernels:
+        written = _REGEX.fullmatch(entry)
+        if written is not None:
+            if re.match(written["pattern"], full_name):
+                return True
+        elif "/" in entry:
+            if entry == full_name:
+                return True
+        elif entry.lower() in full_name.rsplit("/", 1)[-1].lower():
+            return True
+    return False
+
+
+def prepare(settings: DumpSettings, source: str, rank: int) -> tuple[Path, Path]:
+    """The directory for the framework's files of this rank, and its configuration there. Nothing may be in the way."""
+    root = Path(settings.path)
+    taken = root / f"rank_{rank}" / settings.net_name
+    staging = root / STAGING / f"{os.getpid()}"
+    if taken.exists():
+        raise ConfigError(
+            source, [Problem(f"{COMMON}.path", f"{taken} is there already", "remove it or choose another path")]
+        )
+    try:
+        make_directory(staging)
+        config = staging / "data_dump.json"
+        descriptor = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(asked_for(settings, staging), file)
+    except OSError as error:
+        what = f"{root} cannot be written ({error.strerror or error})"
+        raise ConfigError(source, [Problem(f"{COMMON}.path", what, "check the path and its permissions")]) from None
+    return staging, config
+
+
+def remarks(settings: DumpSettings, rank: int) -> list[str]:
+    """What is done otherwise than the words of the file say; each is told once, before the run."""
+    found = []
+    if rank not in settings.support_device:
+        listed = ", ".join(map(str, settings.support_device))
+        return [f"rank {rank} is not in support_device ({listed}): nothing is dumped here."]
+    if not settings.enable:
+        found.append("enable is not true: on this device the dump is synchronous all the same.")
+    if settings.op_debug_mode in OVERFLOW and settings.op_debug_mode != 3:
+        found.append("op_debug_mode 1 and 2 are Ascend's two overflow detections; here both look for NaN and infinity.")
+    if settings.stat_calc_mode == "device" and settings.statistics:
+        found.append("stat_calc_mode device: statistics are computed on the host here.")
+    if settings.kernels and settings.dump_mode != 1:
+        found.append(f"kernels is only used with dump_mode 1; dump_mode is {settings.dump_mode}.")
+    if settings.op_debug_mode == EXCEPTION:
+        found.append("op_debug_mode 4: nothing is written unless an operator raises.")
+    return found

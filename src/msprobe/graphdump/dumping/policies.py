@@ -1,0 +1,268 @@
+"""What becomes of each of the framework's files: op_debug_mode 0 keeps by choice, 3 by overflow, 4 by exception."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Optional, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from msprobe.dump.errors import DumpError
+from msprobe.dump.tensor_files.npy_file import load
+from msprobe.graphdump.dumping.dump_settings import EXCEPTION, OVERFLOW, DumpSettings
+from msprobe.graphdump.dumping.framework_side import is_chosen
+from msprobe.graphdump.dumping.saving import FILE_MODE, Saver, sample
+from msprobe.graphdump.dumping.staged import Staged, Staging
+from msprobe.graphdump.graphs.raising import inputs_of_raising
+from msprobe.stats import measure_array
+
+_NO_OUTPUT = ("Send", "Print")
+
+
+class Told(Protocol):
+    """What the user hears of at the end."""
+
+    tensors: int
+    rows: int
+    kept: int
+
+    def note(self, text: str) -> None: ...
+
+
+class Destination:
+    """The dump itself: one saver an iteration, constants and operator arguments once a graph."""
+
+    def __init__(self, settings: DumpSettings, staging: Staging, told: Told) -> None:
+        self.settings, self.staging, self.told = settings, staging, told
+        self._savers: dict[tuple[int, int, str], Saver] = {}
+        self._described: set[tuple[int, int, str]] = set()
+        self._constants: dict[tuple[int, int], dict[bytes, int]] = {}
+
+    def saver(self, rank: int, graph: int, folder: str, categories: tuple[str, ...] = ()) -> Saver:
+        key = (rank, graph, folder)
+        if key not in self._savers:
+            directory = Path(self.settings.path, f"rank_{rank}", self.settings.net_name, str(graph), folder)
+            self._savers[key] = Saver(directory, categories, self.settings.file_format == "bin")
+        return self._savers[key]
+
+    def put(self, one: Staged, array: npt.NDArray[Any]) -> None:
+        """One wanted tensor, with all that goes with it; the staged file is gone afterwards."""
+        settings, told = self.settings, self.told
+        saver = self.saver(one.rank, one.graph, str(one.iteration), settings.statistics)
+        if settings.statistics:
+            saver.row(one.name, array)
+            told.rows += 1
+        self._describe(one, saver, array)
+        if not settings.keeps_tensors:
+            self.staging.discard(one)
+            return
+        told.kept += 1
+        if settings.sample_mode or array.dtype.name == "bfloat16" or settings.file_format == "bin":
+            saver.write(one.file, one.original, sample(array, settings.sample_num) if settings.sample_mode else array)
+            self.staging.discard(one)
+        else:
+            saver.keep(one.path, one.file, one.original)
+            self.staging.release(one)
+
+    def _describe(self, one: Staged, saver: Saver, array: npt.NDArray[Any]) -> None:
+        """Arguments of the operator and the constants among its inputs, once a run."""
+        operator = self.staging.operators(one.rank, one.graph).get(one.name.operator.name)
+        if operator is None:
+            return
+        key = (one.rank, one.graph, one.name.operator.name)
+        if self.settings.save_kernel_args and key not in self._described:
+            path = saver.directory / f"{one.name.operator.type}.{one.name.operator.name}.json"
+            try:
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "w") as file:  # noqa: PTH123
+                    json.dump(operator.arguments, file, indent=4)
+            except OSError as error:
+                self.told.note(f"the arguments of {one.name.operator.name} could not be saved: {error.strerror}")
+        self._described.add(key)
+        if one.name.io == "input" and one.name.slot in operator.constants and self.settings.keeps_tensors:
+            self._constant(one, array)
+
+    def _constant(self, one: Staged, array: npt.NDArray[Any]) -> None:
+        import hashlib
+
+        known = self._constants.setdefault((one.rank, one.graph), {})
+        head = f"{array.dtype.name}{array.shape}".encode()
+        digest = hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).digest()
+        if digest in known:
+            return
+        known[digest] = len(known)
+        name = f"Parameter.data-{known[digest]}.0.0.{one.name.operator.timestamp}.output.0.DefaultFormat"
+        name += f".{one.name.dtype}.npy" if one.name.dtype else ".npy"
+        self.saver(one.rank, one.graph, "constants").write(name, name, array)
+
+
+class Policy:
+    """op_debug_mode 0: what dump_mode and kernels choose."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._to = destination
+        self._settings = destination.settings
+        self._staging = destination.staging
+        self._told = destination.told
+        self._useless_too = os.environ.get("MINDSPORE_DUMP_IGNORE_USELESS_OUTPUT") == "0"
+
+    @property
+    def frees_disk(self) -> bool:
+        """Whether working on files makes room, so that holding the training back helps."""
+        return not self._settings.keeps_tensors or bool(self._settings.sample_mode)
+
+    def take(self, one: Staged) -> None:
+        if not self._is_wanted(one):
+            self._staging.discard(one)
+            return
+        array = self._read(one)
+        if array is not None:
+            self._put(one, array)
+
+    def _put(self, one: Staged, array: npt.NDArray[Any]) -> None:
+        try:
+            self._to.put(one, array)
+            self._told.tensors += 1
+        except DumpError as error:
+            self._told.note(str(error))
+            self._staging.discard(one)
+
+    def settle(self, last: bool) -> None:
+        """Called when all that is there has been taken; `last` when nothing will follow."""
+
+    def finish(self, failure: Optional[str]) -> None:
+        """The run is over; `failure` is the text of the exception that ended it."""
+
+    def _read(self, one: Staged) -> Optional[npt.NDArray[Any]]:
+        try:
+            return load(one.path)
+        except DumpError as error:
+            self._told.note(str(error))
+            self._staging.discard(one)
+            return None
+
+    def _is_wanted(self, one: Staged) -> bool:
+        kind, slot = one.name.operator.type, one.name.slot
+        useless = kind in _NO_OUTPUT or (kind == "FlashAttentionScore" and slot == 2)
+        if useless and one.name.io == "output" and not self._useless_too:
+            return False
+        if self._settings.dump_mode == 0:
+            return True
+        operator = self._staging.operators(one.rank, one.graph).get(one.name.operator.name)
+        if self._settings.dump_mode == 2:
+            return operator is not None and operator.marked
+        return is_chosen(self._settings.kernels, operator.full_name if operator else one.name.operator.name)
+
+
+class OverflowPolicy(Policy):
+    """op_debug_mode 3: operators with NaN or infinity in an output, whole, up to overflow_number of them."""
+
+    frees_disk = True
+
+    def __init__(self, destination: Destination) -> None:
+        super().__init__(destination)
+        self._open: dict[tuple[int, int, int, str], list[Staged]] = {}
+        self._found = 0
+        self._made = 0
+        self._first = ""
+
+    def take(self, one: Staged) -> None:
+        if one.name.operator.type == "Parameter" or not self._is_wanted(one):
+            self._staging.discard(one)
+            return
+        key = (one.rank, one.graph, one.iteration, one.name.operator.name)
+        self._open.setdefault(key, []).append(one)
+        operator = self._staging.operators(one.rank, one.graph).get(one.name.operator.name)
+        outputs = sum(staged.name.io == "output" for staged in self._open[key])
+        if operator is not None and operator.outputs and outputs >= operator.outputs:
+            self._judge(self._open.pop(key))
+
+    def settle(self, last: bool) -> None:
+        newest: dict[tuple[int, int], int] = {}
+        for rank, graph, iteration, _ in self._open:
+            newest[rank, graph] = max(newest.get((rank, graph), 0), iteration)
+        for key in [key for key in self._open if last or key[2] < newest[key[0], key[1]]]:
+            self._judge(self._open.pop(key))
+
+    def _judge(self, group: list[Staged]) -> None:
+        full = 0 < self._settings.overflow_number <= self._found
+        arrays = {} if full else {one: self._read(one) for one in group}
+        bad = {one.name.io for one, array in arrays.items() if array is not None and _overflows(array)}
+        overflows = "output" in bad
+        self._found += overflows
+        if bad == {"output"}:
+            self._made += 1
+            self._first = self._first or f"{group[0].name.operator.name} in iteration {group[0].iteration}"
+        for one in group:
+            array = arrays.get(one)
+            if overflows and array is not None:
+                self._put(one, array)
+            elif one.path.exists():
+                self._staging.discard(one)
+
+    def finish(self, failure: Optional[str]) -> None:
+        told = f"{self._found} operators overflowed (NaN or infinity in an output)"
+        if self._made:
+            told += f", {self._made} of them with finite inputs, the first: {self._first}"
+        elif self._found:
+            told += "; none of them had finite inputs: the infinity or NaN was in a parameter, an input or a constant"
+        self._told.note(told)
+
+
+def _overflows(array: npt.NDArray[Any]) -> bool:
+    if array.dtype.kind == "c":
+        return not bool(np.isfinite(array).all())
+    figures = measure_array(array)
+    return bool(figures.nan or figures.posinf or figures.neginf)
+
+
+class ExceptionPolicy(Policy):
+    """op_debug_mode 4: the inputs of the operator that raised. The framework writes an operator's files when it
+    has run, so the inputs of one that has not are what its producers gave out in the same iteration."""
+
+    frees_disk = True
+
+    def __init__(self, destination: Destination) -> None:
+        super().__init__(destination)
+        self._last: dict[tuple[int, int], list[Staged]] = {}
+
+    def take(self, one: Staged) -> None:
+        kept = self._last.setdefault((one.rank, one.graph), [])
+        if kept and kept[0].iteration < one.iteration:
+            for old in kept:
+                self._staging.discard(old)
+            kept.clear()
+        kept.append(one)
+
+    def finish(self, failure: Optional[str]) -> None:
+        for (rank, graph), files in self._last.items():
+            text = self._staging.text(rank, graph)
+            for name, slots in inputs_of_raising(text, files, self._staging.operators(rank, graph), failure):
+                missing = [str(slot) for slot, source in slots.items() if source is None]
+                self._told.note(f"{name} raised" + (f"; not known: input {', '.join(missing)}" if missing else ""))
+                self._save(name, slots)
+            for one in files:
+                self._staging.discard(one)
+        if failure is None:
+            self._told.note("no operator raised an exception: nothing is saved")
+
+    def _save(self, name: str, slots: dict[int, Optional[Staged]]) -> None:
+        for slot, source in slots.items():
+            array = None if source is None else load(source.path)
+            if source is None or array is None:
+                continue
+            dtype = f".{source.name.dtype}" if source.name.dtype else ""
+            moment = source.name.operator.timestamp
+            file = f"{name}.0.0.{moment}.input.{slot}.{source.name.format or 'DefaultFormat'}{dtype}.npy"
+            self._to.saver(source.rank, source.graph, str(source.iteration)).write(file, file, array)
+            self._told.tensors += 1
+            self._told.kept += 1
+
+
+def policy_for(settings: DumpSettings, staging: Staging, told: Told) -> Policy:
+    destination = Destination(settings, staging, told)
+    if settings.op_debug_mode == EXCEPTION:
+        return ExceptionPolicy(destination)
+    return OverflowPolicy(destination) if settings.op_debug_mode in OVERFLOW else Policy(destination)

@@ -1,0 +1,1 @@
+"""The files of a Graph-mode Dump: names, formats, layouts and conversion."""

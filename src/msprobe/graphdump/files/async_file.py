@@ -1,0 +1,198 @@
+"""One asynchronous dump file (Ascend O2, r1.5, acl dump): what it declares, checked against what it holds.
+
+Files come from elsewhere, so nothing is allocated, and no array is made, before the sizes in the header have
+been compared with the size of the file.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Optional, Union
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from msprobe.graphdump.files.datatypes import FORMATS, TYPES, DataType, unpack
+from msprobe.graphdump.files.layout import BLOCKED
+from msprobe.graphdump.files.schema import message_class
+
+_MAX_DIMENSIONS = 32
+_MAX_ELEMENTS = 2**58  # beyond it numpy cannot address the bytes, even of an empty array
+
+
+class AsyncFileError(ValueError):
+    """A file that is not an asynchronous dump, or a tensor in it that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One input, output or buffer as the header declares it; `offset` is where its bytes start in the file.
+
+    `inline` holds the bytes instead, for files of old versions that carry data inside the message.
+    """
+
+    io: str
+    index: int
+    data_type: int
+    format_number: int
+    shape: tuple[int, ...]
+    original_shape: Optional[tuple[int, ...]]
+    original_format: Optional[str]
+    sub_format: int
+    offset: int
+    size: int
+    inline: Optional[bytes] = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.io}.{self.index}"
+
+    @property
+    def format(self) -> str:
+        """The format's name. One that we do not know has a number: its data can be kept, but not laid out anew."""
+        return FORMATS.get(self.format_number, f"FORMAT_{self.format_number}")
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the elements lie in padded blocks, so that the shape alone does not say which is which."""
+        return self.format in BLOCKED or self.format == "FRACTAL_NZ"
+
+    @property
+    def type(self) -> DataType:
+        """The type of the elements; AsyncFileError for a number that we do not know."""
+        if self.data_type not in TYPES:
+            raise AsyncFileError(
+                f"{self.name}: data type number {self.data_type} is not supported (strings and types "
+                "unknown to the installed ml_dtypes are not)"
+            )
+        return TYPES[self.data_type]
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape on the device, in elements. A header without dimensions means a scalar or a flat list."""
+        shape = self.shape
+        if not shape and self.size != self.type.bytes_of(1):
+            shape = (self.size * 8 // self.type.bits,)
+        if len(shape) > _MAX_DIMENSIONS:
+            raise AsyncFileError(f"{self.name}: {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are supported")
+        if math.prod(dim or 1 for dim in shape) >= _MAX_ELEMENTS:
+            raise AsyncFileError(f"{self.name}: the shape {shape} is larger than any tensor can be")
+        needed = self.type.bytes_of(math.prod(shape))
+        if needed != self.size:
+            text = "x".join(map(str, shape)) or "a scalar"
+            raise AsyncFileError(
+                f"{self.name}: {text} of {self.type.name} needs {needed} bytes, the file says {self.size}"
+            )
+        return shape
+
+
+class AsyncFile:
+    """An open dump file. Arrays made by `array` are views of the mapped file: use them before `close`."""
+
+    def __init__(self, path: Union[str, Path]) -> None:
+        self.path = Path(path)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise AsyncFileError("not a regular file")
+            if status.st_size < 8:
+                raise AsyncFileError(f"{status.st_size} bytes are too few for a dump file")
+            self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        self.length = status.st_size
+        (header,) = struct.unpack("<Q", self._map[:8])
+        if header > self.length - 8:
+            self._map.close()
+            raise AsyncFileError(f"not an asynchronous dump: a header of {header} bytes in a file of {self.length}")
+        try:
+            message = message_class("dump_data.proto", "DumpData").FromString(self._map[8 : 8 + header])
+            self.op_name: str = message.op_name
+            self.version: str = message.version
+            self.dump_time: int = message.dump_time
+            self.slots, end = _slots(message, 8 + header, self.length)
+        except (DecodeError, UnicodeDecodeError) as error:  # which of them depends on how protobuf was built
+            self._map.close()
+            raise AsyncFileError(f"not an asynchronous dump: the header is not a DumpData message ({error})") from None
+        except AsyncFileError:
+            self._map.close()
+            raise
+        self.unused_bytes = self.length - end
+
+    def __enter__(self) -> AsyncFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap the file; while an array of it is alive, that happens when the last array goes."""
+        try:
+            self._map.close()
+        except BufferError:
+            pass
+
+    def array(self, slot: Slot) -> npt.NDArray[Any]:
+        """The elements as they are stored: device shape and layout, packed types unpacked."""
+        shape = slot.stored_shape
+        if slot.inline is not None:
+            raw = np.frombuffer(slot.inline, np.uint8)
+        else:
+            raw = np.frombuffer(self._map, np.uint8, slot.size, slot.offset)
+        return unpack(raw, slot.type, math.prod(shape)).reshape(shape)
+
+
+def _slots(message: Any, offset: int, length: int) -> tuple[tuple[Slot, ...], int]:
+    """Every slot in the order of its bytes, and where the last one ends."""
+    slots = []
+    for io, items in (("input", message.input), ("output", message.output), ("buffer", message.buffer)):
+        for index, item in enumerate(items):
+            size = item.size
+            inline = item.data or None
+            if inline is not None:
+                if size not in (0, len(inline)):
+                    raise AsyncFileError(
+                        f"{io}.{index}: {len(inline)} bytes of data inside the header, declared {size}"
+                    )
+                size = len(inline)
+            elif size > length - offset:
+                raise AsyncFileError(
+                    f"{io}.{index}: {size} bytes are declared, only {length - offset} are left: cut short?"
+                )
+            if io == "buffer":
+                slots.append(Slot(io, index, 4, 2, (size,), None, None, 0, offset, size, inline))
+            else:
+                original = tuple(item.original_shape.dim) if item.HasField("original_shape") else None
+                origin = item.original_op if io == "output" and item.HasField("original_op") else None
+                slots.append(
+                    Slot(
+                        io,
+                        index,
+                        item.data_type,
+                        item.format,
+                        tuple(item.shape.dim),
+                        original or None,
+                        FORMATS.get(origin.format) if origin is not None else None,
+                        item.sub_format,
+                        offset,
+                        size,
+                        inline,
+                    )
+                )
+            if inline is None:
+                offset += size
+    return tuple(slots), offset

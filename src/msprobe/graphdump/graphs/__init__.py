@@ -1,0 +1,1 @@
+"""The execution graph: its operators, and which file belongs to which operator."""

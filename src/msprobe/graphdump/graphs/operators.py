@@ -1,0 +1,80 @@
+"""What an operator is to the reader: a node of the graph, the files that belong to it, or both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Optional
+
+from msprobe.graphdump.files.names import as_in_file
+from msprobe.graphdump.graphs.ir import Node, SourceLine
+from msprobe.graphdump.graphs.matching import Seen
+
+_PLACE_IN_CODE = re.compile(r"(?P<file>\S+):(?P<line>\d+)")
+
+
+class Key(NamedTuple):
+    """Which operator a tensor belongs to; `operator` is spelled as in file names."""
+
+    rank: int
+    graph: int
+    operator: str
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of one graph on one rank.
+
+    `name` is the graph's full name, or the file's spelling where no graph is known; `in_files` is how its files
+    spell it, empty if nothing of it was dumped. `linked` says how the two were brought together: "name",
+    "order" (the numbers differ, see matching.py) or "" (one of the two is missing).
+    """
+
+    rank: int
+    graph: int
+    type: str
+    name: str
+    in_files: str
+    node: Optional[Node]
+    linked: str
+
+    @property
+    def key(self) -> Key:
+        return Key(self.rank, self.graph, self.in_files)
+
+    @property
+    def is_renumbered(self) -> bool:
+        """Whether the files' number is not the graph's, so that searching for the one does not find the other."""
+        return bool(self.in_files and self.node) and as_in_file(self.name) != self.in_files
+
+    @property
+    def line(self) -> Optional[SourceLine]:
+        """The innermost source line outside the framework itself, else the innermost one."""
+        lines = self.node.lines if self.node else ()
+        own = [line for line in lines if not line.is_installed and not line.text.startswith("def ")]
+        return own[-1] if own else lines[-1] if lines else None
+
+
+def link(
+    rank: int, graph: int, nodes: list[Node], files: dict[str, Seen], links: dict[str, Node], how: str
+) -> Iterator[Operator]:
+    """Every operator of one graph: the nodes with their files, then the files that no node explains."""
+    spelled = {node.key: name for name, node in links.items()}
+    for node in nodes:
+        name = spelled.get(node.key, "")
+        yield Operator(rank, graph, node.type, node.full_name, name, node, how if name else "")
+    for name, entry in files.items():
+        if name not in links:
+            yield Operator(rank, graph, entry.type, name, name, None, "")
+
+
+def lines_at(operator: Operator, query: str) -> tuple[SourceLine, ...]:
+    """The source lines of an operator at "file.py:175", or with `query` in their text (spaces do not matter)."""
+    if operator.node is None:
+        return ()
+    place = _PLACE_IN_CODE.fullmatch(query.strip())
+    if place is not None:
+        return tuple(line for line in operator.node.lines if line.is_at(place["file"], int(place["line"])))
+    wanted = " ".join(query.split())
+    return tuple(line for line in operator.node.lines if wanted in " ".join(line.text.split()))

@@ -1,0 +1,77 @@
+"""Which operator raised, and where its inputs are: from the graph and the files of the iteration that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Optional
+
+from msprobe.graphdump.dumping.staged import Staged
+from msprobe.graphdump.graphs.attributes import Described
+from msprobe.graphdump.graphs.ir import Graph, Node, parse_text
+
+Slots = dict[int, Optional[Staged]]
+_INDEX = re.compile(r"I64\((\d{1,9})\)")
+
+
+def inputs_of_raising(
+    text: str, files: list[Staged], operators: dict[str, Described], failure: Optional[str]
+) -> Iterator[tuple[str, Slots]]:
+    """`{type}.{name}` and input slots of the operators that were ready and did not run. Where the exception's text
+    names the type of one of them, only those. Nothing when nothing failed or the graph ran to its end."""
+    graph = parse_text(text)
+    nodes = {node.full_name: node for node in graph.nodes}
+    pairs = ((nodes.get(operator.full_name), name) for name, operator in operators.items())
+    spelled = {node.key: name for node, name in pairs if node is not None}
+    ran: dict[str, dict[tuple[str, int], Staged]] = {}
+    for one in files:
+        ran.setdefault(one.name.operator.name, {})[one.name.io, one.name.slot] = one
+    if failure is None or not ran:
+        return
+    found = []
+    for name, operator in operators.items():
+        node = nodes.get(operator.full_name)
+        if node is None or name in ran:
+            continue
+        sources = [graph.producer(key) for key in node.inputs]
+        if all(source is None or spelled.get(source.key, "") in ran for source in sources):
+            found.append((name, operator, node))
+    named = [one for one in found if _is_named(one[1].type, failure)]
+    for name, operator, node in named or found:
+        slots = {
+            slot: _source(graph, key, ran, spelled)
+            for slot, key in enumerate(node.inputs)
+            if key.startswith("%") or key in graph.by_key
+        }
+        yield f"{operator.type}.{name}", slots
+
+
+def _is_named(kind: str, failure: str) -> bool:
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(kind)}(?![A-Za-z0-9])", failure, re.IGNORECASE) is not None
+
+
+def _source(
+    graph: Graph, key: str, ran: dict[str, dict[tuple[str, int], Staged]], spelled: dict[str, str]
+) -> Optional[Staged]:
+    """The output that this value is; for a parameter, an input of another operator that took the same one."""
+    producer = graph.producer(key)
+    if producer is not None:
+        return ran.get(spelled.get(producer.key, ""), {}).get(("output", _index(graph, key)))
+    origin = graph.origin(key)
+    for node in graph.nodes:
+        for slot, other in enumerate(node.inputs):
+            found = ran.get(spelled.get(node.key, ""), {}).get(("input", slot))
+            if found is not None and graph.origin(other) == origin:
+                return found
+    return None
+
+
+def _index(graph: Graph, key: str) -> int:
+    """Which output of its producer a value is: the nearest TupleGetItem on the way tells."""
+    node: Optional[Node] = graph.by_key.get(key)
+    while node is not None and node.type in ("Depend", "Load", "TupleGetItem") and node.inputs:
+        if node.type == "TupleGetItem" and len(node.inputs) > 1:
+            match = _INDEX.fullmatch(node.inputs[1])
+            return int(match[1]) if match else 0
+        node = graph.by_key.get(node.inputs[0])
+    return 0

@@ -1,0 +1,1 @@
+"""Level L1: API calls of MindSpore."""

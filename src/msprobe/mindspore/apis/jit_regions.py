@@ -1,0 +1,71 @@
+"""Regions under `mindspore.jit` inside a dynamic run.
+
+In ast mode a region is compiled: it is one record, `Jit.{name}.{n}`, and everything of ours is out while it
+runs, or our replacements and hooks would be compiled into it. In bytecode mode the capture is switched off
+while collecting, so that the region runs as Python and its APIs are seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+try:
+    from mindspore.graph.api import _JitExecutor
+except ImportError:  # before MindSpore 2.9
+    from mindspore.common.api import _JitExecutor
+try:
+    from mindspore.graph._utils.pijit_context import PIJitCaptureContext
+except ImportError:
+    PIJitCaptureContext = None
+
+from msprobe.mindspore.apis.api_calls import Api, Apis
+
+
+class JitRegions:
+    def __init__(self, apis: Optional[Apis], suspend: Callable[[], None], resume: Callable[[], None]) -> None:
+        """`suspend` and `resume` take everything of ours out and in again round a compiled region."""
+        self._apis = apis
+        self._suspend = suspend
+        self._resume = resume
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._alone = False
+
+    def install(self, alone: bool = False) -> None:
+        """`alone`: nothing else is in, so there is nothing to suspend."""
+        if self._originals:
+            return
+        self._alone = alone
+        self._replace(_JitExecutor, "__call__", self._compiled(_JitExecutor.__call__))
+        if PIJitCaptureContext is not None:
+            self._replace(PIJitCaptureContext, "__enter__", lambda context: None)
+            self._replace(PIJitCaptureContext, "__exit__", lambda context, *error: None)
+
+    def remove(self) -> None:
+        for holder, name, original in self._originals:
+            setattr(holder, name, original)
+        self._originals.clear()
+
+    def _replace(self, holder: Any, name: str, replacement: Any) -> None:
+        self._originals.append((holder, name, vars(holder)[name]))
+        setattr(holder, name, replacement)
+
+    def _compiled(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            owner = executor.obj
+            name = type(owner).__name__ if owner is not None else executor.fn.__name__
+
+            def region(*given: Any, **named: Any) -> Any:
+                if not self._alone:
+                    self._suspend()
+                try:
+                    return original(executor, *((owner, *given) if owner is not None else given), **named)
+                finally:
+                    if not self._alone:
+                        self._resume()
+
+            seen = args[1:] if owner is not None else args
+            if self._apis is None:
+                return region(*seen, **kwargs)
+            return self._apis.call(Api(f"Jit.{name}", name, owner=owner), region, seen, kwargs)
+
+        return run

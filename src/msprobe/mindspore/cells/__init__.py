@@ -1,0 +1,1 @@
+"""Level L0: Cells."""

@@ -1,0 +1,1 @@
+"""The gradients of calls and parameters, read off MindSpore's backward graph."""

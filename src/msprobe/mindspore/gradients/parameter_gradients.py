@@ -1,0 +1,86 @@
+"""The gradients of parameters: what MindSpore hands back when a function is differentiated.
+
+Every way to differentiate ends in one call of the executor, which returns the gradients of the weights it
+was asked for. They are recorded there: after hooks of the user's, before any reduction over ranks. Hooks on
+the parameters would do as well, but taking them off waits for the runtime, and cannot be done at all after
+an operator has failed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from typing import Any, Callable, Optional
+
+from mindspore._c_expression import TensorPy
+
+from msprobe.collect.recorder import Recorder
+from msprobe.collect.values import quoted
+from msprobe.mindspore.executor import EXECUTOR
+
+
+class ParameterGradients:
+    """Records `{Cell}.parameters_grad` of one step, for the parameters that it has been told of."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._places: dict[int, tuple[str, str]] = {}
+        self._original: Optional[Callable[..., Any]] = None
+        self._depth = 0
+
+    def watch(self, cell: str, parameters: dict[str, Any]) -> None:
+        """Parameters of one Cell, by their names in it. A shared parameter belongs to its first Cell."""
+        record = f"{cell}.parameters_grad"
+        selection = self._recorder.selection
+        if parameters and (selection.everything or selection.may_want(record)):
+            for name, parameter in parameters.items():
+                self._places.setdefault(id(parameter), (record, name))
+
+    def install(self) -> None:
+        """From here on, until `remove`: the backward may come after the hooks of the forward are off."""
+        if self._original is not None or not self._places:
+            return
+        original = self._original = EXECUTOR.grad
+
+        def grad(executor: Any, function: Any, operation: Any, weights: Any, *rest: Any) -> Any:
+            self._depth += 1
+            try:
+                result = original(executor, function, operation, weights, *rest)
+            finally:
+                self._depth -= 1
+            if not self._depth and not self._recorder.closed:
+                self._take(operation, weights, result)
+            return result
+
+        EXECUTOR.grad = grad
+
+    def remove(self) -> None:
+        if self._original is not None:
+            EXECUTOR.grad = self._original
+            self._original = None
+
+    def _take(self, operation: Any, weights: Any, result: Any) -> None:
+        """`result` is the weights' gradients, or (the inputs', the weights'), or the inputs' alone."""
+        recorder = self._recorder
+        try:
+            if not operation.get_by_list or weights is None:
+                return
+            after_inputs = operation.get_all or getattr(operation, "get_by_position", False)
+            gradients = result[1] if after_inputs else result
+            pairs = [(weights, gradients)] if isinstance(weights, TensorPy) else zip(weights, gradients)
+            self._keep(pairs)
+        except Exception:
+            recorder.fault("parameters_grad", traceback.format_exc())
+
+    def _keep(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        recorder = self._recorder
+        texts: dict[str, list[str]] = {}
+        for parameter, gradient in pairs:
+            place = self._places.get(id(parameter))
+            if place is not None and gradient is not None:
+                record, name = place
+                path = recorder.tensors_path(record, name)
+                text = recorder.values.value(gradient, path) if recorder.with_outputs else "null"
+                texts.setdefault(record, []).append(f"{quoted(name)}: [{text}]")
+        for record, members in texts.items():
+            recorder.write_record(record, None, ", ".join(members))

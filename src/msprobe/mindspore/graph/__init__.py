@@ -1,0 +1,1 @@
+"""Compiled graphs: Cells through taps, kernels through the framework's Dump."""

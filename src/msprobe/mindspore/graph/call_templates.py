@@ -1,0 +1,206 @@
+"""What a tapped call receives and returns, as far as it is known while its graph is compiled.
+
+A template is one side of a Cell's calls: JSON text with gaps where the tensors' texts go. It is made by `Describe`, an
+operator that MindSpore folds away: the compiler asks it for its value, and shows it the types of its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional, Protocol, Union
+
+from mindspore._c_expression import typing as kinds
+from mindspore.ops.primitive import PrimitiveWithInfer
+
+from msprobe.collect.values import Values, quoted
+from msprobe.mindspore.tensors.tensor_text import TensorTexts
+from msprobe.stats import dtypes
+
+Member = tuple[Any, Any, Any]  # value (None where only a run tells it), type, shape
+_VALUES = Values(TensorTexts(0, None))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of a template. `row` is None where its values cannot be shown, and `text` stands for it."""
+
+    path: str
+    row: Optional[dtypes.Dtype]
+    shape: tuple[int, ...]
+    text: str
+
+
+@dataclass
+class CallTemplate:
+    number: int
+    title: str
+    side: str
+    slots: list[Slot] = field(default_factory=list)
+    parts: list[Union[str, int]] = field(default_factory=list)
+    dictionary_with_none: bool = False
+
+    @property
+    def shown(self) -> int:
+        """How many of its tensors a tap shows."""
+        return sum(slot.row is not None for slot in self.slots)
+
+    def filled(self, texts: dict[int, str]) -> str:
+        """The JSON text of this side; a tensor that was not shown is null."""
+        return "".join(part if isinstance(part, str) else self.text_of(part, texts) for part in self.parts)
+
+    def text_of(self, slot: int, texts: dict[int, str]) -> str:
+        return self.slots[slot].text or texts.get(slot, "null")
+
+
+class Places(Protocol):
+    """What a tap is given so that it is known which tensor it shows: a constant that is no whole number."""
+
+    def __call__(self, template: CallTemplate, slot: int) -> Any: ...
+
+
+class Sheets:
+    """All templates, by their number. A graph may be compiled for several shapes: each has templates of its own."""
+
+    def __init__(self) -> None:
+        self._made: list[CallTemplate] = []
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, number: int) -> CallTemplate:
+        return self._made[number]
+
+    def new(self, title: str, side: str) -> CallTemplate:
+        template = CallTemplate(len(self._made), title, side)
+        self._made.append(template)
+        return template
+
+    def silent(self, title: str, side: str) -> Optional[CallTemplate]:
+        """The newest template of a side without tensors: no tap says which one a call has."""
+        for template in reversed(self._made):
+            if (template.title, template.side, template.shown) == (title, side, 0):
+                return template
+        return None
+
+    def of_parameter(self, title: str, name: str, parameter: Any) -> CallTemplate:
+        """A template for the gradient of one parameter."""
+        template = self.new(title, "parameters_grad")
+        _SheetWriter(template, lambda template, slot: slot).of(
+            None, kinds.TensorType(parameter.dtype), parameter.shape, name
+        )
+        return template
+
+
+class Describe(PrimitiveWithInfer):
+    """Called on one side of a call: a template is made of it, and the places of its tensors come back.
+
+    The answer is (whether the side can be rebuilt from its members, the places in the same structure).
+    """
+
+    def __init__(self, templates: Sheets, place: Places, title: str, side: str, names: Sequence[str] = ()) -> None:
+        super().__init__("msprobe_describe")
+        self.set_const_prim(True)
+        self.add_prim_attr("msprobe", f"{title} {side}")  # or the answer for another Cell would be reused
+        self._templates = templates
+        self._place = place
+        self._title = title
+        self._side = side
+        self._names = names
+
+    def __infer__(self, given: dict[str, Any]) -> dict[str, Any]:
+        template = self._templates.new(self._title, self._side)
+        writer = _SheetWriter(template, self._place)
+        value, kind, shape = given["value"], given["dtype"], given["shape"]
+        if self._names:
+            members = _members(value, kind, shape)
+            places = tuple(writer.named(list(zip(self._names, members)), ""))
+        elif self._side == "input":
+            args, kwargs = _members(value, kind, shape)
+            template.parts.append('"input_args": ')
+            first = writer.of(*args, "")
+            template.parts.append(', "input_kwargs": ')
+            places = (first, writer.of(*kwargs, ""))
+        else:
+            (result,) = _members(value, kind, shape)
+            is_tuple = isinstance(result[1], tuple)
+            template.parts.append('"output": ')
+            places = (writer.of(*result, ""),) if is_tuple else (writer.listed([result], "")[0],)
+        return {"dtype": None, "shape": None, "value": (not template.dictionary_with_none, places)}
+
+
+class _SheetWriter:
+    """Writes one template; every method returns the places of what it has written."""
+
+    def __init__(self, template: CallTemplate, place: Places) -> None:
+        self._template = template
+        self._place = place
+
+    def of(self, value: Any, kind: Any, shape: Any, path: str) -> Any:
+        parts = self._template.parts
+        if isinstance(value, dict):
+            items = list(zip(value, _members(list(value.values()), kind, shape)))
+            return dict(zip(value, self.named(items, path)))
+        if isinstance(kind, (tuple, list)):
+            return type(kind)(self.listed(_members(value, kind, shape), path))
+        if isinstance(kind, kinds.TensorType):
+            return self._tensor(kind, shape, path)
+        if kind is not None and value is None:
+            parts.append(f'{{"type": {quoted(str(kind))}}}')  # a number that changes from run to run
+        else:
+            parts.append(_VALUES.value(value, ""))
+        return 0
+
+    def listed(self, members: list[Member], path: str) -> list[Any]:
+        parts = self._template.parts
+        places = []
+        parts.append("[")
+        for number, member in enumerate(members):
+            if number:
+                parts.append(", ")
+            value, kind, shape = member
+            places.append(self.of(value, kind, shape, _joined(path, number)))
+        parts.append("]")
+        return places
+
+    def named(self, items: list[tuple[Any, Member]], path: str) -> list[Any]:
+        parts = self._template.parts
+        places = []
+        parts.append("{")
+        for number, (name, member) in enumerate(items):
+            parts.append(f"{', ' if number else ''}{quoted(str(name))}: ")
+            value, kind, shape = member
+            if kind is None:
+                self._template.dictionary_with_none = True
+            places.append(self.of(value, kind, shape, _joined(path, name)))
+        parts.append("}")
+        return places
+
+    def _tensor(self, kind: Any, shape: Any, path: str) -> Any:
+        template = self._template
+        name = str(kind.element_type())
+        row = dtypes.BY_MINDSPORE.get(name)
+        sizes = tuple(shape)
+        text = ""
+        if row is None or any(size <= 0 for size in sizes):  # unknown type, empty, or a shape that only a run tells
+            known = [size if size >= 0 else None for size in sizes]
+            numbers = '"Max": null, "Min": null, "Mean": null, "Norm": null'
+            text = f'{{"type": "mindspore.Tensor", "dtype": "{name}", "shape": {_json(known)}, {numbers}}}'
+            row = None
+        slot = len(template.slots)
+        template.slots.append(Slot(path, row, sizes, text))
+        template.parts.append(slot)
+        return self._place(template, slot) if row is not None else 0
+
+
+def _members(value: Any, kind: Any, shape: Any) -> list[Member]:
+    values = value if value is not None else [None] * len(kind)
+    return list(zip(values, kind, shape))
+
+
+def _joined(path: str, name: Any) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _json(sizes: list[Optional[int]]) -> str:
+    return "[" + ", ".join("null" if size is None else str(size) for size in sizes) + "]"

@@ -1,0 +1,250 @@
+"""Level L0 inside compiled graphs: what the taps show becomes records, with the names of a dynamic run.
+
+A forward record is written when the last of its outputs was shown. Gradients that nothing needs never come, so
+backward records are written when the step ends, the last call first, as a backward runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import traceback
+from typing import Any, Optional
+
+import numpy as np
+
+from msprobe.collect.names import FORWARD, backward_of
+from msprobe.collect.recorder import Recorder
+from msprobe.collect.values import quoted
+from msprobe.mindspore.graph.call_templates import CallTemplate, Sheets
+from msprobe.mindspore.tensors.tensor_text import Array, TensorTexts, bits
+from msprobe.stats import CRC
+
+NO_CALL = -1
+_MEMBERS = {"output": "input", "input": "output"}  # of a backward record: what comes in, what goes out
+_numbers = itertools.count()  # of calls, in this process: a number from an older step is nobody's
+
+
+class _Call:
+    __slots__ = ("gradients", "name", "parents", "templates", "texts", "title", "wanted", "wanted_backward", "written")
+
+    def __init__(self, title: str, name: str, parents: list[str], wanted: bool) -> None:
+        self.title = title
+        self.name = name
+        self.parents = parents
+        self.wanted = wanted
+        self.wanted_backward: Optional[bool] = None
+        self.templates: dict[str, CallTemplate] = {}
+        self.texts: dict[str, dict[int, str]] = {}
+        self.gradients: dict[str, dict[int, str]] = {}
+        self.written = False
+
+
+class GraphCells:
+    """The listener of one step. Calls begin only while it is `open`; what belongs to them may come later."""
+
+    def __init__(self, recorder: Recorder, texts: TensorTexts, templates: Sheets) -> None:
+        self.open = False
+        self.entered = 0
+        self._recorder = recorder
+        self._texts = texts
+        self._templates = templates
+        self._lock = threading.Lock()
+        self._calls: dict[int, _Call] = {}
+        self._around: list[_Call] = []
+        self._events: list[tuple[_Call, bool]] = []  # begin (True) and end of calls whose backward is not decided
+        self._parameters: dict[int, tuple[str, str]] = {}
+        self._batch: Optional[_Call] = None
+        self._digests: dict[int, str] = {}
+
+    # What the taps call.
+
+    def enter(self, title: str) -> int:
+        recorder = self._recorder
+        if not self.open or recorder.closed:
+            return NO_CALL
+        try:
+            with self._lock:
+                return self._enter(title)
+        except Exception:
+            recorder.fault(title, traceback.format_exc())
+            return NO_CALL
+
+    def see(self, number: int, template: CallTemplate, slot: int, array: Any) -> None:
+        call = self._calls.get(number)
+        if call is None or self._recorder.closed:
+            return
+        try:
+            with self._lock:
+                self._see(call, template, slot, array)
+        except Exception:
+            self._recorder.fault(call.name, traceback.format_exc())
+
+    def gradient(self, number: int, template: CallTemplate, slot: int, array: Any) -> None:
+        call = self._calls.get(number)
+        if self._recorder.closed or (call is None and template.side in _MEMBERS):
+            return
+        try:
+            with self._lock:
+                if call is None:
+                    self._parameter(template, array)
+                else:
+                    self._gradient(call, template, slot, array)
+        except Exception:
+            self._recorder.fault(template.title, traceback.format_exc())
+
+    def close(self) -> None:
+        """The step ends: what is not written yet is written."""
+        with self._lock:
+            for call in self._calls.values():
+                if not call.written:
+                    self._write(call)
+            for call in reversed(self._calls.values()):
+                if call.gradients:
+                    self._write_backward(call)
+            records: dict[str, list[str]] = {}
+            for _, (record, text) in sorted(self._parameters.items()):
+                records.setdefault(record, []).append(text)
+            for record, texts in records.items():
+                self._recorder.write_record(record, None, ", ".join(texts))
+            self._calls.clear()
+
+    # Forward.
+
+    def _enter(self, title: str) -> int:
+        recorder = self._recorder
+        selection = recorder.selection
+        name = f"{title}.{FORWARD}.{recorder.numbers.take(title)}"
+        parents = [call.name for call in self._around]
+        wanted = selection.everything or selection.enter(name, parents)
+        call = _Call(title, name, parents, wanted and selection.forward)
+        number = next(_numbers) & 0x7FFFFFFF
+        self._calls[number] = call
+        self._around.append(call)
+        self._events.append((call, True))
+        if not self.entered:
+            self._batch = call
+        self.entered += 1
+        return number
+
+    def _see(self, call: _Call, template: CallTemplate, slot: int, array: Any) -> None:
+        recorder = self._recorder
+        side = template.side
+        if call is self._batch and side == "input":
+            self._first_batch(template, slot, array)
+        if side == "output" and call in self._around:
+            self._leave(call)
+        call.templates[side] = template
+        texts = call.texts.setdefault(side, {})
+        text = ""
+        if call.wanted and (recorder.with_outputs if side == "output" else recorder.with_inputs):
+            path = recorder.tensors_path(call.name, side)
+            text = self._text(template, slot, array, f"{path}.{template.slots[slot].path}" if path else "")
+        texts[slot] = text
+        if side == "output" and len(texts) == template.shown:
+            self._write(call)
+
+    def _leave(self, call: _Call) -> None:
+        """A call has returned, and with it what it called and what showed no output."""
+        while True:
+            ended = self._around.pop()
+            self._events.append((ended, False))
+            if not self._recorder.selection.everything:
+                self._recorder.selection.leave(ended.name)
+            if ended is call:
+                return
+
+    def _write(self, call: _Call) -> None:
+        call.written = True
+        if not call.wanted:
+            return
+        recorder = self._recorder
+        parts = []
+        if recorder.with_inputs:
+            parts.append(self._side(call, "input"))
+        if recorder.with_outputs:
+            parts.append(self._side(call, "output"))
+        if recorder.with_inputs and "parameters" in call.templates:
+            parts.append(f'"parameters": {self._side(call, "parameters")}')
+        text = ", ".join(part for part in parts if part)
+        recorder.write_record(call.name, call.parents[-1] if call.parents else None, text)
+
+    def _side(self, call: _Call, side: str) -> str:
+        template = call.templates.get(side) or self._templates.silent(call.title, side)
+        return "" if template is None else template.filled(call.texts.get(side, {}))
+
+    def _first_batch(self, template: CallTemplate, slot: int, array: Any) -> None:
+        """What the first Cell of the step received, by digest, for run.json."""
+        self._digests[slot] = self._text(template, slot, array, "", TensorTexts(CRC, None))
+        if len(self._digests) == template.shown:
+            tell, self._recorder.on_first_batch = self._recorder.on_first_batch, None
+            self._batch = None
+            if tell is not None:
+                found = json.loads(f"{{{template.filled(self._digests)}}}")
+                tell([*found["input_args"], *found["input_kwargs"].values()])
+
+    # Backward.
+
+    def _gradient(self, call: _Call, template: CallTemplate, slot: int, array: Any) -> None:
+        recorder = self._recorder
+        if not recorder.selection.backward or not self._wants_backward(call):
+            return
+        member = _MEMBERS[template.side]
+        text = "null"
+        if recorder.with_inputs if member == "input" else recorder.with_outputs:
+            path = recorder.tensors_path(backward_of(call.name), member)
+            text = self._text(template, slot, array, f"{path}.{slot}" if path else "")
+        call.gradients.setdefault(member, {})[slot] = text
+
+    def _wants_backward(self, call: _Call) -> bool:
+        """A scope counts calls in order, which a backward's operators do not have: it is the forward's, turned."""
+        selection = self._recorder.selection
+        if selection.everything:
+            return True
+        if call.wanted_backward is None:
+            events = [*self._events, *((one, False) for one in reversed(self._around))]
+            for one, begins in reversed(events):
+                name = backward_of(one.name)
+                if begins:
+                    selection.leave(name)
+                else:
+                    one.wanted_backward = selection.enter(name, [backward_of(parent) for parent in one.parents])
+            self._events.clear()
+        return bool(call.wanted_backward)
+
+    def _write_backward(self, call: _Call) -> None:
+        recorder = self._recorder
+        parts = []
+        for side, member, wanted in (
+            ("output", "input", recorder.with_inputs),
+            ("input", "output", recorder.with_outputs),
+        ):
+            template = call.templates.get(side) or self._templates.silent(call.title, side)
+            if wanted and template is not None:
+                texts = call.gradients.get(member, {})
+                parts.append(
+                    f'"{member}": [{", ".join(texts.get(slot, "null") for slot in range(len(template.slots)))}]'
+                )
+        parent = backward_of(call.parents[-1]) if call.parents else None
+        recorder.write_record(backward_of(call.name), parent, ", ".join(parts))
+
+    def _parameter(self, template: CallTemplate, array: Any) -> None:
+        recorder = self._recorder
+        record = f"{template.title}.{template.side}"
+        selection = recorder.selection
+        if not selection.backward or not (selection.everything or selection.may_want(record)):
+            return
+        name = template.slots[0].path
+        text = self._text(template, 0, array, recorder.tensors_path(record, name)) if recorder.with_outputs else "null"
+        self._parameters[template.number] = (record, f"{quoted(name)}: [{text}]")
+
+    def _text(
+        self, template: CallTemplate, slot: int, array: Any, path: str, texts: Optional[TensorTexts] = None
+    ) -> str:
+        known = template.slots[slot]
+        assert known.row is not None
+        values: Array = bits(np.asarray(array), known.row)
+        if not known.shape:
+            values = values.reshape(())
+        return (texts or self._texts).array_text(values, known.row, path)

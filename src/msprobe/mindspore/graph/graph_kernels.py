@@ -1,0 +1,128 @@
+"""Level L2 in graph mode: config.json becomes the framework's Dump, put in place before the first graph.
+
+The framework decides what runs in a graph when it compiles it, so start() and stop() choose nothing here: `step`
+does. A debugger that comes too late says so; it does not leave the user with an empty directory and no word.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mindspore
+
+from msprobe.collect import notices
+from msprobe.collect.lifecycle import UsageError
+from msprobe.config import Settings
+from msprobe.config.settings import OverflowSettings
+from msprobe.dump.archive import put_aside
+from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, parse_settings
+from msprobe.graphdump.dumping.framework_side import NO_KERNEL
+from msprobe.graphdump.dumping.running import DISK_BUDGET, lay_out, rank_here
+from msprobe.mindspore import header
+from msprobe.mindspore.graph.graph_dump import begin, graph_has_run
+
+NET = "Net"
+_MODES = {"aicore": 1, "atomic": 2, "all": 3}
+_SIDES = {"all": 0, "input": 1, "output": 2}
+_NAMES = {"mean": "avg"}
+_SUMMARIES = {"statistics": ["max", "min", "avg", "l2norm"], "md5": ["max", "min", "avg", "l2norm", "md5"]}
+
+
+def refuse(settings: Settings) -> None:
+    """Raises UsageError for what graph mode cannot do at this level."""
+    if getattr(settings.section, "summary_mode", "") == "xor":
+        raise UsageError('summary_mode "xor" is not in graph mode: use "statistics", "md5" or a list of statistics.')
+
+
+def data_dump(settings: Settings, initial: int) -> dict[str, Any]:
+    """The data_dump.json that these settings mean."""
+    section = settings.section
+    common: dict[str, Any] = {
+        "path": str(settings.dump_path),
+        "net_name": NET,
+        "iteration": "all" if settings.step is None else "|".join(map(str, sorted(settings.step))),
+        "initial_iteration": initial,
+        "support_device": [rank_here()],  # `rank` counts inside a node and is looked at before
+    }
+    if isinstance(section, OverflowSettings):
+        common["op_debug_mode"] = _MODES[section.check_mode]
+        return {COMMON: common, E2E: {"enable": True}}
+    if settings.task == "structure":
+        common.update(dump_mode=1, kernels=[NO_KERNEL])
+        return {COMMON: common, E2E: {"enable": True}}
+    summary = getattr(section, "summary_mode", "statistics")
+    common["saved_data"] = "tensor" if settings.task == "tensor" else "statistic"
+    names = [_NAMES.get(name, name) for name in summary] if not isinstance(summary, str) else _SUMMARIES["statistics"]
+    common["statistic_category"] = _SUMMARIES.get(summary, names)
+    sides = {_SIDES[mode] for mode in getattr(section, "data_mode", ("all",)) if mode in _SIDES}
+    common["input_output"] = sides.pop() if len(sides) == 1 else 0
+    common["file_format"] = getattr(section, "file_format", "npy")
+    names = list(getattr(section, "list", ()))
+    if names:
+        common.update(dump_mode=1, kernels=names)
+    return {COMMON: common, E2E: {"enable": True}}
+
+
+class GraphKernels:
+    """Stands in the place of the lifecycle of a run that collects by hooks."""
+
+    probe = None
+    closed = False
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._initial = 0
+        self._started = False
+
+    def start(self, model: Any = None, token_range: Any = None) -> None:
+        """The first call puts the dump in place; further ones do nothing."""
+        if token_range is not None:
+            notices.warn_once("token_range has no effect in graph mode.")
+        if self._started:
+            return
+        self._started = True
+        if graph_has_run():
+            notices.warn(
+                "start() comes too late: a graph was compiled already, and MindSpore has read its settings by then. "
+                "Nothing is dumped. Call it after set_context and before the model runs."
+            )
+            return
+        value = data_dump(self.settings, self._initial)
+        source = "config.json as data_dump.json (its path is dump_path)"
+        checked = parse_settings(value, source)
+        if self.settings.rank is not None and header.local_rank() not in self.settings.rank:
+            return
+        older = Path(f"rank_{rank_here()}")
+        if (Path(checked.path) / older).exists():
+            moved = put_aside(Path(checked.path), older)
+            notices.inform(f"an earlier dump was in {Path(checked.path)}; it is now in {moved}.")
+        found = lay_out(checked, source, json.dumps(value, indent=4))
+        if found is not None:
+            begin(found, DISK_BUDGET)
+            notices.inform(f"level L2 in graph mode: every graph from now on is dumped to {Path(checked.path)}.")
+
+    def stop(self) -> None:
+        self._look_at_mode()
+
+    def step(self) -> None:
+        self._look_at_mode()
+
+    def set_init_step(self, step: int) -> None:
+        if self._started:
+            notices.warn_once("set_init_step() comes too late in graph mode: call it before start().")
+        self._initial = step
+
+    def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
+        notices.warn_once("save() works at level debug only; nothing is saved.")
+
+    def close(self) -> None:
+        """The worker ends with the process."""
+
+    def _look_at_mode(self) -> None:
+        if mindspore.get_context("mode") != mindspore.GRAPH_MODE:
+            notices.warn_once(
+                "the mode was changed to PYNATIVE_MODE after PrecisionDebugger was made in graph mode: what runs "
+                "outside of graphs is not dumped."
+            )

@@ -1,0 +1,1 @@
+"""Level L2 in dynamic mode: MindSpore's kernels."""

@@ -1,0 +1,234 @@
+"""Kernels (level L2, dynamic graph): operators through MindSpore's dispatch mode, forward and backward.
+
+The mode is blind in places; each was found by running (tests/mindspore/test_blind_kernels.py):
+- the framework runs the backward of operators of the older kind (Conv2D, LayerNorm, BatchNorm, MaxPool, BiasAdd, …)
+  in C++. They have a node of the backward graph when we see them, and their gradients are read off it;
+- so it does with a few of the newer kind (Softmax, Sqrt, Max, Slice, …), whose node is there a little later: on what
+  the next operator takes or the API gives back;
+- some calls (cat, indexing) reach no dispatch at all: the API's own inputs and outputs are recorded in their place.
+What stays unseen even so is told once, by name.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+from msprobe.collect.names import BACKWARD, FORWARD, backward_of
+from msprobe.collect.recorder import Recorder
+from msprobe.mindspore.apis.api_calls import Api, Apis
+from msprobe.mindspore.cells.cell_calls import Cells, Named
+from msprobe.mindspore.executor import backward_pass, clear_after_error, requires_grad
+from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, node_of, tensors_in
+from msprobe.mindspore.gradients.call_gradients import Gradients
+
+try:
+    from mindspore.utils import MsDispatchMode
+except ImportError:  # before MindSpore 2.8
+    MsDispatchMode = None
+
+HAS_DISPATCH = MsDispatchMode is not None
+_NO_PARENTS: tuple[str, ...] = ()
+_BLIND = frozenset(  # of the newer kind; MindSpore 2.10
+    ("Softmax", "Sqrt", "Rsqrt", "Max", "Min", "ArgMaxWithValue", "ArgMinWithValue", "Slice")
+)
+_REGION = "Jit."
+
+
+class Waiting(NamedTuple):
+    """A call whose node of the backward graph is not there yet."""
+
+    operator: str
+    name: str
+    parents: list[str]
+    inputs: Inputs
+
+
+class Kernels:
+    """Records the operators of one step while its mode is on."""
+
+    def __init__(self, recorder: Recorder, gradients: Gradients) -> None:
+        self._recorder = recorder
+        self._gradients = gradients
+        self._waiting: list[Waiting] = []
+        self.seen = 0
+        self._mode = self._made_mode()
+        self._on = False
+
+    def install(self) -> None:
+        if not self._on:
+            self._mode.__enter__()
+            self._on = True
+
+    def remove(self) -> None:
+        if self._on:
+            self._on = False
+            self._mode.__exit__(None, None, None)
+
+    def settle(self, values: Any) -> None:
+        """Tensors that the framework has finished: some may be the outputs whose nodes we wait for."""
+        for tensor in tensors_in(values, []) if self._waiting else ():
+            node = node_of(tensor)
+            operator = node.name() if node is not None else ""
+            found = next((one for one in self._waiting if one.operator == operator), None)
+            if found is not None and node._sequence_nr() >= found.inputs.first:
+                self._waiting.remove(found)
+                self._watch(found.name, found.parents, found.inputs, tensor)
+
+    def inputs(self, args: Any, kwargs: Any) -> Optional[Inputs]:
+        """What leads to these inputs in the backward graph, where gradients are wanted."""
+        if not (AVAILABLE and self._recorder.selection.backward and requires_grad()):
+            return None
+        found = self._gradients.inputs(args, kwargs)
+        return found if found.edges else None
+
+    def record_call(self, api: str, args: Any, kwargs: Any, output: Any, inputs: Optional[Inputs]) -> None:
+        """An API that gave out new tensors, and no operator was seen inside it."""
+        given = {id(tensor) for tensor in tensors_in((args, kwargs), [])}
+        if all(id(tensor) in given for tensor in tensors_in(output, [])):
+            return
+        recorder, selection = self._recorder, self._recorder.selection
+        title = f"Kernel.{api}"
+        name = f"{title}.{recorder.numbers.take(f'{title}.{FORWARD}')}.{FORWARD}"
+        parents = recorder.parents
+        if selection.forward and (selection.everything or selection.enter(name, parents)):
+            recorder.place(parents)
+            call = recorder.enter(name, parents[-1], args, kwargs, 5)
+            if call is not None:
+                recorder.leave(call, name, output)
+        if inputs is not None:
+            self._watch(name, parents, inputs, output)
+
+    def unseen(self) -> list[str]:
+        """What is still waited for when the step ends."""
+        return sorted({one.operator for one in self._waiting})
+
+    def _made_mode(self) -> Any:
+        """Made here because the base class is not there in every version."""
+        kernels = self
+
+        class Mode(MsDispatchMode):
+            def __ms_dispatch__(self, func: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return kernels.call(func, args, kwargs or {})
+
+        return Mode()
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        recorder = self._recorder
+        if recorder.closed:
+            return func(*args, **kwargs)
+        old = len(args) == 3 and isinstance(args[1], str) and isinstance(args[2], (tuple, list))
+        shown = args[2] if old else args  # the older kind: (primitive, its name, the arguments)
+        self.seen += 1
+        parents: Sequence[str] = recorder.parents
+        direction = FORWARD
+        if backward_pass() >= 0 and not parents:  # inside a Cell or an API a backward pass recomputes
+            direction, parents = BACKWARD, _NO_PARENTS
+        title = f"Kernel.{func.name}"
+        name = f"{title}.{recorder.numbers.take(f'{title}.{direction}')}.{direction}"
+        call, inputs = self._enter(name, direction, parents, shown, kwargs, old)
+        try:
+            output = func(*args, **kwargs)
+        except BaseException as error:
+            clear_after_error()
+            if call is not None:
+                recorder.fail(call, error)
+            raise
+        try:
+            if call is not None:
+                recorder.leave(call, name, output)
+            if inputs is not None and old:
+                self._watch(name, parents, inputs, output)
+            elif inputs is not None:
+                self._waiting.append(Waiting(func.name, name, list(parents), inputs))
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        return output
+
+    def _watch(self, name: str, parents: Sequence[str], inputs: Inputs, output: Any) -> None:
+        self._recorder.place([backward_of(parent) for parent in parents])
+        self._gradients.watch(name, list(parents), inputs, output)
+
+    def _enter(
+        self, name: str, direction: str, parents: Sequence[str], args: Any, kwargs: Any, old: bool
+    ) -> tuple[Optional[int], Any]:
+        recorder = self._recorder
+        selection = recorder.selection
+        call: Optional[int] = None
+        inputs: Any = None
+        try:
+            wanted = selection.everything or selection.enter(name, parents)
+            if wanted and (selection.forward if direction == FORWARD else selection.backward):
+                recorder.place(parents)
+                call = recorder.enter(name, parents[-1] if parents else None, args, kwargs, 4)
+            if direction == FORWARD:
+                self.settle(args)
+                inputs = self.inputs(args, kwargs) if old or name.split(".")[1] in _BLIND else None
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        return call, inputs
+
+
+class ApiStack(Apis):
+    """Knows which API runs. It records two kinds: compiled regions, whole, and calls that reach no dispatch."""
+
+    kernels: Kernels
+
+    def _record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        recorder, kernels = self._recorder, self.kernels
+        if api.title.startswith(_REGION):
+            within = recorder.parents and recorder.parents[-1].startswith("Kernel.")  # an optimizer's record has it
+            return func(*args, **kwargs) if within else super()._record(api, func, args, kwargs)
+        name = f"{api.title}.{recorder.numbers.take(api.title)}.{FORWARD}"
+        recorder.push(name)
+        before = kernels.seen
+        inputs: Optional[Inputs] = None
+        try:
+            inputs = kernels.inputs(args, kwargs)
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        try:
+            output = func(*args, **kwargs)
+            self._complete(api, before, args, kwargs, output, inputs)
+            return output
+        finally:
+            recorder.pop(name)
+
+    def _complete(self, api: Api, before: int, args: Any, kwargs: Any, output: Any, inputs: Optional[Inputs]) -> None:
+        try:
+            self.kernels.settle(output)
+            if self.kernels.seen == before:
+                self.kernels.record_call(api.name, args, kwargs, output, inputs)
+        except Exception:
+            self._recorder.fault(api.title, traceback.format_exc())
+
+
+class ModuleStack(Cells):
+    """Cell hooks that only say where we are."""
+
+    def _pre_hook(self, named: Named) -> Any:
+        recorder, title = self._recorder, named.title
+
+        def enter(cell: Any, args: Any, kwargs: Any) -> None:
+            if recorder.closed:
+                return
+            try:
+                if recorder.on_first_batch is not None:
+                    recorder.first_batch(args, kwargs)
+            except Exception:
+                recorder.fault(title, traceback.format_exc())
+            recorder.push(f"{title}.{FORWARD}.{recorder.numbers.take(title)}")
+
+        return enter
+
+    def _post_hook(self, title: str) -> Any:
+        recorder, start = self._recorder, f"{title}.{FORWARD}."
+
+        def leave(cell: Any, args: Any, kwargs: Any, output: Any) -> None:
+            for name in reversed(recorder.parents):
+                if name.startswith(start):
+                    recorder.pop(name)
+                    break
+
+        return leave

@@ -1,0 +1,136 @@
+"""Level L2, dynamic graph: the kernels inside compiled regions (`mindspore.jit`, optimizers), through the framework's
+Dump, beside the operators that the dispatch mode sees.
+
+The framework reads its settings when it compiles the first graph and then writes every graph that runs; which of
+that belongs to which step only the debugger knows. So it tells the worker when a step begins and ends, and the
+worker keeps what was written in between: in `{dump_path}/graph/rank_{r}/Net/{graph}/{step}/`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.collect import notices
+from msprobe.collect.lifecycle import Frontend, Lifecycle
+from msprobe.config import ConfigError, Settings
+from msprobe.dump.archive import put_aside
+from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
+from msprobe.graphdump.dumping.running import DISK_BUDGET, Running, lay_out, rank_here
+from msprobe.mindspore import header
+from msprobe.mindspore.executor import synchronize
+from msprobe.mindspore.graph.graph_dump import begin, graph_has_run, is_on
+from msprobe.mindspore.graph.graph_kernels import data_dump
+
+GRAPH = "graph"
+
+
+class RegionDump:
+    """The framework's Dump of this process, by steps."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._open: Optional[int] = None
+
+    def begin(self, step: int) -> None:
+        if self._open != step:
+            synchronize()
+            self._open = step
+            self._tell({"step": step, "at": _now()})
+
+    def end(self) -> None:
+        if self._open is not None:
+            synchronize()
+            self._open = None
+            self._tell({"at": _now()})
+
+    def _tell(self, message: dict[str, int]) -> None:
+        try:
+            self._running.send(json.dumps(message))
+        except OSError:
+            notices.warn_once("level L2: the worker that reads the dump of compiled regions is gone.")
+        except ValueError:
+            pass  # the process ends, and the worker has its end already
+
+
+class RegionLifecycle(Lifecycle):
+    """start, stop and step of a run at level L2, which open and close the steps of the framework's Dump as well."""
+
+    def __init__(self, settings: Settings, frontend: Frontend) -> None:
+        super().__init__(settings, frontend)
+        self._regions: Optional[RegionDump] = None
+        self._asked = False
+
+    def start(self, model: Any = None, token_range: Any = None) -> None:
+        if not self._asked and not self._is_foreign():
+            self._asked = True
+            self._regions = put_in_place(self.settings)
+        super().start(model, token_range)
+        if self._regions is not None and self._collecting:
+            self._regions.begin(self.step_number)
+
+    def stop(self) -> None:
+        if self._regions is not None and self._collecting and not self._is_foreign():
+            self._regions.end()
+        super().stop()
+
+
+def put_in_place(settings: Settings) -> Optional[RegionDump]:
+    """The Dump of what this process compiles from now on; None, and one line that says why, where it cannot be had."""
+    if getattr(settings.section, "file_format", "npy") == "bin":
+        notices.warn_once('file_format "bin" is for what graphs dump; tensors of the dynamic graph are .npy files.')
+    why = _obstacle(settings)
+    if why is None:
+        value = _wanted(settings)
+        root = Path(value[COMMON]["path"])
+        try:
+            checked = parse_settings(value, "level L2, compiled regions")
+            older = Path(GRAPH, f"rank_{rank_here()}")
+            if (root.parent / older).exists():
+                moved = put_aside(root.parent, older)
+                notices.inform(f"an earlier dump was in {root}; it is now in {moved / GRAPH}.")
+            found = lay_out(checked, "level L2, compiled regions", json.dumps(value, indent=4))
+            return None if found is None else RegionDump(begin(found, DISK_BUDGET, by_steps=True))
+        except (ConfigError, OSError) as error:
+            why = str(error)
+    if why:
+        notices.inform(f"level L2: kernels inside compiled regions (mindspore.jit, optimizers) are not dumped: {why}")
+    return None
+
+
+def _obstacle(settings: Settings) -> Optional[str]:
+    """Why there is no Dump of compiled regions; "" where there is nothing to say about it."""
+    if settings.rank is not None and header.local_rank() not in settings.rank:
+        return ""
+    if getattr(settings.section, "scope", ()):
+        return "scope is a range of the names of the dynamic graph."
+    listed = tuple(getattr(settings.section, "list", ()))
+    if listed and not _of_graphs(listed):
+        return "list names calls of the dynamic graph only."
+    if is_on():
+        return "this process has a graph dump already, and MindSpore reads its settings once."
+    if graph_has_run():
+        return "a graph was compiled before start(), and MindSpore has read its settings by then."
+    return None
+
+
+def _wanted(settings: Settings) -> dict[str, Any]:
+    value = data_dump(settings, 0)
+    common = value[COMMON]
+    common.update(path=str(Path(settings.dump_path).absolute() / GRAPH), iteration="all")
+    names = _of_graphs(tuple(getattr(settings.section, "list", ())))
+    if names and settings.task != "structure":
+        common.update(dump_mode=1, kernels=list(names))
+    return value
+
+
+def _of_graphs(listed: tuple[str, ...]) -> tuple[str, ...]:
+    """What can mean an operator of a graph: its name with a scope, a part of its type, a regular expression."""
+    return tuple(name for name in listed if "/" in name or "." not in name or name.startswith("name-regex("))
+
+
+def _now() -> int:
+    """Microseconds, as in the names of the framework's files."""
+    return time.time_ns() // 1000

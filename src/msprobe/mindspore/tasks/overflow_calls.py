@@ -1,0 +1,174 @@
+"""overflow_check on MindSpore's dynamic graph: the places where a call and a gradient are looked at.
+
+Forward calls are looked at by their outputs alone; what a call received is looked at only when its output is bad, or
+beforehand where the call may write it. An optimizer is one compiled region that returns nothing but whether it ran:
+its parameters and moments are looked at before and after it.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Optional
+
+from mindspore import Parameter, nn, ops
+from mindspore.experimental.optim import Optimizer as FunctionalOptimizer
+
+from msprobe.mindspore.apis.api_calls import Api, Apis, _recomputed
+from msprobe.mindspore.cells.cell_calls import Cells
+from msprobe.mindspore.executor import requires_grad
+from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, tensors_in
+from msprobe.mindspore.gradients.call_gradients import Places, _Backward
+from msprobe.mindspore.gradients.held_gradients import HeldGradients
+from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
+from msprobe.mindspore.tensors.tensor_text import TensorTexts
+from msprobe.tasks.overflow_check.backward import BackwardJudge
+from msprobe.tasks.overflow_check.recorder import OverflowRecorder
+
+# What an in-place call overwrites is copied for a replay up to so many bytes; without gradients (an optimizer) less.
+_KEPT, _KEPT_WITHOUT_GRADIENTS = 64 << 20, 64 << 10
+_IN_PLACE = frozenset(("__iadd__", "__ifloordiv__", "__imod__", "__imul__", "__isub__", "__itruediv__", "__setitem__"))
+_ASSIGNING = frozenset(("assign", "assign_add", "assign_sub"))
+# Write their first argument when it is a Parameter.
+_ON_PARAMETERS = ("scatter_", "inplace_", "index_add", "batch_norm")
+_OPTIMIZERS = (nn.Optimizer, FunctionalOptimizer)
+
+
+class OverflowApis(Apis):
+    """Looks at what every API returns."""
+
+    _recorder: OverflowRecorder
+    _gradients: OverflowGradients
+
+    def _record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        recorder = self._recorder
+        name = f"{api.title}.{recorder.numbers.take(api.title)}.forward"
+        parents = recorder.parents
+        call: Optional[int] = None
+        inputs: Optional[Inputs] = None
+        try:
+            differentiated = requires_grad()
+            written = _written(api, func, args, kwargs)
+            call = recorder.begin(
+                name,
+                parents[-1] if parents else None,
+                args,
+                kwargs,
+                3,
+                writes=api.collective or bool(written),
+                written=written,
+                more=_owned(api.owner) if isinstance(api.owner, _OPTIMIZERS) else None,
+                keeps=_KEPT if differentiated else _KEPT_WITHOUT_GRADIENTS,
+            )
+            if differentiated and AVAILABLE:
+                inputs = self._gradients.inputs(args, kwargs)
+                if not inputs.edges:
+                    inputs = None
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        try:
+            output = func(*args, **kwargs)
+        except BaseException as error:
+            if call is not None:
+                recorder.fail(call, error)
+            raise
+        try:
+            if inputs is not None and call is not None:
+                self._gradients.watch(name, list(parents), inputs, output)
+                self._gradients.judge.remember(name, recorder.stack_of(call), args, kwargs, api.members)
+                if not parents:
+                    self._gradients.forget_graph()
+            if call is None:
+                return output
+            if api.collective:
+                self._collectives.leave(api.name, call, name, args, kwargs, output)
+                recorder.release(call)
+            else:
+                if isinstance(api.owner, nn.Cell) and not isinstance(api.owner, _OPTIMIZERS):
+                    recorder.set_parameters(_owned(api.owner))
+                recorder.leave(call, name, output, ", ".join(filter(None, (_recomputed(), api.members))))
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        return output
+
+
+def _owned(cell: Any) -> Mapping[str, Any]:
+    return {parameter.name: parameter for parameter in cell.get_parameters()}
+
+
+def _written(api: Api, func: Any, args: Any, kwargs: Any) -> Sequence[Any]:
+    """The arguments that a call writes, as far as its name or its kind tells."""
+    if api.title.startswith("Jit."):
+        return _parameters(args, kwargs)
+    primitive = _primitive(func)
+    if primitive is not None:
+        return _parameters(args, kwargs) if primitive.attrs.get("side_effect_mem") else ()
+    if _writes_first(api.name) or (kwargs and kwargs.get("inplace") is True):
+        return tensors_in(args[:1], [])
+    return _parameters(args, kwargs) if api.name.startswith(_ON_PARAMETERS) else ()
+
+
+@functools.cache
+def _writes_first(api: str) -> bool:
+    name = api.rpartition(".")[2]
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name in _IN_PLACE or name in _ASSIGNING
+
+
+def _parameters(args: Any, kwargs: Any) -> list[Any]:
+    return [tensor for tensor in tensors_in((args, kwargs), []) if isinstance(tensor, Parameter)]
+
+
+def _primitive(func: Any) -> Any:
+    """The Primitive that a call is of: sites.py binds it first."""
+    bound = func.args[0] if isinstance(func, functools.partial) and func.args else None
+    return bound if isinstance(bound, ops.Primitive) else None
+
+
+class OverflowCells(Cells):
+    """Looks at what every Cell returns; its parameters are part of what it was given."""
+
+    def _with_parameters(self, name: str, cell: Any, extra: str) -> str:
+        recorder = self._recorder
+        assert isinstance(recorder, OverflowRecorder)
+        recorder.set_parameters({key: parameter for key, parameter in cell._params.items() if parameter is not None})
+        return extra
+
+
+class OverflowGradients(HeldGradients):
+    """Looks at the gradients of one call when all have come."""
+
+    _recorder: OverflowRecorder
+
+    def __init__(self, recorder: OverflowRecorder, texts: TensorTexts) -> None:
+        super().__init__(recorder, texts)
+        self.judge = BackwardJudge(recorder)
+
+    def _take_incoming(self, record: _Backward, places: Places, grads: Any) -> None:
+        super()._take_incoming(record, places, grads)
+        if not record.remaining:
+            self.judge.pass_by([grads[number] for _, number in places])
+
+    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
+        self.judge.judge(record.name, record.parent, incoming, outgoing, record.shared)
+
+    def close(self) -> None:
+        super().close()
+        self.judge.close()
+
+
+class OverflowParameterGradients(ParameterGradients):
+    """Looks at the gradients of parameters where MindSpore hands them back."""
+
+    _recorder: OverflowRecorder
+
+    def __init__(self, recorder: OverflowRecorder) -> None:
+        super().__init__(recorder)
+        self._judge = BackwardJudge(recorder)
+
+    def _keep(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        for parameter, gradient in pairs:
+            place = self._places.get(id(parameter))
+            if place is not None and gradient is not None:
+                self._judge.parameter(*place, gradient)

@@ -1,0 +1,1 @@
+"""MindSpore tensors as text and as files."""

@@ -1,0 +1,212 @@
+"""Tensors as text: the adapter between MindSpore and the statistics, the rendering and the tensor files.
+
+A tensor in host memory is read where it is, through its address and strides: no operator of the
+framework runs, and asking for the address waits for the runtime to have filled it. A tensor on a
+device is copied to the host first. Nothing is remembered between calls: MindSpore has no version
+counter that could tell whether a tensor has changed. Only while one node of the backward graph is
+recorded (`unchanging`) can it not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import c_char
+from typing import Any, Optional, Protocol
+
+import mindspore
+import numpy as np
+from mindspore import Tensor
+from mindspore._c_expression import TensorPy
+from mindspore._c_expression import typing as kinds
+
+from msprobe.collect.values import quoted, scalar_text
+from msprobe.dump.tensor_files.codec import Payload
+from msprobe.stats import dtypes, render, render_array
+
+Array = np.ndarray[Any, Any]
+
+# Types of MindSpore are singletons: their identity is looked up, which is cheaper than their hash.
+_KNOWN = {row.mindspore: getattr(mindspore, row.name, None) for row in dtypes.TABLE if row.mindspore is not None}
+_ROWS: dict[int, dtypes.Dtype] = {
+    id(kind): dtypes.BY_MINDSPORE[name] for name, kind in _KNOWN.items() if kind is not None and name is not None
+}
+_SPARSE = ("COOTensor", "CSRTensor", "RowTensor", "RowTensorInner")
+
+_address = TensorPy._data_ptr
+_strides = TensorPy.stride
+
+
+class FileWriter(Protocol):
+    """The part of `RankWriter` that saves tensors."""
+
+    def tensor(self, name: str, payload: Payload) -> str: ...
+
+    def link(self, name: str, existing_data_name: str) -> str: ...
+
+
+class _Known:
+    """A tensor's text, in two parts between which the name of its file stands."""
+
+    __slots__ = ("end", "file", "text")
+
+    def __init__(self, text: str, end: str) -> None:
+        self.text = text
+        self.end = end
+        self.file = ""
+
+
+class TensorTexts:
+    """The adapter of one step."""
+
+    tensor_types = frozenset({Tensor})
+
+    def __init__(self, want: int, files: Optional[FileWriter]) -> None:
+        self._want = want
+        self._files = files
+        self._heads: dict[tuple[int, tuple[int, ...]], str] = {}
+        self._known: Optional[dict[int, _Known]] = None
+
+    @contextmanager
+    def unchanging(self) -> Iterator[None]:
+        """Inside, no tensor changes and none goes away: each is measured and written once, however often it is met."""
+        self._known = {}
+        try:
+            yield
+        finally:
+            self._known = None
+
+    def tensor_text(self, tensor: Any, path: str) -> str:
+        try:
+            row = _ROWS.get(id(tensor._dtype))
+            shape = tensor._shape
+            on_host = tensor.device == "CPU"
+            pointer = _address(tensor)
+        except Exception as error:  # the operator that should fill it failed: the script will meet the same error
+            return f'{{"type": "mindspore.Tensor", "unreadable": {quoted(_short(error))}}}'
+        if row is None or (not pointer and 0 not in shape):
+            return self._without_values(tensor, shape)
+        if not on_host:
+            return self.array_text(bits(tensor.asnumpy(), row), row, path)
+        known = self._known.get(id(tensor)) if self._known is not None else None
+        if known is None:
+            strides = tuple(_strides(tensor))
+            numbers, digest, _ = render(pointer, row.code, shape, strides, self._want)
+            text = f"{self._head(row, shape)}{numbers}" if numbers else self._head(row, shape)[:-2]
+            known = _Known(text, f', "md5": "{digest}"}}' if digest is not None else "}")
+            if self._known is not None:
+                self._known[id(tensor)] = known
+        if not path or self._files is None:
+            return known.text + known.end
+        if known.file:
+            name = self._files.link(path, known.file)
+        else:
+            name = known.file = self._files.tensor(path, payload(pointer, row, shape, tuple(_strides(tensor))))
+        return f'{known.text}, "data_name": {quoted(name)}{known.end}'
+
+    def array_text(self, array: Array, row: dtypes.Dtype, path: str) -> str:
+        """The same for values of a tensor that are in numpy memory of our own, as `bits` gives them."""
+        numbers, digest, _ = render_array(array, row.code, self._want)
+        text = f"{self._head(row, array.shape)}{numbers}" if numbers else self._head(row, array.shape)[:-2]
+        if path and self._files is not None:
+            data = np.ascontiguousarray(array).tobytes()
+            name = self._files.tensor(path, Payload(row.name, array.shape, data, "npy"))
+            text = f'{text}, "data_name": {quoted(name)}'
+        return f'{text}, "md5": "{digest}"}}' if digest is not None else f"{text}}}"
+
+    def other_text(self, value: Any, path: str) -> Optional[str]:
+        if isinstance(value, TensorPy):
+            return self.tensor_text(value, path)
+        kind = type(value)
+        if isinstance(value, kinds.Type):
+            return scalar_text("mindspore.dtype", str(value))
+        if isinstance(value, np.ndarray):
+            return _numpy_text(value)
+        if isinstance(value, np.generic):
+            plain = value.item()
+            return scalar_text(kind.__name__, plain) if isinstance(plain, (bool, int, float, str)) else None
+        if kind.__name__ in _SPARSE:
+            return f'{{"type": "mindspore.{kind.__name__}", "dtype": "{value.dtype}", "shape": {list(value.shape)}}}'
+        return None
+
+    def _head(self, row: dtypes.Dtype, shape: tuple[int, ...]) -> str:
+        head = self._heads.get((row.code, shape))
+        if head is None:
+            head = f'{{"type": "mindspore.Tensor", "dtype": "{row.mindspore}", "shape": {list(shape)}, '
+            self._heads[row.code, shape] = head
+        return head
+
+    @staticmethod
+    def _without_values(tensor: Any, shape: Any) -> str:
+        """A type that the statistics do not know, or a tensor that has no memory yet."""
+        return (
+            f'{{"type": "mindspore.Tensor", "dtype": "{tensor._dtype}", "shape": {list(shape)}, '
+            '"Max": null, "Min": null, "Mean": null, "Norm": null}'
+        )
+
+
+def payload(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Payload:
+    """Values in host memory, where they lie if they lie in C order: the caller keeps them until they are written."""
+    if 0 in shape:
+        return Payload(row.name, shape, b"", "npy")
+    if strides != packed(shape):
+        return Payload(row.name, shape, _strided(pointer, row, shape, strides).tobytes(), "npy")
+    size = row.itemsize
+    for length in shape:
+        size *= length
+    memory: Any = (c_char * size).from_address(pointer)
+    return Payload(row.name, shape, np.frombuffer(memory, np.uint8), "npy", borrowed=True)
+
+
+def copied(tensor: Any) -> tuple[Array, dtypes.Dtype]:
+    """A private copy of a tensor's values, as `bits` shows them."""
+    row = _ROWS[id(tensor._dtype)]
+    if tensor.device == "CPU" and tensor._shape and 0 not in tensor._shape:
+        raw = _strided(_address(tensor), row, tensor._shape, tuple(_strides(tensor)))
+        return bits(np.array(raw), row), row
+    return np.array(bits(tensor.asnumpy(), row)), row
+
+
+def row_of(tensor: Any) -> Optional[dtypes.Dtype]:
+    """The statistics' row of this tensor's type, or None."""
+    return _ROWS.get(id(tensor._dtype))
+
+
+def has_values(tensor: Any) -> bool:
+    """Whether the statistics know this tensor's type."""
+    return id(tensor._dtype) in _ROWS
+
+
+def bits(array: Array, row: dtypes.Dtype) -> Array:
+    """The array under numpy's own or ml_dtypes' type of the same bits, whichever wrapper the framework used."""
+    wanted = row.numpy_dtype
+    return array if wanted is None or array.dtype == wanted else array.view(wanted)
+
+
+def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides, in elements, of a tensor in C order."""
+    strides = []
+    step = 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= length
+    return tuple(reversed(strides))
+
+
+def _strided(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """A view of foreign memory; whoever uses it copies at once."""
+    size = row.itemsize
+    extent = size + sum((length - 1) * step * size for length, step in zip(shape, strides))
+    memory: Any = (c_char * extent).from_address(pointer)
+    return np.ndarray(shape, f"V{size}", memory, strides=tuple(step * size for step in strides))
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+
+
+def _numpy_text(array: Array) -> str:
+    head = f'{{"type": "numpy.ndarray", "dtype": {quoted(str(array.dtype))}, "shape": {list(array.shape)}'
+    if dtypes.of_numpy(array.dtype) is None:
+        return head + "}"
+    return f"{head}, {render_array(array)[0]}}}"

@@ -1,0 +1,298 @@
+"""APIs (level L1 and mix): a TorchFunctionMode that sees every call of torch, whatever name it was bound to.
+
+The mode is off inside its own handler, so what a recorded API does internally is not seen: it is a
+leaf. A Python function of torch that is not in the list is run as a twin of itself, one that does not
+hand itself to modes again, with the mode on: what it calls is seen.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from types import FunctionType
+from typing import Any, Callable, Optional
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from msprobe.collect.recorder import Recorder
+from msprobe.frameworks.pytorch.api_table import ANY, Api, ApiTable
+from msprobe.pytorch.apis.collectives import Collectives
+from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
+from msprobe.pytorch.apis.operator_names import ARRIVES_AS, OperatorNames
+from msprobe.pytorch.gradients.backward_graph import Inputs
+from msprobe.pytorch.gradients.call_gradients import Gradients
+from msprobe.pytorch.tensors.tensor_text import TensorTexts
+
+_tracing_state = torch._C._get_tracing_state
+_graph_task = torch._C._current_graph_task_id
+_NoTorchFunction = torch._C.DisableTorchFunction
+_Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
+_PLAIN = (_Tensor, _Parameter)
+_as_usual = getattr(torch.Tensor.__torch_function__, "__func__", None)
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+# What runs in a backward pass is seen too: recomputation, the backward of the user's own functions.
+_BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+_EXPOSING = frozenset(
+    (
+        torch.Tensor.data.__get__,
+        *(getattr(torch.Tensor, name) for name in ("__array__", "__dlpack__", "data_ptr", "numpy")),
+        *(getattr(torch.Tensor, name) for name in ("storage", "untyped_storage")),
+    )
+)
+_SPELLED = frozenset(getattr(torch.Tensor, method) for method in ARRIVES_AS.values())
+
+
+class _Leaf(threading.local):
+    """Of one thread: how many registered APIs it is inside of, and of which functions it runs the twins."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.running: list[Any] = []
+
+
+class Apis(TorchFunctionMode):
+    """Records the calls of one step while it is entered."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        gradients: Gradients,
+        texts: TensorTexts,
+        table: ApiTable,
+        spelling: OperatorNames,
+    ) -> None:
+        super().__init__()
+        self.recorder = self._recorder = recorder
+        self._gradients = gradients
+        self._texts = texts
+        self._leaf = _Leaf()
+        self._table = table
+        self._lookup = table.lookup
+        self._plain = table.plain
+        self._spelling = spelling
+        self._collectives = Collectives(recorder, texts)
+        self._twins: dict[Any, Callable[..., Any]] = {}
+        self._plain_globals: dict[int, dict[str, Any]] = {}
+        self._inside = dict.fromkeys((*table.composite, *_BACKWARD), self._run_inside)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self._plain and not kwargs:
+            return func(*args)
+        kwargs = kwargs or {}
+        api = self._lookup.get(func)
+        if api is None:
+            inside = self._inside.get(func)
+            if inside is not None and not _overridden(types):
+                return inside(func, args, kwargs)
+            if isinstance(func, _OPERATORS):
+                api = self._lookup[func]
+        if func in _SPELLED:
+            spelled = self._spelling.take(func)
+            if spelled is not None:
+                api = self._table.operators.get(spelled)
+        if api is not None and not self._recorder.closed and _tracing_state() is None:
+            # A method without arguments arrives with the type of its tensor, others with those that handle functions.
+            if types and not (len(types) == 1 and (types[0] is _Tensor or types[0] is _Parameter)):
+                with _NoTorchFunction():
+                    return self.record(api, _with_torch_function(func), args, kwargs)
+            return self.record(api, func, args, kwargs)
+        if func in self._table.untracked:
+            self._distrust(func, args)
+        elif "out" in kwargs or self._table.writes[func]:
+            with _NoTorchFunction():
+                self._wrote(self._table.writes[func], args, kwargs)
+        return func(*args, **kwargs)
+
+    def _distrust(self, func: Any, args: Any) -> None:
+        """Memory changes, or may be changed from now on, without a version counter moving."""
+        if func in _EXPOSING and args:
+            with _NoTorchFunction():
+                self._texts.expose(args[0])
+        else:
+            self._texts.forget()
+
+    def _wrote(self, writes: int, args: Any, kwargs: Any) -> None:
+        if writes == ANY:
+            self._texts.written((*args, *kwargs.values()))
+        else:
+            self._texts.written((*args[:writes], kwargs.get("out")))
+
+    def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs one API and records it. What it returns or raises is the API's own."""
+        recorder = self._recorder
+        selection = recorder.selection
+        title = f"{api.prefix}.{api.name}"
+        name = f"{title}.{recorder.numbers.take(title)}.forward"
+        parents = recorder.parents
+        call: Optional[int] = None
+        inputs: Optional[Inputs] = None
+        wanted = selection.everything
+        try:
+            wanted = wanted or selection.enter(name, parents)
+            if wanted and selection.forward:
+                call = recorder.enter(name, parents[-1] if parents else None, args, kwargs, 2)
+            if selection.backward and torch.is_grad_enabled():
+                inputs = Inputs(args, kwargs)
+                if not inputs.edges and not inputs.leaves:
+                    inputs = None
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        try:
+            output = func(*args, **kwargs)
+        except BaseException as error:
+            if api.untracked or api.writes or "out" in kwargs:
+                self._texts.forget()  # it may have written before it raised, as a checkpoint that stops early does
+            if call is not None:
+                recorder.fail(call, error, _recomputed(self._gradients))
+            if not selection.everything:
+                selection.leave(name)
+            raise
+        try:
+            if api.untracked:
+                self._texts.forget()
+            elif api.writes or "out" in kwargs:
+                self._wrote(api.writes, args, kwargs)
+            if api.collective:
+                self._collectives.leave(api.name, call, name, args, kwargs, output)
+            elif call is not None:
+                recorder.leave(call, name, output, _recomputed(self._gradients))
+            if not selection.everything:
+                selection.leave(name)
+            if inputs is not None:
+                self._gradients.watch(name, list(parents), inputs, output)
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        return output
+
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is inside a registered API, where the mode is off on purpose."""
+        return self._leaf.depth > 0
+
+    def record_custom(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
+        """`record` for a registered function: the mode, which such a function does not reach, is off inside it."""
+        if self._leaf.depth or self._recorder.closed:
+            return func(*args, **kwargs)
+        self._leaf.depth += 1
+        on = is_on(self)
+        if on:
+            take_off(self)
+        try:
+            return self.record(api, func, args, kwargs)
+        finally:
+            if on:
+                put_on(self)
+            self._leaf.depth -= 1
+
+    def open_opaque(self, api: Api, args: Any) -> Any:
+        """Begins a record of a region that runs without the mode."""
+        title = f"{api.prefix}.{api.name}"
+        recorder = self._recorder
+        name = f"{title}.{recorder.numbers.take(title)}.forward"
+        parents = list(recorder.parents)
+        selection = recorder.selection
+        if recorder.closed or not (selection.everything or selection.enter(name, parents)):
+            return None
+        call = None
+        if selection.forward:
+            call = recorder.enter(name, parents[-1] if parents else None, args, {}, 3)
+        inputs = Inputs(args, {}) if selection.backward and torch.is_grad_enabled() else None
+        return call, name, parents, inputs
+
+    def close_opaque(self, record: Any, output: Any) -> None:
+        call, name, parents, inputs = record
+        recorder = self._recorder
+        if recorder.closed:
+            return
+        if call is not None:
+            recorder.leave(call, name, output, _recomputed(self._gradients))
+        if not recorder.selection.everything:
+            recorder.selection.leave(name)
+        if inputs is not None and output is not None:
+            self._gradients.watch(name, parents, inputs, output)
+
+    def pause(self) -> None:
+        """Nothing is called any more, but a collective may still be under way."""
+        self._collectives.pause()
+
+    def let_go(self) -> None:
+        """Nothing of ours refers to a tensor of the script's after this, not even weakly."""
+        self._texts.forget()
+
+    def end(self) -> None:
+        """The step ends."""
+        self._collectives.remove()
+
+    def _run_inside(self, func: Any, args: Any, kwargs: Any) -> Any:
+        running = self._leaf.running
+        if func in running:  # a helper of the twin's has handed the function to us again
+            return func(*args, **kwargs)
+        twin = self._twins.get(func)
+        if twin is None:
+            twin = self._twins[func] = self._twin(func)
+        running.append(func)
+        put_on(self)
+        try:
+            return twin(*args, **kwargs)
+        finally:
+            running.remove(func)
+            if is_on(self):  # not after a stop() inside of it
+                take_off(self)
+
+    def _twin(self, func: Any) -> Callable[..., Any]:
+        """The same code, with globals in which no argument and no mode asks for torch functions."""
+        key = id(func.__globals__)
+        plain = self._plain_globals.get(key)
+        if plain is None:
+            plain = self._plain_globals[key] = dict(func.__globals__)
+            if plain.get("torch") is torch:  # torch.nn.init asks through torch.overrides
+                plain["torch"] = _PlainTorch()
+            for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
+                if name in plain:
+                    plain[name] = _never
+        twin = FunctionType(func.__code__, plain, func.__name__, func.__defaults__, func.__closure__)
+        twin.__kwdefaults__ = func.__kwdefaults__
+        return twin
+
+
+def _with_torch_function(func: Any) -> Callable[..., Any]:
+    """`func` for arguments with a __torch_function__ of their own: it sees the call, but nothing of what we do."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._EnableTorchFunction():
+            return func(*args, **kwargs)
+
+    return call
+
+
+def _overridden(types: Any) -> bool:
+    """Whether an argument's type has a __torch_function__ of its own: it is asked first, as without us."""
+    others = [kind.__torch_function__ for kind in types if kind not in _PLAIN]
+    return any(getattr(function, "__func__", None) is not _as_usual for function in others)
+
+
+def _never(*tensors: Any) -> bool:
+    return False
+
+
+class _PlainOverrides:
+    """`torch.overrides`, in which nothing has a torch function."""
+
+    has_torch_function = has_torch_function_unary = has_torch_function_variadic = staticmethod(_never)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.overrides, name)
+
+
+class _PlainTorch:
+    """`torch` as the globals of a twin hold it."""
+
+    overrides = _PlainOverrides()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def _recomputed(gradients: Gradients) -> str:
+    return '"is_recompute": true' if _graph_task() >= 0 and gradients.is_recomputing() else ""

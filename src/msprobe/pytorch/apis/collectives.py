@@ -1,0 +1,153 @@
+"""What a collective of torch.distributed produced.
+
+A blocking one has written its tensors when it returns; an asynchronous one only when `wait()` has
+returned, so its output is recorded there. Tensors are held weakly meanwhile: if the user drops them,
+there is nothing to record, and the record says so.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Optional
+from weakref import ref
+
+import torch
+
+from msprobe.collect.recorder import Recorder
+from msprobe.pytorch.gradients.backward_graph import tensors_in
+from msprobe.pytorch.tensors.tensor_text import TensorTexts
+
+_SENDS = frozenset({"send", "isend", "barrier", "monitored_barrier", "send_object_list"})
+_RESULT_IS_SECOND = {"gather": "gather_list"}
+_FIRST_NAMES = (
+    "tensor",
+    "tensor_list",
+    "output_tensor",
+    "output",
+    "output_tensor_list",
+    "output_tensor_lists",
+    "tensors",
+    "p2p_op_list",
+)
+
+
+class Collectives:
+    """Finishes the records of collectives of one step."""
+
+    def __init__(self, recorder: Recorder, texts: TensorTexts) -> None:
+        self._recorder = recorder
+        self._texts = texts
+        self._waiting: dict[int, _Waiting] = {}
+        self._wait: Any = None
+        self._paused = False
+
+    def leave(self, api: str, call: Optional[int], name: str, args: Any, kwargs: Any, returned: Any) -> None:
+        """The call has returned; `returned` is a work handle, a list of them, or nothing."""
+        if call is None:
+            return
+        produced = _produced(api, args, kwargs)
+        works = [work for work in _listed(returned) if hasattr(work, "wait")]
+        if not works:
+            self._recorder.leave(call, name, produced if produced is not None else returned)
+            return
+        self._patch_wait()
+        waiting = _Waiting(call, name, produced, len(works))
+        for work in works:
+            key = id(work)
+            self._waiting[key] = waiting
+            waiting.handles.append(ref(work, lambda _, key=key: self._drop(key)))  # type: ignore[misc]
+
+    def _drop(self, key: int) -> None:
+        """The script has let a handle go without wait(): its place in memory may be another's next."""
+        try:
+            waiting = self._waiting.pop(key, None)
+            if waiting is not None:
+                self._finish(waiting, waited=False)
+        except Exception:
+            self._recorder.fault("a dropped Work", traceback.format_exc())
+
+    def pause(self) -> None:
+        """stop(): `Work.wait` is put back, at once or when the last of what is under way has been waited for."""
+        self._paused = True
+        if not self._waiting:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        if self._wait is not None:
+            torch.distributed.Work.wait = self._wait
+            self._wait = None
+
+    def remove(self) -> None:
+        """Puts `Work.wait` back; what was never waited for ends without an output."""
+        self._put_back()
+        for waiting in list(self._waiting.values()):
+            self._finish(waiting, waited=False)
+        self._waiting.clear()
+
+    def _patch_wait(self) -> None:
+        self._paused = False
+        if self._wait is not None:
+            return
+        original = self._wait = torch.distributed.Work.wait
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(work, *args, **kwargs)
+            try:
+                waiting = self._waiting.pop(id(work), None)
+                if waiting is not None:
+                    waiting.left -= 1
+                    if not waiting.left:
+                        self._finish(waiting, waited=True)
+                if self._paused and not self._waiting:
+                    self._put_back()
+            except Exception:
+                self._recorder.fault("Work.wait", traceback.format_exc())
+            return result
+
+        torch.distributed.Work.wait = wait
+
+    def _finish(self, waiting: _Waiting, waited: bool) -> None:
+        if self._recorder.closed or waiting.finished:
+            return
+        waiting.finished = True
+        with torch._C.DisableTorchFunction():
+            self._texts.forget()
+            if not waited:
+                self._recorder.unwaited(waiting.call)
+                return
+            self._recorder.leave(waiting.call, waiting.name, waiting.produced())
+
+
+class _Waiting:
+    """A record whose output is not there yet."""
+
+    def __init__(self, call: int, name: str, produced: Any, left: int) -> None:
+        self.call = call
+        self.name = name
+        self.left = left
+        self.finished = False
+        self.handles: list[Any] = []
+        self._tensors = [ref(tensor) for tensor in tensors_in(produced, [])]
+        self._is_list = isinstance(produced, (list, tuple))
+
+    def produced(self) -> Any:
+        tensors = [tensor() for tensor in self._tensors]
+        return tensors if self._is_list else (tensors[0] if tensors else None)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _produced(api: str, args: Any, kwargs: Any) -> Any:
+    """The argument that a collective writes."""
+    if api in _SENDS:
+        return None
+    if api in _RESULT_IS_SECOND:
+        return args[1] if len(args) > 1 else kwargs.get(_RESULT_IS_SECOND[api])
+    if api == "batch_isend_irecv":
+        operations = args[0] if args else kwargs.get("p2p_op_list", [])
+        return [op.tensor for op in operations if getattr(op.op, "__name__", "") == "irecv"]
+    if args:
+        return args[0]
+    return next((kwargs[name] for name in _FIRST_NAMES if name in kwargs), None)

@@ -1,0 +1,14 @@
+"""How a function that the user registers is described: it may write tensors behind the version counters."""
+
+from __future__ import annotations
+
+from msprobe.collect import custom
+from msprobe.frameworks.pytorch.api_table import Api
+
+
+class CustomApis(custom.CustomApis):
+    def __init__(self) -> None:
+        super().__init__(lambda prefix, name: Api(prefix, name, untracked=True))
+
+
+CUSTOM_APIS = CustomApis()

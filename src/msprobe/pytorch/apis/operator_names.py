@@ -1,0 +1,116 @@
+"""Which operator was written: ``x + y``, ``1 + x`` and ``x.add(y)`` all reach a mode as ``Tensor.add``.
+
+Users, and every dump made so far, say ``Tensor.__add__`` and ``Tensor.__radd__``. While collecting, the
+operators that lose their name are replaced on ``torch.Tensor`` by functions that only pass the call on. They
+note nothing: the mode's handler finds them as the frame below its own, so there is no state that could be
+stale or belong to another thread. ``remove`` puts ``torch.Tensor`` back exactly as it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, Callable, Optional
+
+import torch
+
+# Operator -> the method as which it arrives. All others arrive under their own name: `__rsub__`, `__pow__`,
+# `__rtruediv__`, `__floordiv__`, `__eq__`, `__and__`, `__invert__`, `__getitem__`, ...
+ARRIVES_AS = {
+    "__add__": "add",
+    "__radd__": "add",
+    "__iadd__": "add_",
+    "__sub__": "sub",
+    "__isub__": "sub_",
+    "__mul__": "mul",
+    "__rmul__": "mul",
+    "__imul__": "mul_",
+    "__matmul__": "matmul",
+    "__div__": "div",
+    "__truediv__": "div",
+    "__itruediv__": "div_",
+    "__ifloordiv__": "floor_divide_",
+    "__mod__": "remainder",
+    "__imod__": "remainder_",
+    "__gt__": "gt",
+    "__ge__": "ge",
+    "__lt__": "lt",
+    "__le__": "le",
+    "__ne__": "ne",
+    "__rand__": "bitwise_and",
+    "__ror__": "bitwise_or",
+    "__rxor__": "bitwise_xor",
+    "__neg__": "neg",
+    "__pos__": "positive",
+    "__abs__": "abs",
+}
+
+
+def _passing_on(dunder: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is `original` to its caller, with a code object of its own to be recognised by."""
+
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    operator.__code__ = operator.__code__.replace(co_name=dunder)
+    operator.__name__ = dunder
+    operator.__qualname__ = f"Tensor.{dunder}"
+    operator.__doc__ = original.__doc__
+    return operator
+
+
+class OperatorNames:
+    """Installed while a step is collected. Serves all threads; install and remove are idempotent."""
+
+    def __init__(self) -> None:
+        self._operators: dict[str, Callable[..., Any]] = {}
+        # By id: hashing a code object reads all of it. The ids stay valid, because _operators holds the code.
+        self._by_code: dict[int, tuple[str, Any]] = {}
+        self._before: dict[str, Any] = {}
+        self._installed = False
+        for dunder, method in ARRIVES_AS.items():
+            original, arriving = getattr(torch.Tensor, dunder, None), getattr(torch.Tensor, method, None)
+            if original is not None and arriving is not None:
+                operator = _passing_on(dunder, original)
+                self._operators[dunder] = operator
+                self._by_code[id(operator.__code__)] = (dunder, arriving)
+
+    def install(self) -> None:
+        """Put the operators on torch.Tensor; remember what its own dictionary held."""
+        if self._installed:
+            return
+        own = vars(torch.Tensor)
+        self._before = {dunder: own[dunder] for dunder in self._operators if dunder in own}
+        for dunder, operator in self._operators.items():
+            setattr(torch.Tensor, dunder, operator)
+        self._installed = True
+
+    def remove(self) -> None:
+        """Undo install, but leave alone what somebody else has put over ours since."""
+        if not self._installed:
+            return
+        for dunder, operator in self._operators.items():
+            if vars(torch.Tensor).get(dunder) is not operator:
+                continue
+            if dunder in self._before:
+                setattr(torch.Tensor, dunder, self._before[dunder])
+            else:
+                delattr(torch.Tensor, dunder)
+        self._before = {}
+        self._installed = False
+
+    def take(self, func: Callable[..., Any], depth: int = 2) -> Optional[str]:
+        """The operator through which `func` was called, or None: it was called by its own name.
+
+        To be called by the mode's ``__torch_function__`` itself; one call further away `depth` is 3. Handlers
+        of other modes between the operator and ours are stepped over.
+        """
+        frame: Optional[FrameType] = sys._getframe(depth)
+        while frame is not None:
+            found = self._by_code.get(id(frame.f_code))
+            if found is not None:
+                return found[0] if found[1] is func else None
+            if frame.f_code.co_name != "__torch_function__":
+                return None
+            frame = frame.f_back
+        return None

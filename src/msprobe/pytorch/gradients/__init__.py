@@ -1,0 +1,1 @@
+"""The gradients of calls, read off the autograd graph."""

@@ -1,0 +1,1 @@
+"""Level L2: ATen operators and Ascend kernels."""

@@ -1,0 +1,243 @@
+"""Kernels (level L2): ATen operators, forward and backward, on any device.
+
+A dispatch mode sees every operator that reaches a backend, also those that autograd runs in a backward pass and
+those of optimizers. What an operator ran under comes from the level above: while an API runs, its name stands
+among the recorder's parents; and the autograd nodes that it made have sequence numbers of their own, by which
+the operators of a backward pass find the API that they belong to.
+"""
+
+from __future__ import annotations
+
+import traceback
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import torch
+from torch._C import (
+    _get_dispatch_stack_at,
+    _len_torch_dispatch_stack,
+    _pop_torch_dispatch_stack,
+    _push_on_torch_dispatch_stack,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from msprobe.collect.names import BACKWARD, FORWARD, backward_of
+from msprobe.collect.recorder import Recorder
+from msprobe.frameworks.pytorch.api_table import Api
+from msprobe.pytorch.apis.api_calls import Apis
+from msprobe.pytorch.kernels.ascend_dump import AscendDump
+from msprobe.pytorch.modules.module_calls import Modules, is_compiled_in_place, is_opaque
+from msprobe.pytorch.tensors.tensor_text import TensorTexts
+
+_graph_task = torch._C._current_graph_task_id
+_current_node = torch._C._current_autograd_node
+_sequence_number = torch.autograd._get_sequence_nr
+_NoTorchFunction = torch._C.DisableTorchFunction
+# They run no kernel of their own, or leave memory unset.
+_WITHOUT_KERNEL = frozenset(
+    (
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
+        *("detach", "detach_", "lift", "lift_fresh", "alias", "_unsafe_view", "_reshape_alias", "resize_", "set_"),
+        *("_local_scalar_dense", "is_same_size"),
+    )
+)
+_NO_PARENTS: tuple[str, ...] = ()
+
+
+class Origins:
+    """Which API made an autograd node: ranges of sequence numbers, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._calls: list[tuple[int, tuple[str, ...]]] = []
+
+    def add(self, first: int, end: int, parents: tuple[str, ...]) -> None:
+        self._starts.append(first)
+        self._calls.append((end, parents))
+
+    def parents(self, node: Any) -> tuple[str, ...]:
+        """The backward names of the modules and the API that made this node, outermost first; none if unknown."""
+        if node is None:
+            return _NO_PARENTS
+        number = node._sequence_nr()
+        place = bisect_right(self._starts, number) - 1
+        if place < 0 or number >= self._calls[place][0]:
+            return _NO_PARENTS
+        return self._calls[place][1]
+
+
+class Kernels(TorchDispatchMode):
+    """Records the operators of one step while it is on."""
+
+    def __init__(self, recorder: Recorder, texts: TensorTexts) -> None:
+        super().__init__()
+        self.recorder = self._recorder = recorder
+        self._texts = texts
+        self.origins = Origins()
+        self.replays = False
+        self.forced: Optional[tuple[str, ...]] = None  # the parents of what runs now, in a replay
+        self._titles: dict[Any, str] = {}
+        self._mutable: dict[Any, tuple[int, ...]] = {}
+        self._distrusted: set[Any] = set()
+
+    def install(self) -> None:
+        """Below the modes of others, so that who leaves one takes off their own."""
+        above = [_pop_torch_dispatch_stack(None) for _ in range(_len_torch_dispatch_stack())]
+        _push_on_torch_dispatch_stack(self)
+        for mode in reversed(above):
+            _push_on_torch_dispatch_stack(mode)
+
+    def remove(self) -> None:
+        if not any(_get_dispatch_stack_at(place) is self for place in range(_len_torch_dispatch_stack())):
+            return
+        above = []
+        while (mode := _pop_torch_dispatch_stack(None)) is not self:
+            above.append(mode)
+        for mode in reversed(above):
+            _push_on_torch_dispatch_stack(mode)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        title = self._titles.get(func)
+        if title is None:
+            title = self._learn(func)
+        if not title or self._recorder.closed:
+            return func(*args, **kwargs)
+        recorder = self._recorder
+        parents: Sequence[str] = recorder.parents
+        direction = FORWARD
+        in_api = self.forced is None and bool(parents) and parents[-1].endswith(FORWARD)
+        if _graph_task() >= 0 and not in_api:  # an API inside a backward pass recomputes a forward
+            direction = BACKWARD
+            if self.replays and self.forced is None:
+                return func(*args, **kwargs)
+            parents = self.forced or self.origins.parents(_current_node())
+        name = f"{title}.{recorder.numbers.take(f'{title}.{direction}')}.{direction}"
+        with _NoTorchFunction():
+            call = self._enter(name, direction, parents, args, kwargs)
+            try:
+                output = func(*args, **kwargs)
+            except BaseException as error:
+                if call is not None:
+                    recorder.fail(call, error)
+                raise
+            self._leave(func, name, call, args, output)
+        return output
+
+    def _enter(self, name: str, direction: str, parents: Sequence[str], args: Any, kwargs: Any) -> Optional[int]:
+        recorder = self._recorder
+        selection = recorder.selection
+        try:
+            if not (selection.forward if direction == FORWARD else selection.backward):
+                return None
+            if selection.everything or selection.enter(name, parents):
+                recorder.place(parents)
+                return recorder.enter(name, parents[-1] if parents else None, args, kwargs, 3)
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        return None
+
+    def _leave(self, func: Any, name: str, call: Optional[int], args: Any, output: Any) -> None:
+        try:
+            changed = self._mutable.get(func)
+            if func in self._distrusted:
+                self._texts.forget()
+            elif changed:
+                # The version counters move only when we have returned.
+                self._texts.written(args[place] for place in changed if place < len(args))
+            if call is not None:
+                self._recorder.leave(call, name, output)
+        except Exception:
+            self._recorder.fault(name, traceback.format_exc())
+
+    def _learn(self, func: Any) -> str:
+        """What is known of an operator once and for all; its title is empty when it is not recorded."""
+        packet, overload = func._schema.name.partition("::")[2], func._overloadname
+        namespace = func.namespace
+        runs_nothing = getattr(func, "is_view", False) or packet in _WITHOUT_KERNEL
+        if namespace == "prim" or namespace == "profiler" or (namespace == "aten" and runs_nothing):
+            title = ""
+        else:
+            title = f"Aten.{packet}.{overload}" if namespace == "aten" else f"Aten.{namespace}.{packet}.{overload}"
+        written = [
+            place
+            for place, argument in enumerate(func._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        if (
+            namespace != "aten"
+            or packet.startswith("_fused")
+            or any(func._schema.arguments[place].kwarg_only for place in written)
+        ):
+            if written or namespace != "aten":
+                self._distrusted.add(func)
+        elif written:
+            self._mutable[func] = tuple(written)
+        self._titles[func] = title
+        return title
+
+
+class ApiStack(Apis):
+    """The mode that knows which API runs: it names calls as at L1 and records none."""
+
+    def attach(self, kernels: Kernels, replay: Any, ascend: AscendDump) -> None:
+        self._kernels = kernels
+        self._replay = replay
+        self._ascend = ascend
+
+    def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
+        recorder = self._recorder
+        title = f"{api.prefix}.{api.name}"
+        name = f"{title}.{recorder.numbers.take(title)}.{FORWARD}"
+        recorder.push(name)
+        first = _sequence_number()
+        try:
+            with self._ascend.round(name):
+                output = func(*args, **kwargs)
+            if self._replay is not None:
+                self._replay.after(name, recorder.parents, func, args, kwargs)
+            return output
+        finally:
+            end = _sequence_number()
+            if end > first:
+                self._kernels.origins.add(first, end, tuple(map(backward_of, recorder.parents)))
+            recorder.pop(name)
+
+    def open_opaque(self, api: Api, args: Any) -> Any:
+        """Compiled code runs without us; a fused module is seen by its operators."""
+        if api.prefix != "Compiled":
+            return None
+        self._kernels.remove()
+        return api
+
+    def close_opaque(self, record: Any, output: Any) -> None:
+        self._kernels.install()
+
+
+class ModuleStack(Modules):
+    """Module hooks that only say where we are."""
+
+    def attach(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+
+    def _enter(self, title: str, args: Any, kwargs: Any) -> None:
+        self._recorder.push(f"{title}.{FORWARD}.{self._recorder.numbers.take(title)}")
+
+    def _leave(self, title: str, module: Any, output: Any) -> None:
+        start = f"{title}.{FORWARD}."
+        for name in reversed(self._recorder.parents):
+            if name.startswith(start):
+                self._recorder.pop(name)
+                break
+
+    def _watch_parameters(self, module: str, parameters: Any) -> None:
+        """Gradients of parameters are outputs of operators here."""
+
+    def take_off(self, is_apart: Callable[[Any], bool]) -> dict[int, tuple[Any, Any]]:
+        """What is compiled runs without us (`open_opaque`): it is no place."""
+        hooks = super().take_off(is_apart)
+        for module in self.hooked:
+            if is_opaque(module) or is_compiled_in_place(module):
+                hooks.pop(id(module), None)
+        return hooks

@@ -1,0 +1,237 @@
+"""overflow_check on PyTorch: the places where a call and a gradient are looked at.
+
+Forward calls are looked at by their outputs alone; what a call received is looked at only when its output
+is bad, or beforehand where the call may write it. Gradients are read where the statistics read them.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+
+from msprobe.frameworks.pytorch.api_table import Api
+from msprobe.pytorch.apis.api_calls import Apis, _recomputed
+from msprobe.pytorch.gradients.backward_graph import Inputs
+from msprobe.pytorch.gradients.call_gradients import _Backward
+from msprobe.pytorch.gradients.held_gradients import HeldGradients
+from msprobe.pytorch.modules.module_calls import Modules
+from msprobe.pytorch.tasks.overflow_inspector import PLAIN, SIMPLE, restored
+from msprobe.pytorch.tensors.tensor_text import EXCHANGE
+from msprobe.stats.finiteness import FINITE, judged
+from msprobe.stats.scan import NOT_RUN, run
+from msprobe.tasks.overflow_check.backward import BackwardJudge
+from msprobe.tasks.overflow_check.open_calls import OpenCall
+from msprobe.tasks.overflow_check.recorder import OverflowRecorder
+
+# What an in-place call overwrites is copied for a replay up to so many bytes. An optimizer overwrites the whole
+# model several times a step: without gradients only little is kept.
+_KEPT, _KEPT_WITHOUT_GRADIENTS = 64 << 20, 64 << 10
+_is_grad_enabled, _Tensor = torch.is_grad_enabled, torch.Tensor
+
+
+class OverflowApis(Apis):
+    """Looks at what every API returns."""
+
+    _recorder: OverflowRecorder
+
+    def __init__(self, recorder: OverflowRecorder, *parts: Any) -> None:
+        super().__init__(recorder, *parts)
+        limit = _KEPT_WITHOUT_GRADIENTS
+        self._watch = (EXCHANGE, PLAIN, SIMPLE, recorder.known, limit, self._remember, self._end)
+        self._texts.dependents.append(recorder.known)
+
+    def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs one API and looks at what it returns.
+
+        An optimizer makes hundreds of calls a step that write their first argument, or nothing: of one that passes,
+        nothing is made that can wait.
+        """
+        number = self._recorder.numbers.take(api.title)
+        if api.simple and EXCHANGE is not None and not _is_grad_enabled():
+            output = run(self._watch, func, args, kwargs, api.inplace, api, number)
+            if output is not NOT_RUN:
+                return output
+        return self._run(api, number, func, args, kwargs)
+
+    def _end(
+        self,
+        api: Api,
+        number: int,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        told: Optional[tuple[int, int, int, int]],
+        versions: list[tuple[Any, int]],
+        before: tuple[int, int, int, int],
+        data: Any,
+    ) -> None:
+        """A simple call returned something that is to be told, or is no plain tensor.
+
+        `told` and `before` are what looks at its output and at what it wrote, before that, have said; `data` are the
+        bytes of that.
+        """
+        recorder = self._recorder
+        ranges, title = recorder.run.ranges, api.first_call
+        try:
+            if told is not None:
+                found: Optional[int] = judged(*told, output.dtype, ranges, title)
+            else:
+                found = recorder.result(output, title)
+            if found == FINITE:
+                if api.inplace:
+                    recorder.remember(args[0], args[0]._version)
+                return
+            call = recorder.open((), {}, False, (), 0)
+            call.args, call.kwargs, call.versions = args, kwargs, versions
+            if api.inplace:
+                target = args[0]
+                call.given = judged(*before, target.dtype, None, "") if before else FINITE
+                call.versions = [(tensor, version) for tensor, version in versions if tensor is not target]
+                call.changing = call.written = (target,)
+                call.lost = data is False or len(data) != target.numel() * target.element_size()
+                call.copies = {} if call.lost else {id(target): restored(data, target)}
+            name, parents = _name(api, number), recorder.parents
+            recorder.locate(call, name, parents[-1] if parents else None, 3)
+            recorder.close(call, name, output, found, _recomputed(self._gradients))
+        except Exception:
+            recorder.fault(_name(api, number), traceback.format_exc())
+
+    def _remember(self, tensor: Any, version: int) -> None:
+        try:
+            self._recorder.remember(tensor, version)
+        except Exception:
+            self._recorder.fault("what was written", traceback.format_exc())
+
+    def let_go(self) -> None:
+        super().let_go()
+        assert isinstance(self._gradients, OverflowGradients)
+        self._gradients.judge.close()
+
+    def pause(self) -> None:
+        """What runs from here on is not seen: `.data` may be written."""
+        super().pause()
+        self._recorder.known.clear()
+
+    def _run(self, api: Api, number: int, func: Any, args: Any, kwargs: Any) -> Any:
+        recorder = self._recorder
+        differentiated = _is_grad_enabled()
+        call: Optional[OpenCall] = None
+        inputs: Optional[Inputs] = None
+        try:
+            writing = writes(api, args, kwargs)
+            call = recorder.open(
+                args,
+                kwargs,
+                writing,
+                args[:1] if writing and _writes_first(api, args, kwargs) else (),
+                _KEPT if differentiated else _KEPT_WITHOUT_GRADIENTS,
+            )
+            if api.random:
+                call.random = torch.get_rng_state()
+            if differentiated:
+                inputs = Inputs(args, kwargs)
+                if not inputs.edges and not inputs.leaves:
+                    inputs = None
+        except Exception:
+            recorder.fault(_name(api, number), traceback.format_exc())
+        output = func(*args, **kwargs)
+        if call is None:
+            return output
+        try:
+            if api.untracked:
+                self._texts.forget()
+            found = None
+            if api.collective:
+                pass  # it may be under way still
+            elif isinstance(output, _Tensor):
+                found = recorder.inspector.look(output, recorder.run.ranges, api.first_call)
+            else:
+                found = recorder.result(output, api.first_call)
+            if inputs is None and found == FINITE:
+                recorder.passed(call)
+                return output
+            name, parents = _name(api, number), recorder.parents
+            recorder.locate(call, name, parents[-1] if parents else None, 3)
+            if inputs is not None:
+                self._gradients.watch(name, list(parents), inputs, output)
+                assert isinstance(self._gradients, OverflowGradients)
+                self._gradients.judge.remember(name, call.stack, args, kwargs)
+            if api.collective:
+                under_way = recorder.under_way(call)
+                self._collectives.leave(api.name, under_way, name, args, kwargs, output)
+                recorder.release(under_way)
+            elif found == FINITE:
+                recorder.passed(call)
+            else:
+                recorder.close(call, name, output, found, _recomputed(self._gradients))
+        except Exception:
+            recorder.fault(_name(api, number), traceback.format_exc())
+        return output
+
+
+def _name(api: Api, number: int) -> str:
+    return f"{api.title}.{number}.forward"
+
+
+def writes(api: Api, args: Any, kwargs: Any) -> bool:
+    if api.inplace or api.untracked or api.writes_statistics or "out" in kwargs:
+        return True
+    if api.inplace_at < 0:
+        return False
+    return bool(args[api.inplace_at] if len(args) > api.inplace_at else kwargs.get("inplace", False))
+
+
+def _writes_first(api: Api, args: Any, kwargs: Any) -> bool:
+    plain = api.inplace or (api.inplace_at >= 0 and not api.untracked)
+    return plain and "out" not in kwargs and bool(args) and isinstance(args[0], torch.Tensor)
+
+
+class OverflowModules(Modules):
+    """Looks at what every module returns; its parameters and buffers are part of what it was given."""
+
+    def _with_parameters(self, name: str, module: Any, extra: str) -> str:
+        recorder = self._recorder
+        assert isinstance(recorder, OverflowRecorder)
+        named = {**module._parameters, **module._buffers}
+        recorder.set_parameters({key: tensor for key, tensor in named.items() if tensor is not None})
+        return extra
+
+
+class OverflowGradients(HeldGradients):
+    """Looks at the gradients of one call when all have come."""
+
+    _recorder: OverflowRecorder
+
+    def __init__(self, recorder: OverflowRecorder) -> None:
+        super().__init__(recorder)
+        self.judge = BackwardJudge(recorder)
+
+    def _take_incoming(self, record: _Backward, places: Any, grads: Any) -> None:
+        super()._take_incoming(record, places, grads)
+        if not record.remaining:
+            self.judge.pass_by([grads[number] for _, number in places])
+
+    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
+        self.judge.judge(record.name, record.parent, incoming, outgoing, record.shared)
+
+    def watch_parameter(self, module: str, name: str, parameter: Any, above: Sequence[str] = ()) -> None:
+        record = f"{module}.parameters_grad"
+
+        def hook(gradient: Any) -> None:
+            recorder = self._recorder
+            if recorder.closed:
+                return
+            try:
+                with torch._C.DisableTorchFunction():
+                    self.judge.parameter(record, name, gradient)
+            except Exception:
+                recorder.fault(record, traceback.format_exc())
+
+        self._watched.append((parameter, hook, parameter.register_hook(hook)))
+
+    def close(self) -> None:
+        super().close()
+        self.judge.close()

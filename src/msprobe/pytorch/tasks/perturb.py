@@ -1,0 +1,92 @@
+"""The six ways in which free_benchmark changes what a call receives, for tensors of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Optional
+
+import torch
+
+from msprobe.tasks.free_benchmark import perturbation
+from msprobe.tasks.free_benchmark.perturbation import NOISE, TO_CPU, NotChanged
+
+RAISED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+_ON_CPU = {**RAISED, torch.float32: torch.float64, torch.complex64: torch.complex128}
+_NOISE = {getattr(torch, name): noise for name, noise in NOISE.items()}
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class TorchWays:
+    leaves: tuple[type, ...] = (torch.Tensor, torch.dtype, torch.device)
+
+    def is_float(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+    def raised(self, value: Any, mode: str) -> Any:
+        to_cpu = mode == TO_CPU
+        table = _ON_CPU if to_cpu else RAISED
+        if isinstance(value, torch.device):
+            return torch.device("cpu") if to_cpu else value
+        if isinstance(value, torch.dtype):
+            return table.get(value, value)
+        wider = table.get(value.dtype)
+        if wider is None:
+            return value.cpu() if to_cpu else value
+        return value.to("cpu", wider) if to_cpu else value.to(wider)
+
+    def altered(self, tensor: Any, mode: str) -> Any:
+        if tensor.layout is not torch.strided or not tensor.numel():
+            raise NotChanged
+        return _CHANGES[mode](tensor)
+
+
+WAYS = TorchWays()
+
+
+def first_float(args: Any, kwargs: Any) -> Optional[Any]:
+    return perturbation.first_float(args, kwargs, WAYS.is_float)
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    return perturbation.mapped(value, WAYS.leaves, change)
+
+
+def changed(mode: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    return perturbation.changed(mode, args, kwargs, WAYS)
+
+
+def _add_noise(tensor: Any) -> Any:
+    noise = _NOISE.get(tensor.dtype)
+    if noise is None:
+        raise NotChanged
+    large = tensor.abs() > math.sqrt(noise)
+    if not bool(large.any()):
+        raise NotChanged
+    return tensor + large.to(tensor.dtype).mul_(noise)
+
+
+def _bit_noise(tensor: Any) -> Any:
+    integers = _INTEGERS.get(tensor.element_size())
+    if integers is None:
+        raise NotChanged
+    magnitude = tensor.abs()
+    # Infinities stay: their lowest bit would make them NaN.
+    large = (magnitude > torch.finfo(tensor.dtype).smallest_normal) & (magnitude < math.inf)
+    if not bool(large.any()):
+        raise NotChanged
+    plain = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
+    return (plain.view(integers) ^ large.to(integers).view_as(plain)).view(tensor.dtype)
+
+
+def _change_value(tensor: Any) -> Any:
+    if tensor.numel() < 2:
+        raise NotChanged
+    new = tensor.detach().clone(memory_format=torch.contiguous_format)
+    flat = new.view(-1)
+    if bool(flat[0] == flat[-1]):
+        raise NotChanged
+    flat[[0, -1]] = flat[[-1, 0]]
+    return new
+
+
+_CHANGES = {"add_noise": _add_noise, "bit_noise": _bit_noise, "change_value": _change_value}

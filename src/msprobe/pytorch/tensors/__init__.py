@@ -1,0 +1,1 @@
+"""PyTorch tensors as text and as files."""

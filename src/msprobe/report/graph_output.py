@@ -1,0 +1,195 @@
+"""How the graph verbs show operators and tensors: as text for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Optional
+
+from msprobe.dump.errors import DumpError
+from msprobe.report.terminal import print_table, printable, progress
+
+if TYPE_CHECKING:
+    from msprobe.graphdump import GraphDump, Operator, Statistics, Tensor
+    from msprobe.graphdump.graphs.ir import Node
+
+BARS = "▁▂▃▄▅▆▇█"
+Measured = Sequence["tuple[Tensor, Statistics]"]
+
+
+def count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def warn(messages: Iterable[str]) -> None:
+    """What could not be read, on standard error."""
+    for message in messages:
+        print(f"msprobe graph: {printable(message)}", file=sys.stderr)
+
+
+def measure(dump: GraphDump, tensors: Sequence[Tensor]) -> Measured:
+    """Each tensor with what is known of it; of one that cannot be read, that is nothing, and it is told."""
+    from msprobe.graphdump import Statistics
+
+    result = []
+    for tensor in progress(tensors, len(tensors), "reading"):
+        try:
+            found = dump.statistics(tensor)
+        except DumpError as error:
+            warn([str(error)])
+            found = Statistics(tensor.dtype, None)
+        result.append((tensor, found))
+    return result
+
+
+def relative(dump: GraphDump, tensor: Tensor) -> str:
+    path = tensor.path
+    if path is None:
+        return ""
+    return str(path.relative_to(dump.root)) if path.is_relative_to(dump.root) else str(path)
+
+
+def print_head(dump: GraphDump, operator: Operator) -> None:
+    backward = ", backward" if operator.node is not None and operator.node.backward else ""
+    print(f"\n{printable(operator.type)}  {printable(operator.name)}")
+    print(f"  rank {operator.rank}, graph {operator.graph}{backward}")
+    if operator.is_renumbered:
+        print(f"  in file names: {printable(operator.in_files)}")
+    if operator.line is not None:
+        print(f"  {printable(operator.line.file)}:{operator.line.first}  {printable(operator.line.text)}")
+    if not operator.in_files:
+        print("  nothing of it was dumped")
+
+
+def _slots(node: Node) -> Iterable[tuple[str, str, str]]:
+    said = node.signature
+    for io, host, device in (
+        ("input", said.host_inputs, said.device_inputs),
+        ("output", said.host_outputs, said.device_outputs),
+    ):
+        for slot in range(max(len(host), len(device))):
+            yield (
+                f"{io}.{slot}",
+                str(host[slot]) if slot < len(host) else "",
+                str(device[slot]) if slot < len(device) else "",
+            )
+
+
+def print_slots(operator: Operator) -> None:
+    if operator.node is not None:
+        print()
+        print_table(["slot", "host", "device"], _slots(operator.node))
+
+
+def print_neighbours(dump: GraphDump, operator: Operator) -> None:
+    for slot, source in dump.producers(operator):
+        print(f"  input.{slot} from {printable(source if isinstance(source, str) else source.name)}")
+    for consumer in dump.consumers(operator):
+        print(f"  used by {printable(consumer.name)}")
+    for name, value in dump.arguments(operator).items():
+        print(f"  {printable(name)}: {printable(value)}")
+
+
+def print_tensors(dump: GraphDump, measured: Measured) -> None:
+    if not measured:
+        return
+    rows = []
+    for tensor, found in measured:
+        rows.append(
+            [
+                "" if tensor.iteration is None else tensor.iteration,
+                tensor.label,
+                tensor.dtype or found.dtype,
+                "" if found.shape is None else f"({', '.join(map(str, found.shape))})",
+                found.max,
+                found.min,
+                found.mean,
+                found.norm,
+                found.nan,
+                None if found.posinf is None or found.neginf is None else found.posinf + found.neginf,
+                relative(dump, tensor),
+            ]
+        )
+    print()
+    print_table(["iteration", "slot", "dtype", "shape", "max", "min", "mean", "norm", "nan", "inf", "file"], rows)
+
+
+def sparkline(values: Sequence[Optional[float]]) -> str:
+    """One bar a value, scaled between the smallest and the largest; `!` is no finite number, space unknown."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    low, high = min(finite, default=0.0) / 2, max(finite, default=0.0) / 2  # halves: their difference is finite
+    bars = []
+    for value in values:
+        if value is None:
+            bars.append(" ")
+        elif not math.isfinite(value):
+            bars.append("!")
+        else:
+            bars.append(BARS[round((value / 2 - low) / (high - low) * (len(BARS) - 1)) if high > low else 0])
+    return "".join(bars)
+
+
+def print_plots(measured: Measured) -> None:
+    slots: dict[str, list[tuple[Tensor, Statistics]]] = {}
+    for tensor, found in measured:
+        if tensor.iteration is not None:
+            slots.setdefault(tensor.label, []).append((tensor, found))
+    for label, series in sorted(slots.items()):
+        if len(series) < 2:
+            continue
+        print(f"\n{label} over iterations {series[0][0].iteration} to {series[-1][0].iteration}")
+        for name in ("max", "min", "norm"):
+            values = [getattr(found, name) for _, found in series]
+            known = [value for value in values if value is not None]
+            if known:
+                print(f"  {name:<4}  {sparkline(values)}  {known[0]:.6g} to {known[-1]:.6g}")
+
+
+def as_json(dump: GraphDump, operator: Operator, iteration: Optional[int]) -> dict[str, Any]:
+    line, node = operator.line, operator.node
+    return {
+        "rank": operator.rank,
+        "graph": operator.graph,
+        "type": operator.type,
+        "name": operator.name,
+        "in_files": operator.in_files,
+        "linked_by": operator.linked,
+        "backward": node.backward if node else None,
+        "file": line.file if line else None,
+        "line": line.first if line else None,
+        "text": line.text if line else None,
+        "slots": [dict(zip(("slot", "host", "device"), row)) for row in _slots(node)] if node else [],
+        "producers": [
+            {"slot": f"input.{slot}", "name": source if isinstance(source, str) else source.name}
+            for slot, source in dump.producers(operator)
+        ],
+        "arguments": dump.arguments(operator),
+        "consumers": [consumer.name for consumer in dump.consumers(operator)],
+        "tensors": [
+            {
+                "iteration": tensor.iteration,
+                "slot": tensor.label,
+                "file": relative(dump, tensor),
+                **asdict(found),
+            }
+            for tensor, found in measure(dump, dump.select_tensors([operator], iteration=iteration))
+        ],
+    }
+
+
+def print_json(dump: GraphDump, result: list[dict[str, Any]]) -> None:
+    print(json.dumps({"result": _plain(result), "notes": list(dump.notes)}, indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: such numbers become their names."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

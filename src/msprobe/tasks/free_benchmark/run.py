@@ -1,0 +1,179 @@
+"""free_benchmark: a call run a second time on changed input, and the two answers compared; no golden run.
+
+The frontend changes the input and runs the call; what a difference means, the limits and how preheating
+moves them, the csv and the summary are here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+from msprobe.collect import notices
+from msprobe.config.settings import FreeBenchmarkSettings
+from msprobe.dump import layout
+from msprobe.tasks.free_benchmark.limits import limit_of
+
+CSV = "free_benchmark.csv"
+COLUMNS = ("rank", "pert_mode", "stage", "step", "api_name", "max_rel", "dtype", "shape", "output_index")
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What the comparison of one output gave."""
+
+    index: Optional[int]  # None where the call has one output
+    dtype: str  # whose precision it is judged by
+    ratio: float
+    unequal: int
+
+    def exceeds(self, limit: float) -> bool:
+        return self.unequal > 0 if limit == 1.0 else self.ratio > limit
+
+
+@dataclass
+class _Standing:
+    """One API over the run."""
+
+    checked: int = 0
+    failed: int = 0
+    worst: float = 0.0
+    where: str = ""
+
+
+@dataclass
+class _Preheat:
+    """The limit of one API and dtype, and how often it was sampled in this step."""
+
+    limit: float
+    samples: Counter[int] = field(default_factory=Counter)
+
+
+class FreeBenchmarkRun:
+    """What is known over the steps of a run."""
+
+    def __init__(self, section: FreeBenchmarkSettings, dump_path: Path) -> None:
+        self.section = section
+        self._csv = Results(dump_path / CSV)
+        self._standings: dict[str, _Standing] = {}
+        self._preheated: dict[tuple[str, str], _Preheat] = {}
+        self._left_out: dict[str, str] = {}
+        self._first_step: Optional[int] = None
+
+    def limit(self, title: str, dtype: str, stage: str) -> float:
+        known = self._preheated.get((title, dtype))
+        return known.limit if known is not None else limit_of(dtype, self.section.pert_mode, stage)
+
+    def wants_sample(self, title: str, dtype: str, step: int) -> bool:
+        """Whether this call is to be compared with the CPU as well."""
+        if not self.section.if_preheat:
+            return False
+        self._first_step = step if self._first_step is None else self._first_step
+        if step - self._first_step >= self.section.preheat_step:
+            return False
+        entry = self._preheated.setdefault((title, dtype), _Preheat(limit_of(dtype, self.section.pert_mode, "forward")))
+        entry.samples[step] += 1
+        return entry.samples[step] <= self.section.max_sample
+
+    def preheat(self, title: str, dtype: str, changed: float, against_cpu: float) -> None:
+        """One sample: a false alarm raises the limit of this API, a fault that would be missed lowers it."""
+        entry = self._preheated[title, dtype]
+        base = limit_of(dtype, self.section.pert_mode, "forward")
+        if against_cpu <= base < math.inf and changed > entry.limit and math.isfinite(changed):
+            entry.limit = changed
+        elif against_cpu > base and 1.0 < changed <= entry.limit:
+            entry.limit = 1.0 + (changed - 1.0) / 2
+
+    def judge(
+        self, name: str, stage: str, step: int, rank: int, dtype: str, shape: tuple[int, ...],
+        differences: list[Difference], where: str,
+    ) -> None:  # fmt: skip
+        """Counts a call, and writes a row for each output that is too far off."""
+        title = ".".join(name.split(".")[:-1])
+        standing = self._standings.setdefault(title, _Standing())
+        standing.checked += 1
+        failed = [one for one in differences if one.exceeds(self.limit(title, one.dtype, stage))]
+        if not failed:
+            return
+        standing.failed += 1
+        worst = max(one.ratio for one in failed)
+        if worst >= standing.worst:
+            standing.worst, standing.where = worst, where
+        for one in failed:
+            index = "" if one.index is None else one.index
+            row = (rank, self.section.pert_mode, stage, step, name, one.ratio - 1.0, dtype, shape, index)
+            self._csv.add(row)
+
+    def leave_out(self, title: str, reason: str) -> None:
+        """An API that cannot be checked, named once."""
+        if title not in self._left_out:
+            self._left_out[title] = reason
+            notices.warn(f"free_benchmark: {title} is not checked: {reason}.")
+
+    def summary(self) -> list[str]:
+        """What is told when the run ends: the APIs, the most unstable first."""
+        mode = self.section.pert_mode
+        checked = sum(one.checked for one in self._standings.values())
+        if not checked:
+            return [f"free_benchmark ({mode}): no call was checked."]
+        failing = sorted(
+            ((title, one) for title, one in self._standings.items() if one.failed),
+            key=lambda item: (-item[1].worst, -item[1].failed, item[0]),
+        )
+        if not failing:
+            return [f"free_benchmark ({mode}): {checked} calls were checked, and none was too far off."]
+        lines = [
+            f"{title}: {one.failed} of {one.checked} calls, max_rel {one.worst - 1.0:.3g}, {one.where}"
+            for title, one in failing[:_SHOWN]
+        ]
+        more = [f"and {len(failing) - _SHOWN} more"] if len(failing) > _SHOWN else []
+        head = f"free_benchmark ({mode}): {checked} calls were checked; the most unstable first ({self._csv.path}):"
+        return ["\n  ".join([head, *lines, *more])]
+
+
+class Results:
+    """free_benchmark.csv: a line is in the file when `add` returns; several ranks may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ready = False
+
+    def add(self, row: tuple[object, ...]) -> None:
+        if not self._ready:
+            self._open()
+            self._ready = True
+        self._append(",".join(_cell(value) for value in row) + "\n")
+
+    def _open(self) -> None:
+        layout.make_directory(self.path.parent)
+        shared = "WORLD_SIZE" in os.environ or "MS_WORKER_NUM" in os.environ
+        if self.path.exists() and not shared:
+            older = self.path.with_name(f"{CSV}.old-{time.strftime('%Y%m%d%H%M%S')}")
+            self.path.rename(older)
+            notices.inform(f"an earlier {CSV} was in {self.path.parent}; it is now {older.name}.")
+        try:
+            fd = layout.open_file(str(self.path), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            return
+        try:
+            layout.write_all(fd, (",".join(COLUMNS) + "\n").encode())
+        finally:
+            os.close(fd)
+
+    def _append(self, line: str) -> None:
+        fd = layout.open_file(str(self.path), os.O_WRONLY | os.O_APPEND)
+        try:
+            layout.write_all(fd, line.encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(fd)
+
+
+def _cell(value: object) -> str:
+    text = f"{value:.9g}" if isinstance(value, float) else str(value)
+    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n') else text

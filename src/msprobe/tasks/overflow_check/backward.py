@@ -1,0 +1,120 @@
+"""overflow_check, backward: the gradients of one call, when all of them have come, and those of parameters.
+
+What a forward call received is held until then, so that a producer can be replayed: weakly where the framework keeps
+it alive itself for the backward, strongly up to the eyes' budget where it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from msprobe.collect.names import backward_of
+from msprobe.collect.values import quoted
+from msprobe.stats.finiteness import FINITE
+from msprobe.tasks.overflow_check.open_calls import held, restored
+from msprobe.tasks.overflow_check.recorder import PRODUCER, OverflowRecorder
+
+
+class _Received:
+    """The arguments of a forward call, where it was called, and members that its record has."""
+
+    __slots__ = ("args", "bytes", "kwargs", "members", "stack")
+
+    def __init__(self, stack: Optional[int], args: Any, kwargs: Any, size: int, members: str) -> None:
+        self.stack = stack
+        self.members = members
+        self.args = args
+        self.kwargs = kwargs
+        self.bytes = size
+
+
+class BackwardJudge:
+    """The backward of one step."""
+
+    def __init__(self, recorder: OverflowRecorder) -> None:
+        self._recorder = recorder
+        self._received: dict[str, _Received] = {}
+        self._bytes = 0
+        self._roles: dict[str, str] = {}
+        self._parameters: dict[str, dict[str, str]] = {}
+
+    def remember(self, name: str, stack: Optional[int], args: Any, kwargs: Any, members: str = "") -> None:
+        """A forward call whose gradients will be judged. `members` go into the record of a producer."""
+        inspector = self._recorder.inspector
+        size = sum(map(inspector.size, inspector.arguments(args, kwargs))) if inspector.budget else 0
+        if inspector.budget and self._bytes + size <= inspector.budget:
+            self._bytes += size
+            self._received[backward_of(name)] = _Received(stack, args, kwargs, size, members)
+            return
+        given = held(kwargs, inspector.hold) if kwargs else {}
+        self._received[backward_of(name)] = _Received(stack, held(args, inspector.hold), given, 0, members)
+
+    def judge(
+        self, name: str, parent: Optional[str], incoming: list[Any], outgoing: list[Any], shared: Sequence[int]
+    ) -> None:
+        """`shared` numbers the arguments that have one gradient together."""
+        recorder, inspector = self._recorder, self._recorder.inspector
+        forward = self._received.pop(name, None)
+        if forward is not None:
+            self._bytes -= forward.bytes
+        found = FINITE
+        for grad in outgoing:
+            if grad is not None:
+                found = max(found, inspector.look(grad, recorder.run.ranges, name))
+        if found == FINITE:
+            if all(grad is None for grad in outgoing):
+                self.pass_by(incoming)
+            return
+        given = max((inspector.look(grad) for grad in incoming if grad is not None), default=FINITE)
+        role = recorder.judge_gradients(name, given, found)
+        if role is None:
+            return
+        inspector.fresh()
+        members = [
+            f'"input": {recorder.values.sequence(incoming, f"{name}.input")}',
+            f'"output": {recorder.values.sequence(outgoing, f"{name}.output")}',
+            f'"overflow": "{role}"',
+        ]
+        if shared:
+            members.append(f'"shared_gradient": {list(shared)}')
+        if forward is not None and role == PRODUCER:
+            members += self._forward_members(name, forward)
+        stack = None if forward is None else forward.stack
+        recorder.keep(name, parent, stack, ", ".join(members), found, role, back=True)
+
+    def _forward_members(self, name: str, forward: _Received) -> list[str]:
+        """What the forward call received: a replay runs it again."""
+        recorder = self._recorder
+        path = f"{name}.forward_input"
+        args, whole = restored(forward.args)
+        kwargs, named_whole = restored(forward.kwargs)
+        members = [
+            f'"forward_args": {recorder.values.sequence(args, path)}',
+            f'"forward_kwargs": {recorder.values.mapping(kwargs, path)}',
+        ]
+        if not (whole and named_whole):
+            members.append('"forward_inputs_gone": true')
+        return [*members, *filter(None, (forward.members, recorder.inspector.circumstances()))]
+
+    def pass_by(self, gradients: list[Any]) -> None:
+        """Of a call whose inputs need no gradient: only its parameters will show a bad one."""
+        recorder = self._recorder
+        if not recorder.met_bad:
+            recorder.met_bad = any(recorder.inspector.look(grad) != FINITE for grad in gradients if grad is not None)
+
+    def parameter(self, record: str, name: str, gradient: Any) -> None:
+        """The gradient of one parameter of a module; `record` is the module's `parameters_grad`."""
+        recorder = self._recorder
+        found = recorder.inspector.look(gradient)
+        if found == FINITE:
+            return
+        role = self._roles.setdefault(record, recorder.late_role())
+        recorder.inspector.fresh()
+        texts = self._parameters.setdefault(record, {})
+        texts[name] = f"{quoted(name)}: [{recorder.values.value(gradient, f'{record}.{name}')}]"
+        members = ", ".join([*texts.values(), f'"overflow": "{role}"'])
+        recorder.keep(record, None, None, members, found, role, back=True)
+
+    def close(self) -> None:
+        self._received.clear()
