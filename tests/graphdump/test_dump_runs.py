@@ -226,6 +226,12 @@ def test_kernels_are_names_of_the_graph_types_and_expressions():
     assert kinds == {"Cast", "BiasAdd", "BiasAddGrad", "AssignAdd"}
 
 
+def test_a_name_of_the_graph_alone_selects_that_operator():
+    (name,) = [name for name in full().dump.order(0, 0) or () if "norm-LayerNorm/Cast-op" in name][:1]
+    run = Run((), {"dump_mode": 1, "kernels": [name], "iteration": "0"})
+    assert {op.name for op in run.dump.operators if op.in_files and op.type != "Parameter"} == {name}
+
+
 def test_samples_are_evenly_spaced_and_statistics_are_of_the_whole():
     run = Run((), {"saved_data": "full", "sample_mode": 1, "sample_num": 3, "iteration": "0"})
     whole = {(t.operator, t.label): np.load(t.path) for t in full().dump.tensors if t.iteration == 0}

@@ -21,6 +21,7 @@ from msprobe.graphdump.dumping.saving import FILE_MODE, make_directory
 STAGING = "msprobe_staging"
 NO_KERNEL = "name-regex(^$)"  # no operator: graphs and execution orders alone
 _NUMBERED = re.compile(r"(?P<base>.+/.+-op)\d+")
+_SPECIAL = re.compile(r"[.^$|()\[\]{}*+?\\]")  # re.escape also writes "\-", which MindSpore does not understand
 _REGEX = re.compile(r"name-regex\((?P<pattern>.*)\)")
 
 
@@ -49,7 +50,11 @@ def _widened(name: str) -> str:
     if _REGEX.fullmatch(name):
         return name if name == NO_KERNEL else "name-regex(.+)"
     match = _NUMBERED.fullmatch(name)
-    return f"name-regex({re.escape(match['base'])}.+)" if match else name
+    return f"name-regex({_SPECIAL.sub(_escape, match['base'])}.+)" if match else name
+
+
+def _escape(special: re.Match[str]) -> str:
+    return f"\\{special[0]}"
 
 
 def is_chosen(kernels: tuple[str, ...], full_name: str) -> bool:
