@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+C_CODE := $(shell find src tests -name "*.[ch]")
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-fast test-slow lint format bench bench-quick clean
 
-$(STAMP): pyproject.toml setup.py $(shell find src -name "*.[ch]")
+$(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -e ".[dev]"
@@ -19,12 +20,23 @@ demo: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(C_CODE)
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_CODE)
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" tests
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" tests
 
-# The field's own tool, in a venv of its own: it has the same import name. MSPROBE_PEER_PYTHON names another.
+# Unit tests and one smoke test per capability: under two minutes on two cores.
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m fast tests
+
+# mindstudio-probe in a venv of its own: it has the same import name. MSPROBE_PEER_PYTHON names another.
 PEER := $(if $(MSPROBE_PEER_PYTHON),,.venv-peer/.installed)
 
 .venv-peer/.installed:
@@ -36,8 +48,10 @@ test-slow: $(STAMP) $(PEER)
 	$(BIN)/python -m pytest -m slow -rs tests
 
 bench: $(STAMP) $(PEER)
-	$(BIN)/python benchmarks/run.py $(BENCH)
-	$(BIN)/python benchmarks/mindspore_run.py
+	$(BIN)/python benchmarks/all.py $(BENCH)
+
+bench-quick: $(STAMP)
+	$(BIN)/python benchmarks/all.py --quick --no-peer
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info
