@@ -24,7 +24,7 @@ from msprobe.check.core.generate import NotMade
 from msprobe.check.mindspore.formulas import FORMULAS
 from msprobe.check.mindspore.golden import DIRECTIONS, UNWRITTEN, Widths
 from msprobe.check.mindspore.resolve import Found
-from msprobe.mindspore.tensors.tensor_text import copied
+from msprobe.frameworks.mindspore.tensors import copied
 from msprobe.stats import dtypes
 
 Array = np.ndarray[Any, Any]
