@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-from msprobe.collect.names import BACKWARD, FORWARD, backward_of
 from msprobe.collect.recorder import Recorder
+from msprobe.dump.names import BACKWARD, FORWARD, backward_of
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells, Named
