@@ -53,9 +53,9 @@ os._exit(0)  # without waiting for the sender: that is for whoever measures it
 DRAIN = """
 import shutil, sys, tempfile, time
 from pathlib import Path
-from msprobe.check.inbox import Inbox
-from msprobe.check.receiver import Listener
-from msprobe.check.shared_directory import SharedDirectory
+from msprobe.check.online.inbox import Inbox
+from msprobe.check.online.receiver import Listener
+from msprobe.check.online.shared_directory import SharedDirectory
 from msprobe.config import load
 settings = load("pytorch", sys.argv[1], task="run_ut").section
 with tempfile.TemporaryDirectory() as spool:

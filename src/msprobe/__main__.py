@@ -2,6 +2,9 @@
 
 import sys
 
+if sys.argv[1:2] != ["run"]:
+    del sys.path[0]  # the current directory, which may be a dump of somebody else; `run` runs the user's own script
+
 from msprobe.cli import main
 
 sys.exit(main())

@@ -343,8 +343,8 @@ WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
 from pathlib import Path
-from msprobe.check.examine import Examiner
-from msprobe.check.plan import make_plan
+from msprobe.check.core.examine import Examiner
+from msprobe.check.core.plan import make_plan
 from msprobe.dump.reader import open_dump
 from msprobe.mindspore import PrecisionDebugger
 rank = open_dump(Path(sys.argv[1])).ranks[0]

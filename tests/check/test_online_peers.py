@@ -9,7 +9,6 @@ import socket
 import ssl
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ from msprobe.check.online import frame_mac, frames, parcel, receiver, sender
 from msprobe.check.online.frames import Channel, Refused
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
+from msprobe.processes import python_command
 
 
 @pytest.fixture
@@ -301,7 +301,9 @@ def test_a_run_whose_checker_is_stuck_does_not_wait_for_its_sender() -> None:
             "port": silent.getsockname()[1],
             "secret_file": secret_file(Path(path)),
         }
-        process = subprocess.Popen([sys.executable, "-m", "msprobe.check.online.sender"], stdin=subprocess.PIPE)
+        process = subprocess.Popen(
+            python_command("from msprobe.check.online.sender import main; main()"), stdin=subprocess.PIPE
+        )
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(settings).encode() + b"\n")

@@ -18,10 +18,10 @@ from nets import train
 
 from msprobe.check.core.framework import NotCallable
 from msprobe.check.core.generate import NotMade, make
-from msprobe.check.core.names import parse
 from msprobe.check.core.plan import make_plan
 from msprobe.check.pytorch.resolve import Callables
 from msprobe.cli import main
+from msprobe.dump.names import parse_api_name
 
 TRAPS = """
 import os, time, torch
@@ -226,10 +226,10 @@ def test_inputs_are_made_from_statistics() -> None:
 
 
 def test_names_are_read_strictly() -> None:
-    assert parse("Functional.conv2d.12.forward") == ("Functional", "conv2d", 12, "forward")
-    assert parse("Torch.linalg.norm.0.backward") == ("Torch", "linalg.norm", 0, "backward")
+    assert parse_api_name("Functional.conv2d.12.forward") == ("Functional", "conv2d", 12, "forward")
+    assert parse_api_name("Torch.linalg.norm.0.backward") == ("Torch", "linalg.norm", 0, "backward")
     for odd in ("Module.a.Linear.forward.0", "conv2d.0.forward", "Torch..0.forward", "Torch.a/b.0.forward", ""):
-        assert parse(odd) is None
+        assert parse_api_name(odd) is None
     with pytest.raises(NotCallable):
         Callables().find("Torch.load")
 
@@ -237,7 +237,7 @@ def test_names_are_read_strictly() -> None:
 def test_what_a_worker_cannot_import_is_missed_at_every_task() -> None:
     """Online a framework is loaded at its first task: the second must not run without the user's operators."""
     code = """if True:
-        from msprobe.check.worker import _Worker
+        from msprobe.check.core.worker import _Worker
         settings = {"device": "cpu", "error_data": None, "imports": ["no_such_module"], "memory": 0}
         worker = _Worker(settings)
         for _ in range(2):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe.collect.names import CallNumbers, api_stem, backward_of
+from msprobe.collect.names import CallNumbers
 from msprobe.collect.selection import Selection, matches
+from msprobe.dump.names import api_stem, backward_of
 
 apis = st.sampled_from(["relu", "linear", "prelu", "conv2d", "__add__"])
 calls = st.builds(

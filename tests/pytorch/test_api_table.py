@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 from msprobe.frameworks.pytorch import api_table
 from msprobe.frameworks.pytorch.api_list import CATEGORIES, ApiListError, read_lists
 from msprobe.frameworks.pytorch.api_table import Api, ApiTable, load_table
-from msprobe.pytorch.apis.operator_names import ARRIVES_AS, OperatorNames
+from msprobe.frameworks.pytorch.operators import ARRIVES_AS
+from msprobe.pytorch.apis.operator_names import OperatorNames
 
 TABLE = load_table()
 ON, OFF = read_lists(api_table.PACKAGED)

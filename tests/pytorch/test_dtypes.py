@@ -11,7 +11,8 @@ import pytest
 import torch
 from collecting import assert_same, close, collecting
 
-from msprobe.pytorch.tensors.tensor_text import CODES, EXCHANGE
+from msprobe.frameworks.pytorch.tensors import CODES
+from msprobe.pytorch.tensors.tensor_text import EXCHANGE
 from msprobe.stats import CRC, STATS, XOR, python_kernel
 
 INTS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]

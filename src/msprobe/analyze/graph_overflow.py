@@ -1,4 +1,4 @@
-"""`msprobe overflow` on a graph-mode dump: the same questions as tasks/analysis.py asks, of operators.
+"""`msprobe overflow` on a graph-mode dump: the same questions as analyze/overflow.py asks, of operators.
 
 It reads a dump of everything (op_debug_mode 0) as well as one of what overflowed (task overflow_check at level L2,
 op_debug_mode 1 to 3), whose operators have all their inputs. What was not dumped is looked up at the operator that
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Optional
 
-from msprobe.analyze.overflow import COLLECTIVES, Event, Found, first
+from msprobe.analyze.overflow import Event, Found, first
+from msprobe.dump.collectives import OPERATORS
 from msprobe.dump.errors import DumpError
 from msprobe.graphdump.files.directory import Tensor
 from msprobe.graphdump.files.statistics import Statistics
@@ -57,7 +58,7 @@ class _Reading:
             if operator.rank != rank or not tensors:
                 continue
             collective: Optional[tuple[object, ...]] = None
-            if operator.type in COLLECTIVES:
+            if operator.type in OPERATORS:
                 turns[operator.type] = turns.get(operator.type, -1) + 1
                 collective = (operator.type, turns[operator.type])
             event = self._event(operator, tensors, iteration, position, sum(turns.values()), collective)

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from msprobe.collect.names import forward_of
+from msprobe.dump import record_keys
+from msprobe.dump.collectives import RECEIVES, SENDS, is_collective
+from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, Name, forward_of, is_module, parse_name
 from msprobe.dump.reader import RankDump, leaves
 from msprobe.dump.stack_frames import source_line
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN
 
-_SENDS, _RECEIVES = ("send", "isend"), ("recv", "irecv")
-COLLECTIVES = frozenset(("AllReduce", "AllGather", "AlltoAll", "AllToAllv", "Broadcast", "Reduce", "ReduceScatter"))
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
 
 
@@ -43,8 +43,9 @@ class Event:
 
     @property
     def direction(self) -> str:
-        gradients = self.name.startswith("Gradients/") or ".backward" in self.name or ".parameters_grad" in self.name
-        return "backward" if gradients else "forward"
+        """Gradients of parameters count as backward, as do operators of a graph's gradient part."""
+        graph = self.name.startswith("Gradients/")
+        return FORWARD if not graph and parse_name(self.name).direction == FORWARD else BACKWARD
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,10 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
         judged += numbers
         found = max((state for _, state in outputs), default=FINITE)
         collective = None
-        if _is_collective(name):
+        parsed = parse_name(name)
+        if parsed.direction == FORWARD and is_collective(parsed.key):
             epoch += 1
-            collective = _meeting(name, record, rank.rank, order, sparse)
+            collective = _meeting(parsed, record, rank.rank, order, sparse)
         if found == FINITE and collective is None:
             continue
         handed_in = given == INFINITE and not made_infinity.get(rank.rank, False)
@@ -126,9 +128,9 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
         producer = overflow and (given == FINITE or handed_in) and name not in children
         if producer and forward_of(name) in bad_forwards:
             producer = False
-        if ".parameters_grad" in name and any(event.overflow for event in events):
+        if parsed.direction == PARAMETERS_GRAD and any(event.overflow for event in events):
             producer = False
-        role = record.get("overflow")
+        role = record.get(record_keys.OVERFLOW)
         if role in ("producer", "propagator"):
             overflow, producer = True, role == "producer"
         if overflow:
@@ -137,13 +139,13 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
             while above is not None and above not in children:
                 children.add(above)
                 above = construct.get(above)
-            if found == INFINITE and ".backward" not in name:
+            if found == INFINITE and parsed.direction != BACKWARD:
                 made_infinity[rank.rank] = True
         if not overflow and collective is None:
             continue
         frames = rank.stacks.get(name) or rank.stacks.get(forward_of(name)) or []
         slots = tuple(slot for slot, state in outputs if state != FINITE)
-        module = name if name.startswith(("Module.", "Cell.")) else construct.get(name)
+        module = name if is_module(name) else construct.get(name)
         events.append(
             Event(
                 rank.step, rank.rank, rank.label, name, position, epoch, given, found, producer, overflow, slots,
@@ -157,12 +159,12 @@ def _sides(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
     """The worst of what a call received, the state of each output, and whether there was any number to judge."""
     given, outputs, numbers = FINITE, [], False
     for key, value in record.items():
-        if key in ("forward_args", "forward_kwargs", "random_state", "autocast", "attributes"):
+        if key in record_keys.FOR_REPLAY:
             continue
-        receives = key in ("input_args", "input_kwargs", "input", "parameters")
+        receives = key in record_keys.RECEIVED
         for slot, leaf in leaves(key, value):
             state = _state(leaf)
-            if state is None or slot.split(".")[:2] == ["input_kwargs", "out"]:  # what lay there before is not read
+            if state is None or slot.split(".")[:2] == [record_keys.INPUT_KWARGS, "out"]:  # `out` is only written
                 continue
             numbers = numbers or "dtype" in leaf
             if receives:
@@ -209,21 +211,14 @@ def _float(value: Any) -> Optional[float]:
     return None
 
 
-def _is_collective(name: str) -> bool:
-    if not name.endswith(".forward"):
-        return False
-    primitive = name.startswith("Primitive.") and name.split(".")[-3] in COLLECTIVES
-    return primitive or name.startswith(("Distributed.", "MintDistributed."))
-
-
 def _meeting(
-    name: str, record: dict[str, Any], rank: Optional[int], order: dict[object, int], sparse: bool
+    name: Name, record: dict[str, Any], rank: Optional[int], order: dict[object, int], sparse: bool
 ) -> tuple[object, ...]:
     """What this call shares with its partners on other ranks: the group and the turn, or sender, receiver and turn."""
-    api, number = name.split(".")[-3:-1]
-    if api in _SENDS or api in _RECEIVES:
+    api, number = name.key.rpartition(".")[2], name.number
+    if api in SENDS or api in RECEIVES:
         other = _peer(record, api)
-        pair = (rank, other) if api in _SENDS else (other, rank)
+        pair = (rank, other) if api in SENDS else (other, rank)
         order[pair] = order.get(pair, -1) + 1
         return ("point to point", *pair, order[pair])
     group = tuple(_group(record))
@@ -236,7 +231,7 @@ def _meeting(
 
 def _group(record: dict[str, Any]) -> Iterator[object]:
     """The ranks of the group on PyTorch; its name, and that of the reduction, on MindSpore."""
-    for key in ("input_args", "input_kwargs", "attributes"):
+    for key in (record_keys.INPUT_ARGS, record_keys.INPUT_KWARGS, record_keys.ATTRIBUTES):
         for _, leaf in leaves("", record.get(key)):
             if not isinstance(leaf, dict):
                 continue
@@ -248,9 +243,9 @@ def _group(record: dict[str, Any]) -> Iterator[object]:
 
 
 def _peer(record: dict[str, Any], api: str) -> Optional[int]:
-    named = record.get("input_kwargs") or {}
-    listed = record.get("input_args") or []
-    keys = ("dst", "group_dst", "dst_rank") if api in _SENDS else ("src", "group_src", "src_rank")
+    named = record.get(record_keys.INPUT_KWARGS) or {}
+    listed = record.get(record_keys.INPUT_ARGS) or []
+    keys = ("dst", "group_dst", "dst_rank") if api in SENDS else ("src", "group_src", "src_rank")
     given = next((named[key] for key in keys if key in named), listed[1] if len(listed) > 1 else None)
     value = given.get("value") if isinstance(given, dict) else given
     return value if isinstance(value, int) and not isinstance(value, bool) else None

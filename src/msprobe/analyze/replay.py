@@ -6,12 +6,14 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from msprobe.check.core import arguments, framework, names
+from msprobe.check.core import arguments, framework
 from msprobe.check.core.examine import loader
 from msprobe.check.core.framework import FAILURES, Call, Framework, NotCallable
 from msprobe.check.core.generate import NotMade
 from msprobe.dump.errors import DumpError
+from msprobe.dump.names import parse_api_name
 from msprobe.dump.reader import RankDump
+from msprobe.dump.record_keys import FORWARD_ARGS, FORWARD_KWARGS, INPUT_ARGS, INPUT_KWARGS
 
 
 class Replayed(NamedTuple):
@@ -22,7 +24,7 @@ class Replayed(NamedTuple):
 def replay(rank: RankDump, name: str) -> Replayed:
     """Runs it and looks. Raises DumpError, with the reason, where the record does not hold all that it takes."""
     record = rank.records[name]
-    parsed = names.parse(name)
+    parsed = parse_api_name(name)
     if name.startswith("Jit."):
         raise DumpError(f"{name} is a compiled region: its code is not in the dump, so it cannot be replayed.")
     if parsed is None:
@@ -30,8 +32,8 @@ def replay(rank: RankDump, name: str) -> Replayed:
     backward = record if parsed.direction == "backward" else None
     forward = record
     if backward is not None:
-        forward = {**record, "input_args": record.get("forward_args"), "input_kwargs": record.get("forward_kwargs")}
-    if not isinstance(forward.get("input_args"), list):
+        forward = {**record, INPUT_ARGS: record.get(FORWARD_ARGS), INPUT_KWARGS: record.get(FORWARD_KWARGS)}
+    if not isinstance(forward.get(INPUT_ARGS), list):
         raise DumpError(f"{name} was recorded without what its forward received: only a producer can be replayed.")
     if record.get("inputs_may_be_changed"):
         raise DumpError(f"{name} cannot be replayed: it changed what it received, which was too large to be kept.")

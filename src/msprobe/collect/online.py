@@ -11,27 +11,26 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 from pathlib import Path
 from typing import Optional
 
 from msprobe.collect import notices
 from msprobe.config import TensorSettings
+from msprobe.processes import python_command, python_environment
 
 _KEYS = ("nfs_path", "host", "port", "secret_file", "tls_cert", "tls_key", "tls_ca")
 
 
 class OnlineSender:
     def __init__(self, settings: TensorSettings, rank: Optional[int]) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._pid = os.getpid()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "msprobe.check.online.sender"],
+                python_command("from msprobe.check.online.sender import main; sys.exit(main())"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                env=environment,
+                env=python_environment(),
                 start_new_session=True,
             )
         except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional, Union
 
-from msprobe.collect.names import BACKWARD, FORWARD, PARAMETERS_GRAD
+from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD
 
 
 class Selection:

@@ -47,6 +47,14 @@ class _Known:
     def __init__(self) -> None:
         self._entries: dict[Hashable, tuple[tuple[Position, ...], tuple[CodeType, ...]]] = {}
         self._hidden: dict[str, bool] = {}
+        self._endings: tuple[str, ...] = ()
+
+    def hide_files(self, endings: tuple[str, ...]) -> None:
+        new = tuple(ending for ending in endings if ending not in self._endings)
+        if new:
+            self._endings += new
+            self._hidden.clear()
+            self._entries.clear()
 
     def get(self, identity: Hashable, frame: FrameType) -> tuple[tuple[Position, ...], tuple[CodeType, ...]]:
         entry = self._entries.get(identity)
@@ -71,13 +79,17 @@ class _Known:
     def _is_hidden(self, filename: str) -> bool:
         hidden = self._hidden.get(filename)
         if hidden is None:
-            hidden = self._hidden[filename] = filename.startswith((_OWN, "<frozen ")) or filename.endswith(
-                (f"torch{os.sep}overrides.py", f"torch{os.sep}_ops.py")
-            )
+            hidden = filename.startswith((_OWN, "<frozen ")) or filename.endswith(self._endings)
+            self._hidden[filename] = hidden
         return hidden
 
 
 _known = _Known()
+
+
+def hide_files(*endings: str) -> None:
+    """Leave out frames whose file name ends so: a frontend names the files through which its framework calls us."""
+    _known.hide_files(tuple(ending.replace("/", os.sep) for ending in endings))
 
 
 class Stacks:

@@ -1,22 +1,41 @@
-"""What a record's name says: which call it was, which number, which direction.
+"""The calls of a dump as alignment sees them: by name, place and shapes.
 
 Alignment works on these small values alone, never on tensors, so that it can be planned and tested on names.
-The naming rules are those of `dump.json`; a name that follows none of them is still a call, of kind "other".
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
-FORWARD = "forward"
-BACKWARD = "backward"
-GRADS = "parameters_grad"
-DEBUG = "debug"
-_DIRECTIONS = (FORWARD, BACKWARD)
-_MODULE_PREFIXES = ("Module.", "Cell.")
-_OPERATOR = re.compile(r"(.+)-op(\d{1,18})(?:#\d+)?\Z")
+from msprobe.dump.names import (
+    BACKWARD,
+    DEBUG,
+    FORWARD,
+    PARAMETERS_GRAD,
+    module_class,
+    module_path,
+    parse_name,
+)
+from msprobe.dump.record_keys import IS_RECOMPUTE
+
+__all__ = [
+    "BACKWARD",
+    "DEBUG",
+    "FORWARD",
+    "GRADS",
+    "Call",
+    "Match",
+    "arguments",
+    "calls_of",
+    "fingerprint",
+    "module_class",
+    "module_path",
+    "parse_name",
+    "shapes",
+]
+
+GRADS = PARAMETERS_GRAD
 
 
 class Call(NamedTuple):
@@ -56,50 +75,6 @@ class Match(NamedTuple):
         call = self.target or self.golden
         assert call is not None
         return call
-
-
-def parse_name(name: str) -> tuple[str, str, int, str]:
-    """(kind, key, number, direction) of a record's name."""
-    head, _, last = name.rpartition(".")
-    if not head:
-        return _operator(name)
-    if last in _DIRECTIONS:
-        key, _, number = head.rpartition(".")
-        if key and number.isdigit():
-            return "api", key, int(number), last
-        return "api", head, 0, last
-    if last == GRADS:
-        return "grads", head, 0, GRADS
-    if last == DEBUG:
-        key, _, number = head.rpartition(".")
-        if key and number.isdigit():
-            return "debug", key, int(number), DEBUG
-        return "debug", head, 0, DEBUG
-    if last.isdigit():
-        key, _, direction = head.rpartition(".")
-        if key and direction in _DIRECTIONS:
-            kind = "module" if key.startswith(_MODULE_PREFIXES) else "api"
-            return kind, key, int(last), direction
-        if key and direction == GRADS:
-            return "grads", key, int(last), GRADS
-    return _operator(name)
-
-
-def _operator(name: str) -> tuple[str, str, int, str]:
-    """An operator of a graph: its id (`Conv2D-op12`) differs from compilation to compilation."""
-    found = _OPERATOR.match(name)
-    return ("api", found[1], int(found[2]), FORWARD) if found else ("other", name, 0, FORWARD)
-
-
-def module_path(key: str) -> str:
-    """`Module.layers.0.fc.Linear` -> `layers.0.fc`: the path in the model, without prefix and class."""
-    head, _, _ = key.rpartition(".")
-    _, _, path = head.partition(".")
-    return path
-
-
-def module_class(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def shapes(value: Any) -> str:
@@ -145,7 +120,7 @@ def fingerprint(value: Any) -> str:
 def calls_of(data: Mapping[str, Any], construct: Mapping[str, Optional[str]]) -> list[Call]:
     """The calls of one rank's dump, in the order of its `data`.
 
-    The gradients of parameters come last whatever their place: one generation of the field's tool writes them as a
+    The gradients of parameters come last whatever their place: one version of mindstudio-probe writes them as a
     placeholder beside the forward, and they are complete only when the backward is.
     """
     parsed = [(name, record, *parse_name(name)) for name, record in data.items()]
@@ -160,7 +135,7 @@ def calls_of(data: Mapping[str, Any], construct: Mapping[str, Optional[str]]) ->
             direction,
             parent_of(name),
             order,
-            isinstance(record, dict) and record.get("is_recompute") is True,
+            isinstance(record, dict) and record.get(IS_RECOMPUTE) is True,
             record,
         )
         for order, (name, record, kind, key, number, direction) in enumerate(parsed)

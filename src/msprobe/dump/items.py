@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msprobe.dump import record_keys as keys
+
 Record = dict[str, Any]
-_FLAGS = ("is_recompute", "unfinished", "raised")
-_LISTED = {"input_args": "input", "input": "input", "output": "output"}
-_NAMED = {"input_kwargs": "input", "attributes": "input", "parameters": "parameters"}
+_LISTED = {keys.INPUT_ARGS: "input", keys.INPUT: "input", keys.OUTPUT: "output"}
+_NAMED = {keys.INPUT_KWARGS: "input", keys.ATTRIBUTES: "input", keys.PARAMETERS: "parameters"}
 
 
 def items(record: Record) -> Iterator[tuple[str, Any]]:
@@ -18,7 +19,7 @@ def items(record: Record) -> Iterator[tuple[str, Any]]:
     neither input, output nor parameters is a parameter's gradient.
     """
     for key, value in record.items():
-        if key in _FLAGS and not isinstance(value, list):  # a list: the gradient of a parameter of that name
+        if key in keys.FLAGS and not isinstance(value, list):  # a list: the gradient of a parameter of that name
             continue
         if key in _LISTED:
             slot = _LISTED[key]

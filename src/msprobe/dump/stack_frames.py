@@ -1,30 +1,69 @@
-"""The line of a stack that a user wants to see first: the innermost that is not in an installed package."""
+"""The frames of stack.json: parsing one, and finding the line of the user's own code.
+
+msprobe leaves its own frames out when it writes a stack. Other tools do not, so a reader has to recognise frames of a
+debugger as well as those of installed packages. A path is a debugger's only where the package itself is: a directory
+called `msprobe` is also the default name of a clone, in which users keep their scripts.
+"""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Sequence
-from typing import Optional
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Optional
 
-_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages", "lib/python3"))
-_FRAME = re.compile(r"File (?P<file>.+), line (?P<line>\d+), in (?P<function>.*?), ?\n? ?(?P<text>.*)", re.DOTALL)
+_FRAME = re.compile(
+    r"\s*File (?P<file>.+?), line (?P<line>\d+), in (?P<function>[^,\n]*)(?:, ?\n? ?(?P<text>.*))?", re.DOTALL
+)
+_INSTALLED = re.compile(r"(^|/)(site-packages|dist-packages)/|/lib/python3[^/]*/")
+_PACKAGE = Path(__file__).resolve().parents[1]
+_OTHER_TOOL = "/accuracy_tools/msprobe/"  # the source tree of mindstudio-probe
 
 
-def source_frame(frames: Sequence[str]) -> Optional[str]:
-    """The frame of stack.json to show, or None without any."""
-    for frame in frames:
-        found = _FRAME.match(frame)
-        if found and not any(part in found["file"] for part in _INSTALLED) and not found["file"].startswith("<"):
-            return frame
-    return frames[0] if frames else None
+class Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+    text: str  # the source line, where it was recorded
+
+
+def parse_frame(frame: str) -> Optional[Frame]:
+    """One entry of stack.json; None where it is not a frame."""
+    found = _FRAME.match(frame)
+    if found is None or len(found["line"]) > 18:
+        return None
+    return Frame(found["file"], int(found["line"]), found["function"].strip(), (found["text"] or "").strip())
+
+
+def user_frame(frames: Iterable[str]) -> Optional[Frame]:
+    """The innermost frame outside installed packages and outside the debugger; None where there is none."""
+    parsed = (parse_frame(frame) for frame in frames)
+    return next((frame for frame in parsed if frame is not None and not is_library(frame.file)), None)
 
 
 def source_line(frames: Sequence[str]) -> Optional[str]:
-    """`file:line (source)` of that frame."""
-    frame = source_frame(frames)
-    found = _FRAME.match(frame) if frame is not None else None
-    if found is None:
+    """`file:line (source)` of the user's frame, or of the innermost one where no frame is the user's."""
+    frame = user_frame(frames) or (parse_frame(frames[0]) if frames else None)
+    if frame is None:
         return None
-    text = found["text"].strip()
-    return f"{found['file']}:{found['line']}" + (f" ({text})" if text else "")
+    return f"{frame.file}:{frame.line}" + (f" ({frame.text})" if frame.text else "")
+
+
+@lru_cache(maxsize=4096)
+def is_library(file: str) -> bool:
+    """Whether a file is part of Python, of an installed package or of a debugger."""
+    path = file.replace("\\", "/")
+    return path.startswith("<") or _INSTALLED.search(path) is not None or _is_debugger(path)
+
+
+def _is_debugger(path: str) -> bool:
+    if path.startswith(f"{_PACKAGE.as_posix()}/") or _OTHER_TOOL in path:
+        return True
+    # A copy of the package elsewhere: a file that this version has too, or, in a source tree, one of its folders.
+    above, found, rest = path.rpartition("/msprobe/")
+    parts = rest.split("/")
+    if not found or len(parts) < 2 or ".." in parts or "\0" in rest:
+        return False
+    own = _PACKAGE.joinpath(*parts)
+    return own.is_file() or (above.endswith("/src") and own.parent.is_dir())

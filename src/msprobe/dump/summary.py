@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from msprobe.dump.names import is_module, parse_name
 from msprobe.dump.reader import RankDump, Record, items, leaves
+from msprobe.dump.record_keys import RAISED, UNFINISHED
 
 KINDS = ("api forward", "api backward", "module forward", "module backward", "parameter gradients", "debug")
-_DIRECTION = re.compile(r"\.(forward|backward)(?:\.\d+)?\Z")
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
 
 
@@ -62,12 +62,12 @@ class RankSummary:
 
 def kind_of(name: str) -> str:
     """The kind of a record, one of KINDS but debug, or `other`, as its name says."""
-    if ".parameters_grad" in name:
+    parsed = parse_name(name)
+    if parsed.kind == "grads":
         return "parameter gradients"
-    found = _DIRECTION.search(name)
-    if found is None:
+    if parsed.kind not in ("api", "module"):
         return "other"
-    return f"{'module' if name.startswith(('Module.', 'Cell.')) else 'api'} {found[1]}"
+    return f"{'module' if is_module(name) else 'api'} {parsed.direction}"
 
 
 def summarise(rank: RankDump, largest: int = 10) -> RankSummary:
@@ -78,9 +78,9 @@ def summarise(rank: RankDump, largest: int = 10) -> RankSummary:
     for name, record in rank.records.items():
         kind = kind_of(name)
         summary.records[kind] += 1
-        if record.get("unfinished") is True:
+        if record.get(UNFINISHED) is True:
             summary.cut_off.add(name, None)
-        if isinstance(record.get("raised"), str):
+        if isinstance(record.get(RAISED), str):
             summary.raised.add(name, None)
         _look(summary, norms, name, kind, items(record))
     for name, value in rank.debug.items():

@@ -17,10 +17,9 @@ from msprobe.config import Settings, load
 from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, TensorSettings
 from msprobe.dump import layout
 from msprobe.dump.writer import RankWriter
-from msprobe.frameworks.mindspore.api_table import load_table
+from msprobe.frameworks.mindspore.api_table import Api, load_table
 from msprobe.graphdump.dumping.running import is_scheduler
 from msprobe.mindspore import header
-from msprobe.mindspore.apis.api_calls import Api
 from msprobe.mindspore.apis.api_patches import ApiPatches
 from msprobe.mindspore.cells.cell_calls import Models, is_compiled, named_below
 from msprobe.mindspore.graph.graph_kernels import GraphKernels

@@ -13,6 +13,7 @@ from msprobe.collect.debugger import Custom, Debugger
 from msprobe.collect.lifecycle import Frontend, UsageError
 from msprobe.collect.online import OnlineSender
 from msprobe.collect.selection import Selection
+from msprobe.collect.stacks import hide_files
 from msprobe.config import Settings
 from msprobe.config.settings import FreeBenchmarkSettings, OverflowSettings, TensorSettings
 from msprobe.dump import layout
@@ -38,6 +39,7 @@ class TorchFrontend:
     model_kind = "a torch.nn.Module"
 
     def __init__(self) -> None:
+        hide_files("torch/overrides.py", "torch/_ops.py")
         self.custom = CUSTOM_APIS
         self._spelling = OperatorNames()
         self._table: Optional[ApiTable] = None

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.compare.calls import Match, module_class, module_path, parse_name
+from msprobe.compare.calls import Match
 from msprobe.compare.measure.distance import number
 from msprobe.compare.result import Comparison, UnitResult
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Item, Row
 from msprobe.dump import layout
+from msprobe.dump.names import module_class, module_path, parse_name
 
 VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
 _PLACE = b"/*DATA*/null"

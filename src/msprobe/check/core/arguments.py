@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple, Optional
 
 from msprobe.check.core.generate import NotMade
+from msprobe.dump.record_keys import INPUT_ARGS, INPUT_KWARGS, OUTPUT, SHARED_GRADIENT
 
 TENSORS = frozenset(("torch.Tensor", "torch.nn.parameter.Parameter", "mindspore.Tensor", "numpy.ndarray"))
 NAMED = frozenset(("torch.dtype", "torch.device", "torch.memory_format", "torch.layout", "mindspore.dtype"))
@@ -38,8 +39,8 @@ class Arguments(NamedTuple):
 
 def read(record: dict[str, Any]) -> Arguments:
     tensors: list[dict[str, Any]] = []
-    args = [_value(one, tensors, _DEPTH) for one in record["input_args"]]
-    kwargs = {str(key): _value(one, tensors, _DEPTH) for key, one in (record.get("input_kwargs") or {}).items()}
+    args = [_value(one, tensors, _DEPTH) for one in record[INPUT_ARGS]]
+    kwargs = {str(key): _value(one, tensors, _DEPTH) for key, one in (record.get(INPUT_KWARGS) or {}).items()}
     return Arguments(args, kwargs, tensors)
 
 
@@ -76,7 +77,7 @@ def flat_records(value: Any, nulls: bool = False) -> list[Any]:
 
 def shared_gradients(backward: Optional[dict[str, Any]], tensors: list[dict[str, Any]]) -> dict[int, int]:
     """Arguments that were one tensor (q = k = v), by the one of them at which the record has their common gradient."""
-    shared, gradients = (backward or {}).get("shared_gradient"), (backward or {}).get("output")
+    shared, gradients = (backward or {}).get(SHARED_GRADIENT), (backward or {}).get(OUTPUT)
     found: dict[int, int] = {}
     if not isinstance(shared, list) or not isinstance(gradients, list) or len(gradients) != len(tensors):
         return found

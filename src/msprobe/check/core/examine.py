@@ -20,6 +20,7 @@ from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING, Verdict
 from msprobe.check.core.measure import FORMATS, Metrics, measure_floats, measure_others, same_but_for_rounding
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
+from msprobe.dump.record_keys import OUTPUT
 
 MOVES = 3
 RECORDED = ".recorded"
@@ -132,7 +133,7 @@ class _Examination:
             self._notes.append(f"{golden.made}, and that is the device under test")
         statuses = []
         for direction, record in (("forward", forward), ("backward", backward)):
-            recorded = flat_records((record or {}).get("output"), nulls=direction == "backward")
+            recorded = flat_records((record or {}).get(OUTPUT), nulls=direction == "backward")
             statuses.append(self._direction(direction, golden, own, recorded))
         if not self._rows and not self._notes:
             self._notes.append("it returned nothing that can be compared")

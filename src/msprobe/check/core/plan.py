@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from msprobe.check.core.names import Name, parse
+from msprobe.dump.names import BACKWARD, FORWARD, ApiName, parse_api_name
+from msprobe.dump.record_keys import INPUT_ARGS, INPUT_KWARGS, RAISED, UNFINISHED
 
 Record = dict[str, Any]
-MODULES = ("Module", "Cell")
 _OF_VALUES = frozenset(("Max", "Min", "Mean", "Norm", "data_name", "md5"))
 
 
@@ -48,8 +48,8 @@ def make_plan(
     used: set[str] = set()
     seen: set[str] = set()
     for text, record in records.items():
-        name = parse(text)
-        if name is None or name.prefix in MODULES or name.direction != "forward":
+        name = parse_api_name(text)
+        if name is None or name.direction != FORWARD:
             continue
         seen.add(name.call)
         used.update(item for item in (*white_list, *black_list) if _listed(name, (item,)))
@@ -79,29 +79,29 @@ def _unused(items: Sequence[str], used: set[str]) -> list[str]:
     return [item for item in dict.fromkeys(items) if item not in used]
 
 
-def _backwards(records: Mapping[str, Record]) -> Iterator[Name]:
+def _backwards(records: Mapping[str, Record]) -> Iterator[ApiName]:
     for text in records:
-        name = parse(text)
-        if name is not None and name.direction == "backward" and name.prefix not in MODULES:
+        name = parse_api_name(text)
+        if name is not None and name.direction == BACKWARD:
             yield name
 
 
-def _listed(name: Name, items: Sequence[str]) -> bool:
+def _listed(name: ApiName, items: Sequence[str]) -> bool:
     return any(item in (name.api, name.title, name.call, f"{name.call}.forward") for item in items)
 
 
 def _unfit(record: Record) -> Optional[str]:
-    if "raised" in record or "unfinished" in record:
+    if RAISED in record or UNFINISHED in record:
         return "it did not return in the training run"
-    if "input_args" not in record:
+    if INPUT_ARGS not in record:
         return "the dump has no inputs of it (data_mode)"
-    if not isinstance(record["input_args"], list) or not isinstance(record.get("input_kwargs", {}), dict):
+    if not isinstance(record[INPUT_ARGS], list) or not isinstance(record.get(INPUT_KWARGS, {}), dict):
         return "its record is damaged"
     return None
 
 
-def _shape_of(name: Name, record: Record) -> str:
-    return name.title + json.dumps(_without_values([record["input_args"], record.get("input_kwargs")]))
+def _shape_of(name: ApiName, record: Record) -> str:
+    return name.title + json.dumps(_without_values([record[INPUT_ARGS], record.get(INPUT_KWARGS)]))
 
 
 def _without_values(value: Any) -> Any:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.dump.errors import DumpError
+from msprobe.processes import python_command, python_environment
 
 AT_ONCE = 8
 Task = dict[str, Any]
@@ -141,10 +140,9 @@ class Pool:
     def _start(self) -> _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-c", f"from msprobe.check.core.worker import main; main({theirs.fileno()})"]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            command = python_command(f"from msprobe.check.core.worker import main; main({theirs.fileno()})")
+            environment = python_environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
             environment.setdefault("GLOG_v", "4")  # MindSpore's own log: what fails is in the results
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
             process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2
             )

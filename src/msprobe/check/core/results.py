@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
+from msprobe.dump.names import split_slot
 
 RESULT = "accuracy_checking_result_"
 DETAILS = "accuracy_checking_details_"
@@ -93,7 +94,7 @@ class ResultFiles:
     def _resume(self) -> None:
         self.done = {row[0]: row for row in read_csv(self.result, RESULT_COLUMNS)}
         known = read_csv(self.details, DETAIL_COLUMNS) if self.details.exists() else []
-        kept = [row for row in known if _call(row[0]) in self.done]
+        kept = [row for row in known if split_slot(row[0])[0] in self.done]
         layout.write_file(self.details, [_text([DETAIL_COLUMNS, *kept])])
         layout.write_file(self.result, [_text([RESULT_COLUMNS, *self.done.values()])])
 
@@ -127,15 +128,6 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[list[str]]:
     if not text.endswith("\n"):
         rows.pop()
     return [row for row in rows[1:] if len(row) == len(columns)]
-
-
-def _call(slot: str) -> str:
-    """`Functional.conv2d.0` of `Functional.conv2d.0.forward.output.0`."""
-    for direction in (".forward.", ".backward."):
-        head, found, _ = slot.rpartition(direction)
-        if found:
-            return head
-    return slot
 
 
 def _make(directory: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Optional
 from msprobe.check.core import standards
 from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING, Verdict, worst
 from msprobe.check.core.results import DETAIL_COLUMNS, read_csv
+from msprobe.dump.names import split_slot
 
 COLUMNS = ("API Name", "DEVICE Dtype", "Shape", "Standard", "Status", "Message")
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
@@ -65,7 +66,7 @@ def summarised(judged: list[Judged]) -> dict[str, tuple[str, str, str]]:
     """Forward, backward and message of each call."""
     calls: dict[str, dict[str, list[Judged]]] = {}
     for one in judged:
-        call, direction = _split(one.name)
+        call, direction = split_slot(one.name)
         calls.setdefault(call, {"forward": [], "backward": []})[direction].append(one)
     found = {}
     for call, parts in calls.items():
@@ -81,16 +82,8 @@ def summarised(judged: list[Judged]) -> dict[str, tuple[str, str, str]]:
 
 def api_of(name: str) -> str:
     """`conv2d` of `Functional.conv2d.0.forward.output.0`."""
-    call, _ = _split(name)
+    call, _ = split_slot(name)
     return call.partition(".")[2].rpartition(".")[0]
-
-
-def _split(name: str) -> tuple[str, str]:
-    for direction in ("forward", "backward"):
-        call, found, _ = name.rpartition(f".{direction}.")
-        if found:
-            return call, direction
-    return name, "forward"
 
 
 def _judge(standard: str, dtype: str, row: Row, other: Optional[Row]) -> Verdict:

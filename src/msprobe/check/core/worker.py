@@ -25,7 +25,7 @@ def main(handle: int) -> None:
     pipe: Any = Connection(handle)
     settings = json.loads(pipe.recv_bytes())
     warnings.simplefilter("ignore")
-    sys.path[:0] = settings["paths"]
+    sys.path += settings["paths"]  # last: a file there must not stand in for a module of Python or of a framework
     worker = _Worker(settings)
     first: dict[str, str] = {}
     if settings["framework"] is not None:

@@ -24,7 +24,8 @@ from msprobe.check.core.generate import NotMade
 from msprobe.check.mindspore.formulas import FORMULAS
 from msprobe.check.mindspore.golden import DIRECTIONS, UNWRITTEN, Widths
 from msprobe.check.mindspore.resolve import Found
-from msprobe.mindspore.tensors.tensor_text import copied
+from msprobe.dump.record_keys import INPUT, OUTPUT
+from msprobe.frameworks.mindspore.tensors import copied
 from msprobe.stats import dtypes
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +61,7 @@ class MindSporeCall:
         self._wants: list[bool] = []
         if backward is not None:
             self._wants = self._wanted(backward)
-            given = arguments.flat_records(backward.get("input"), nulls=True)
+            given = arguments.flat_records(backward.get(INPUT), nulls=True)
             if any(self._wants):
                 self.incoming = [
                     None if item is None else _array(item, f"{name}.grad.{n}", load) for n, item in enumerate(given)
@@ -208,7 +209,7 @@ class MindSporeCall:
     def _wanted(self, backward: dict[str, Any]) -> list[bool]:
         """Which arguments the training run had gradients for; all floats, where the dump has not kept them."""
         floats = [_row(one).kind in (dtypes.FLOAT, dtypes.COMPLEX) for one in self.tensors]
-        recorded = backward.get("output")
+        recorded = backward.get(OUTPUT)
         if not isinstance(recorded, list):
             return floats
         places = iter(recorded)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
-import sys
 from multiprocessing.connection import Connection
 from typing import Any, Optional
 
 import numpy as np
 
 from msprobe.check.core.framework import Call, Framework, Results
+from msprobe.processes import python_command, python_environment
 from msprobe.stats import dtypes
 
 Array = np.ndarray[Any, Any]
@@ -55,9 +54,11 @@ class CpuProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             code = f"from msprobe.check.mindspore.cpu_process import main; main({theirs.fileno()})"
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+                python_command(code),
+                pass_fds=[theirs.fileno()],
+                env=python_environment(),
+                stdin=subprocess.DEVNULL,
             )
         self._pipe = Connection(ours.detach())
 

@@ -18,6 +18,7 @@ from msprobe.check.mindspore.call import MindSporeCall
 from msprobe.check.mindspore.cpu_process import CallWithGoldenElsewhere, CpuProcess
 from msprobe.check.mindspore.golden import Widths
 from msprobe.check.mindspore.resolve import Callables
+from msprobe.dump.record_keys import ATTRIBUTES
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.stats import dtypes
 
@@ -46,7 +47,7 @@ class MindSpore:
     def call(
         self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
     ) -> Call:
-        found = self._callables.find(title, forward.get("attributes"))
+        found = self._callables.find(title, forward.get(ATTRIBUTES))
         call = MindSporeCall(found, title, name, forward, backward, load, self._widths)
         if self._cpu is None:
             return call

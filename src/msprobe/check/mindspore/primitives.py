@@ -13,6 +13,7 @@ from mindspore import ops
 
 from msprobe.check.core import arguments
 from msprobe.check.core.generate import NotMade
+from msprobe.dump.record_keys import INPUT_ARGS, INPUT_KWARGS
 
 _LISTED = """ACos Abs Acosh AdaptiveAvgPool2D AdaptiveAvgPool3D AdaptiveMaxPool2D Add AddN Addcdiv Addcmul
 ArgMaxWithValue ArgMinWithValue Argmax Argmin Asin Asinh Atan Atan2 Atanh AvgPool AvgPool3D BCEWithLogitsLoss
@@ -47,7 +48,7 @@ def make(name: str, attributes: Any) -> Callable[..., Any]:
     """The Primitive with these recorded attributes. Raises NotMade."""
     if not isinstance(attributes, dict):
         raise NotMade("the dump does not have the Primitive's attributes: it was made by an older msprobe")
-    read = arguments.read({"input_args": [], "input_kwargs": attributes})
+    read = arguments.read({INPUT_ARGS: [], INPUT_KWARGS: attributes})
     if read.tensors or not all(_NAME.match(key) for key in read.kwargs):
         raise NotMade("the Primitive's attributes are no plain values")
     plain = {key: _tuples(value) for key, value in read.kwargs.items()}

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 from msprobe.check.core.framework import FRAMEWORKS
-from msprobe.check.core.names import parse
 from msprobe.check.core.plan import make_plan
 from msprobe.check.online import frames
 from msprobe.check.online.frames import Refused
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
+from msprobe.dump.names import parse_api_name
 from msprobe.dump.reader import RankDump
 
 LENGTH = struct.Struct("<I")
@@ -220,7 +220,7 @@ def read_text(text: bytes) -> tuple[Task, list[File], list[int]]:
         raise Refused("a parcel that is no object")
     if task.get("framework") not in FRAMEWORKS:
         raise Refused("a parcel of no framework that is checked")
-    name = parse(f"{task.get('call')}.forward")
+    name = parse_api_name(f"{task.get('call')}.forward")
     if name is None or name.title != task.get("title"):
         raise Refused("a parcel without a proper name")
     if type(task.get("step")) is not int or not 0 <= task["step"] < 1 << 60:

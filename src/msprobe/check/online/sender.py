@@ -231,7 +231,3 @@ def _wait_for_room(run: _Run, outbox: Outbox) -> None:
         if run.ended and time.monotonic() - max(waited, run.ended_at) > PATIENCE_AFTER_END:
             raise DumpError(f"no checker takes parcels out of {outbox.home}; the dump is complete")
         run.listen(0.05)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

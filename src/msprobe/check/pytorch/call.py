@@ -17,6 +17,7 @@ from msprobe.check.core.arguments import Named
 from msprobe.check.core.framework import Load, Results
 from msprobe.check.core.generate import NotMade
 from msprobe.check.pytorch.resolve import Found
+from msprobe.dump.record_keys import INPUT
 
 RAISED = {
     torch.float16: torch.float32,
@@ -49,7 +50,7 @@ class TorchCall:
         ]
         self.incoming: list[Any] = []
         if backward is not None and any(self._wants):
-            given = arguments.flat_records(backward.get("input"), nulls=True)
+            given = arguments.flat_records(backward.get(INPUT), nulls=True)
             self.incoming = [
                 None if item is None else self._tensor(item, f"{name}.grad.{n}", load) for n, item in enumerate(given)
             ]

@@ -11,7 +11,7 @@ from msprobe.check.core.framework import Load
 from msprobe.check.pytorch.call import TorchCall, as_tensor
 from msprobe.check.pytorch.resolve import Callables
 from msprobe.dump.tensor_files.codec import Payload
-from msprobe.pytorch.tensors.tensor_text import payload
+from msprobe.frameworks.pytorch.tensors import payload
 
 
 class PyTorch:

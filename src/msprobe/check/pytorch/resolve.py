@@ -13,7 +13,7 @@ import torch
 
 from msprobe.check.core.framework import NotCallable
 from msprobe.frameworks.pytorch.api_table import Api, load_table
-from msprobe.pytorch.apis import operator_names
+from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 
 _PART = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 # Operators that read or write files, or are no computation.
@@ -34,7 +34,7 @@ class Callables:
             if api is not None and not api.collective:
                 self.known.setdefault(api.title, Found(api, func))
         for dunder, api in self._table.operators.items():
-            original = getattr(torch.Tensor, dunder, None) or getattr(torch.Tensor, operator_names.ARRIVES_AS[dunder])
+            original = getattr(torch.Tensor, dunder, None) or getattr(torch.Tensor, ARRIVES_AS[dunder])
             self.known.setdefault(api.title, Found(api, original))
 
     def find(self, title: str) -> Found:

@@ -52,15 +52,6 @@ def operation_of(key: str) -> str:
     return _operations().get(word, word)
 
 
-def is_collective(call: Call) -> bool:
-    key = call.key
-    return key.startswith(("Distributed.", "MintDistributed.")) or operation_of(key) in (
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-    )
-
-
 def fused_ends(key: str) -> tuple[str, ...]:
     """The operations that the unfused form of a call ends in; empty for calls that have none."""
     return tuple(_table()["fused"].get(operation_of(key), ()))

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
-from msprobe.compare.align.translate import is_collective
 from msprobe.compare.calls import BACKWARD, FORWARD, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
@@ -19,6 +18,7 @@ from msprobe.compare.origin.source import user_line
 from msprobe.compare.origin.trace import Group, Trace, bad_rows, module_of
 from msprobe.compare.origin.wording import Candidate, amount, sentence, spread, summary_of
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
+from msprobe.dump.collectives import is_collective
 
 _RANDOM = (
     "dropout",
@@ -94,7 +94,7 @@ def _blame(index: int, trace: Trace) -> Candidate:
     if inputs:
         return _blame_input(index, inputs, trace)
     row = max(bad, key=lambda found: found.distance or 0.0)
-    if is_collective(match.call):
+    if is_collective(match.call.key):
         return _candidate("received", index, row, trace)
     word = match.call.key.rpartition(".")[2].strip("_").lower()
     if word.startswith(_RANDOM):

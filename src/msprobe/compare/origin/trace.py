@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from msprobe.compare.align.translate import is_collective
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.rows import ERROR, INTRODUCED, PROPAGATED, WARNING, Row, is_tensor
+from msprobe.dump.collectives import is_collective
+from msprobe.dump.names import forward_of
 
 Group = tuple[Match, list[Row]]
 BAD = (WARNING, ERROR)
@@ -32,7 +33,7 @@ class Trace:
 
     def epoch(self, index: int) -> int:
         """How many collectives had completed before this call."""
-        return sum(1 for match, _ in self.groups[:index] if match.how != "unmatched" and is_collective(match.call))
+        return sum(1 for match, _ in self.groups[:index] if match.how != "unmatched" and is_collective(match.call.key))
 
 
 def bad_rows(rows: Iterable[Row]) -> list[Row]:
@@ -151,7 +152,7 @@ def _of_side(call: Call, groups: Sequence[Group]) -> dict[str, tuple[Call, list[
 def forward_name(call: Call) -> str:
     if call.direction != BACKWARD:
         return call.name
-    return f"{call.key}.forward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.forward"
+    return forward_of(call.name)
 
 
 def _module_key(name: Optional[str]) -> Optional[str]:

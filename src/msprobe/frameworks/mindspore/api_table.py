@@ -9,7 +9,6 @@ from typing import Any, Callable, NamedTuple, Optional
 from mindspore import Tensor
 
 from msprobe.frameworks.api_lists import read_lists
-from msprobe.mindspore.apis.api_calls import Api
 
 PACKAGED = Path(__file__).parents[2] / "mindspore" / "dump" / "hook_cell" / "support_wrap_ops.yaml"
 # Category -> (where its names live, what its records begin with). A function that mint shares with ops, called by a
@@ -22,6 +21,19 @@ _CATEGORIES = {
     "communication.comm_func": (("mindspore.communication.comm_func",), "Distributed"),
 }
 CATEGORIES = ("tensor", *_CATEGORIES)
+
+
+class Api(NamedTuple):
+    """One API: its records are called `{title}.{n}.forward`.
+
+    `owner` is the Cell that a compiled region is part of; `members` are JSON members that each record has.
+    """
+
+    title: str
+    name: str
+    collective: bool = False
+    owner: Any = None
+    members: str = ""
 
 
 class Listed(NamedTuple):

@@ -7,20 +7,24 @@ loaded; operators of ``torch.ops`` cannot be known beforehand and are added when
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import FunctionType, GetSetDescriptorType
+from types import FunctionType
 from typing import Any, Callable, Optional
 
 import torch
 import torch.nn.functional
 
 from msprobe.frameworks.pytorch.api_list import read_lists
-from msprobe.pytorch.apis import operator_names
+from msprobe.frameworks.pytorch.operators import ARRIVES_AS
+from msprobe.frameworks.pytorch.overridable import (
+    builtin_functions,
+    dispatches,
+    python_functions,
+    untracked_functions,
+)
 
 PACKAGED = Path(__file__).parents[2] / "pytorch" / "support_wrap_ops.yaml"
 
@@ -53,17 +57,8 @@ npu_fusion_attention npu_fusion_attention_v2 npu_fusion_attention_v3 npu_random_
 npu_top_k_top_p_sample
 """
 _OPERATOR_NAMES = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul"
-# Python functions that arrive, and in which nothing computes.
-_PLAIN_NAMES = """
-__array__ __array_wrap__ __contains__ __deepcopy__ __dir__ __dlpack__ __dlpack_device__ __format__ __hash__
-__iter__ __len__ __reduce_ex__ __repr__ __setstate__ backward dim_order is_shared module_load refine_names
-register_hook register_post_accumulate_grad_hook rename rename_ share_memory_ storage storage_type sym_float
-sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt untyped_storage
-_clear_non_serializable_cached_data
-"""
 _OPERATORS = frozenset(f"__{name}__" for name in _OPERATOR_NAMES.split())
 _RANDOM = frozenset(_RANDOM_NAMES.split())
-_PLAIN = frozenset(_PLAIN_NAMES.split())
 NOTHING, FIRST, ANY = range(3)
 # Functions that write arguments of which neither their name nor a parameter `inplace` tells.
 _WRITING = """
@@ -73,9 +68,7 @@ _fused_moving_avg_obs_fq_helper
 """
 _WRITING_NAMES = frozenset(_WRITING.split())
 _NORMALISING = frozenset(("batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit"))
-# After these, values may change without the version counter moving: they hand out memory, or exchange it.
 _WRITING_PARTS = (torch.Tensor.real.__set__, torch.Tensor.imag.__set__)
-_UNTRACKED_METHODS = ("numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "data_ptr", "set_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +114,7 @@ class ApiTable:
 
     lookup: function object -> Api, or None where it is not collected. ``lookup[func]`` never raises; ``get``
         does not see operators of torch.ops before their first ``lookup[func]``.
-    operators: ``__add__`` -> Api, for those operators that arrive as another method (operator_names.ARRIVES_AS). An
+    operators: ``__add__`` -> Api, for those operators that arrive as another method (operators.ARRIVES_AS). An
         operator that is not here is off, even if the method is on.
     composite: Python functions of torch that arrive and are not in the list; what they call may be.
     untracked: functions, collected or not, after which remembered statistics must not be trusted.
@@ -137,13 +130,13 @@ class ApiTable:
         self.missing: list[str] = []
         self.by_attribute: list[str] = []
         self.operators: dict[str, Api] = {}
-        self.untracked: set[Callable[..., Any]] = set(_untracked())
+        self.untracked: set[Callable[..., Any]] = set(untracked_functions())
         self.lookup = _Lookup(_OpRules(on, off), self.untracked)
         for category in PREFIXES:
             for name in on[category]:
                 self._add(category, name)
-        self.composite = frozenset(f for f in _composite() if f not in self.lookup)
-        others = [f for f in _builtin() if self.lookup.get(f) is None and f not in self.untracked]
+        self.composite = frozenset(f for f in python_functions() if f not in self.lookup)
+        others = [f for f in builtin_functions() if self.lookup.get(f) is None and f not in self.untracked]
         self.writes = _Writes(dict.fromkeys(_WRITING_PARTS, FIRST))
         self.plain = frozenset(f for f in others if not self.writes[f])
 
@@ -153,9 +146,9 @@ class ApiTable:
             self.missing.append(f"{category}.{name}")
             return
         api = _describe(category, name, func)
-        if category == "distributed" and not _dispatches(func):
+        if category == "distributed" and not dispatches(func):
             self.by_attribute.append(name)
-        elif category == "tensor" and name in operator_names.ARRIVES_AS:
+        elif category == "tensor" and name in ARRIVES_AS:
             self.operators[name] = api
         else:
             self.lookup.setdefault(func, api)
@@ -299,53 +292,3 @@ def _position_of_inplace(func: Callable[..., Any]) -> int:
         return -1
     names = func.__code__.co_varnames[: func.__code__.co_argcount]
     return names.index("inplace") if "inplace" in names else -1
-
-
-def _dispatches(func: Callable[..., Any]) -> bool:
-    """Whether a function of torch.distributed hands itself to modes: not all do, in old versions none."""
-    code = getattr(inspect.unwrap(func), "__code__", None)
-    return code is not None and "handle_torch_function" in code.co_names
-
-
-def _properties() -> Iterator[Any]:
-    """`x.shape` arrives as `Tensor.shape.__get__`, often."""
-    for owner in torch.Tensor.__mro__[:2]:
-        for attribute in vars(owner).values():
-            if isinstance(attribute, (GetSetDescriptorType, property)):
-                yield attribute
-
-
-def _builtin() -> Iterator[Callable[..., Any]]:
-    """Everything that may arrive and has no Python code, but for methods that may stand for an operator."""
-    for attribute in _properties():
-        yield attribute.__get__
-        yield attribute.__set__
-    spelled = {getattr(torch.Tensor, method) for method in operator_names.ARRIVES_AS.values()}
-    for functions in torch.overrides.get_overridable_functions().values():
-        for func in functions:
-            if not isinstance(func, FunctionType) and func not in spelled:
-                yield func
-
-
-def _composite() -> Iterator[FunctionType]:
-    for functions in torch.overrides.get_overridable_functions().values():
-        for func in functions:
-            if isinstance(func, FunctionType) and func.__name__ not in _PLAIN:
-                yield func
-    for func in vars(torch.nn.init).values():
-        if isinstance(func, FunctionType) and "handle_torch_function" in func.__code__.co_names:
-            yield func
-
-
-def _untracked() -> Iterator[Callable[..., Any]]:
-    for method in _UNTRACKED_METHODS:
-        yield getattr(torch.Tensor, method)
-    yield torch.Tensor.data.__get__
-    yield torch.Tensor.data.__set__
-    for name in dir(torch):
-        if name.startswith("_fused_"):
-            yield getattr(torch, name)
-    if torch.distributed.is_available():
-        for func in vars(torch.distributed).values():
-            if type(func) is FunctionType and _dispatches(func):  # isinstance would ask deprecated objects
-                yield func

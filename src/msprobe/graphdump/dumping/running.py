@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from msprobe.collect import notices
 from msprobe.graphdump.dumping.dump_settings import DumpSettings, load_settings
 from msprobe.graphdump.dumping.framework_side import NO_KERNEL, prepare, remarks
 from msprobe.graphdump.dumping.worker import Job
+from msprobe.processes import python_command, python_environment
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
 DISK_BUDGET = 2 << 30
@@ -46,8 +46,10 @@ class Prepared:
 
     def start(self, pid: int, budget: int, may_pause: bool, by_steps: bool = False) -> Running:
         job = Job(self.settings, self.written, str(self.staging), budget, pid, may_pause, by_steps)
-        command = [sys.executable, "-m", "msprobe.graphdump.dumping.worker"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = python_command("from msprobe.graphdump.dumping.worker import main; sys.exit(main())")
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=python_environment(), text=True
+        )
         running = Running(process, self.settings, budget, by_steps)
         running.send(job.to_json())
         return running

@@ -189,7 +189,3 @@ def main() -> int:
     worker.finish(messages.failure)
     print(json.dumps(asdict(worker.told)), flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

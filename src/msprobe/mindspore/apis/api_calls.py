@@ -7,26 +7,14 @@ from __future__ import annotations
 
 import threading
 import traceback
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 from msprobe.collect.recorder import Recorder
+from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.collectives import Collectives
 from msprobe.mindspore.executor import backward_pass, requires_grad
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs
 from msprobe.mindspore.gradients.call_gradients import Gradients
-
-
-class Api(NamedTuple):
-    """One API: its records are called `{title}.{n}.forward`.
-
-    `owner` is the Cell that a compiled region is part of; `members` are JSON members that each record has.
-    """
-
-    title: str
-    name: str
-    collective: bool = False
-    owner: Any = None
-    members: str = ""
 
 
 class _Leaf(threading.local):

@@ -17,8 +17,8 @@ from typing import Any, Callable, Optional
 from mindspore import ops
 
 from msprobe.collect.values import Values
-from msprobe.frameworks.mindspore.api_table import Listed
-from msprobe.mindspore.apis.api_calls import Api, Apis
+from msprobe.frameworks.mindspore.api_table import Api, Listed
+from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 
 # Modules of MindSpore that use APIs as a user would; in all others they are the inside of an API.

@@ -18,7 +18,8 @@ try:
 except ImportError:
     PIJitCaptureContext = None
 
-from msprobe.mindspore.apis.api_calls import Api, Apis
+from msprobe.frameworks.mindspore.api_table import Api
+from msprobe.mindspore.apis.api_calls import Apis
 
 
 class JitRegions:

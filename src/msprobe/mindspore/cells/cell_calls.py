@@ -14,8 +14,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
-from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
+from msprobe.dump.names import FORWARD
 from msprobe.mindspore.executor import backward_pass, requires_grad
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs
 from msprobe.mindspore.gradients.call_gradients import Gradients

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from mindspore._c_expression import TensorPy
 
-from msprobe.collect.names import backward_of
 from msprobe.collect.recorder import Recorder
+from msprobe.dump.names import backward_of
+from msprobe.frameworks.mindspore.tensors import Array, copied, has_values
 from msprobe.mindspore.executor import backward_pass, when_backward_ends
 from msprobe.mindspore.gradients.backward_graph import LEAF, Graph, Inputs, node_of, tensors_in
-from msprobe.mindspore.tensors.tensor_text import Array, TensorTexts, copied, has_values
+from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import dtypes
 
 # Which of a node's gradients belongs to which place of a record.

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from mindspore._c_expression import TensorPy
 
+from msprobe.frameworks.mindspore.tensors import Array
 from msprobe.mindspore.gradients.call_gradients import Gradients, Places, _Backward
-from msprobe.mindspore.tensors.tensor_text import Array
 from msprobe.stats import dtypes
 
 

@@ -14,11 +14,12 @@ from typing import Any, Optional
 
 import numpy as np
 
-from msprobe.collect.names import FORWARD, backward_of
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.values import quoted
+from msprobe.dump.names import FORWARD, backward_of
+from msprobe.frameworks.mindspore.tensors import Array, bits
 from msprobe.mindspore.graph.call_templates import CallTemplate, Sheets
-from msprobe.mindspore.tensors.tensor_text import Array, TensorTexts, bits
+from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import CRC
 
 NO_CALL = -1

@@ -15,9 +15,10 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-from msprobe.collect.names import BACKWARD, FORWARD, backward_of
 from msprobe.collect.recorder import Recorder
-from msprobe.mindspore.apis.api_calls import Api, Apis
+from msprobe.dump.names import BACKWARD, FORWARD, backward_of
+from msprobe.frameworks.mindspore.api_table import Api
+from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells, Named
 from msprobe.mindspore.executor import backward_pass, clear_after_error, requires_grad
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, node_of, tensors_in

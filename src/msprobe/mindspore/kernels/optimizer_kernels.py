@@ -8,8 +8,8 @@ from typing import Any, Callable, Optional
 
 from mindspore import nn
 
-from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
+from msprobe.dump.names import FORWARD
 
 try:
     from mindspore.experimental.optim.optimizer import Optimizer as Experimental

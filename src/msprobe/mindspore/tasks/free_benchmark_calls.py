@@ -16,7 +16,8 @@ from mindspore._c_expression import TensorPy
 
 from msprobe.collect import notices
 from msprobe.collect.recorder import Recorder
-from msprobe.mindspore.apis.api_calls import Api, Apis
+from msprobe.frameworks.mindspore.api_table import Api
+from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.executor import differentiating, no_grad, requires_grad, synchronize
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, tensors_in
 from msprobe.mindspore.gradients.call_gradients import Gradients

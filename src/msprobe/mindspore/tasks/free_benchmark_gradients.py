@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 from mindspore import Tensor, ops
 from mindspore._c_expression import TensorPy
 
+from msprobe.frameworks.mindspore.tensors import row_of
 from msprobe.mindspore.executor import clear_after_error
 from msprobe.mindspore.gradients.backward_graph import tensors_in
 from msprobe.mindspore.gradients.call_gradients import _Backward
 from msprobe.mindspore.gradients.held_gradients import HeldGradients, Snapshot
 from msprobe.mindspore.tasks.dry_runs import has_no_double
 from msprobe.mindspore.tasks.perturb import array_of
-from msprobe.mindspore.tensors.tensor_text import TensorTexts, row_of
+from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import CRC, dtypes, render_array
 from msprobe.tasks.free_benchmark.perturbation import NotChanged, changed, mapped
 from msprobe.tasks.free_benchmark.second_run import Call, short

@@ -15,7 +15,8 @@ from typing import Any, Callable, Optional
 from mindspore import Parameter, nn, ops
 from mindspore.experimental.optim import Optimizer as FunctionalOptimizer
 
-from msprobe.mindspore.apis.api_calls import Api, Apis, _recomputed
+from msprobe.frameworks.mindspore.api_table import Api
+from msprobe.mindspore.apis.api_calls import Apis, _recomputed
 from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import requires_grad
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, tensors_in

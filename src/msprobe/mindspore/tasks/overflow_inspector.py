@@ -14,9 +14,10 @@ import numpy as np
 from mindspore import Parameter
 from mindspore._c_expression import TensorPy
 
+from msprobe.frameworks.mindspore.tensors import bits, copied, row_of
 from msprobe.mindspore.gradients.backward_graph import tensors_in
 from msprobe.mindspore.gradients.held_gradients import Snapshot
-from msprobe.mindspore.tensors.tensor_text import TensorTexts, bits, copied, row_of
+from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import STATS, dtypes, measure, measure_array
 from msprobe.stats.dtype_ranges import Ranges
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN, look_at

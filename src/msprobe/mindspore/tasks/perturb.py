@@ -15,7 +15,7 @@ from mindspore import Tensor, ops
 from mindspore._c_expression import TensorPy
 from mindspore._c_expression import typing as kinds
 
-from msprobe.mindspore.tensors.tensor_text import Array, bits, copied, packed, row_of
+from msprobe.frameworks.mindspore.tensors import Array, bits, copied, packed, row_of
 from msprobe.stats import dtypes
 from msprobe.tasks.free_benchmark.perturbation import NOISE, TO_CPU, NotChanged
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Optional
 import mindspore
 
 from msprobe.collect import notices
+from msprobe.frameworks.mindspore.tensors import row_of
 from msprobe.mindspore.tasks.dry_runs import DryRuns
 from msprobe.mindspore.tasks.perturb import MindSporeWays, array_of
-from msprobe.mindspore.tensors.tensor_text import row_of
 from msprobe.stats.scan import FORMATS
 from msprobe.tasks.free_benchmark.perturbation import TO_CPU, first_float
 from msprobe.tasks.free_benchmark.run import FreeBenchmarkRun

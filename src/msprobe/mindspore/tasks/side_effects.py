@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple
 
 from mindspore import ops
 
-from msprobe.mindspore.apis.api_calls import Api
+from msprobe.frameworks.mindspore.api_table import Api
 
 try:
     from mindspore.utils import MsDispatchMode

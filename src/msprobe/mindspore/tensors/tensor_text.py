@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import c_char
 from typing import Any, Optional, Protocol
 
-import mindspore
 import numpy as np
 from mindspore import Tensor
 from mindspore._c_expression import TensorPy
@@ -22,19 +20,10 @@ from mindspore._c_expression import typing as kinds
 
 from msprobe.collect.values import quoted, scalar_text
 from msprobe.dump.tensor_files.codec import Payload
+from msprobe.frameworks.mindspore.tensors import Array, address, bits, payload, row_of, strides_of
 from msprobe.stats import dtypes, render, render_array
 
-Array = np.ndarray[Any, Any]
-
-# Types of MindSpore are singletons: their identity is looked up, which is cheaper than their hash.
-_KNOWN = {row.mindspore: getattr(mindspore, row.name, None) for row in dtypes.TABLE if row.mindspore is not None}
-_ROWS: dict[int, dtypes.Dtype] = {
-    id(kind): dtypes.BY_MINDSPORE[name] for name, kind in _KNOWN.items() if kind is not None and name is not None
-}
 _SPARSE = ("COOTensor", "CSRTensor", "RowTensor", "RowTensorInner")
-
-_address = TensorPy._data_ptr
-_strides = TensorPy.stride
 
 
 class FileWriter(Protocol):
@@ -78,10 +67,10 @@ class TensorTexts:
 
     def tensor_text(self, tensor: Any, path: str) -> str:
         try:
-            row = _ROWS.get(id(tensor._dtype))
+            row = row_of(tensor)
             shape = tensor._shape
             on_host = tensor.device == "CPU"
-            pointer = _address(tensor)
+            pointer = address(tensor)
         except Exception as error:  # the operator that should fill it failed: the script will meet the same error
             return f'{{"type": "mindspore.Tensor", "unreadable": {quoted(_short(error))}}}'
         if row is None or (not pointer and 0 not in shape):
@@ -90,7 +79,7 @@ class TensorTexts:
             return self.array_text(bits(tensor.asnumpy(), row), row, path)
         known = self._known.get(id(tensor)) if self._known is not None else None
         if known is None:
-            strides = tuple(_strides(tensor))
+            strides = tuple(strides_of(tensor))
             numbers, digest, _ = render(pointer, row.code, shape, strides, self._want)
             text = f"{self._head(row, shape)}{numbers}" if numbers else self._head(row, shape)[:-2]
             known = _Known(text, f', "md5": "{digest}"}}' if digest is not None else "}")
@@ -101,7 +90,7 @@ class TensorTexts:
         if known.file:
             name = self._files.link(path, known.file)
         else:
-            name = known.file = self._files.tensor(path, payload(pointer, row, shape, tuple(_strides(tensor))))
+            name = known.file = self._files.tensor(path, payload(pointer, row, shape, tuple(strides_of(tensor))))
         return f'{known.text}, "data_name": {quoted(name)}{known.end}'
 
     def array_text(self, array: Array, row: dtypes.Dtype, path: str) -> str:
@@ -143,62 +132,6 @@ class TensorTexts:
             f'{{"type": "mindspore.Tensor", "dtype": "{tensor._dtype}", "shape": {list(shape)}, '
             '"Max": null, "Min": null, "Mean": null, "Norm": null}'
         )
-
-
-def payload(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Payload:
-    """Values in host memory, where they lie if they lie in C order: the caller keeps them until they are written."""
-    if 0 in shape:
-        return Payload(row.name, shape, b"", "npy")
-    if strides != packed(shape):
-        return Payload(row.name, shape, _strided(pointer, row, shape, strides).tobytes(), "npy")
-    size = row.itemsize
-    for length in shape:
-        size *= length
-    memory: Any = (c_char * size).from_address(pointer)
-    return Payload(row.name, shape, np.frombuffer(memory, np.uint8), "npy", borrowed=True)
-
-
-def copied(tensor: Any) -> tuple[Array, dtypes.Dtype]:
-    """A private copy of a tensor's values, as `bits` shows them."""
-    row = _ROWS[id(tensor._dtype)]
-    if tensor.device == "CPU" and tensor._shape and 0 not in tensor._shape:
-        raw = _strided(_address(tensor), row, tensor._shape, tuple(_strides(tensor)))
-        return bits(np.array(raw), row), row
-    return np.array(bits(tensor.asnumpy(), row)), row
-
-
-def row_of(tensor: Any) -> Optional[dtypes.Dtype]:
-    """The statistics' row of this tensor's type, or None."""
-    return _ROWS.get(id(tensor._dtype))
-
-
-def has_values(tensor: Any) -> bool:
-    """Whether the statistics know this tensor's type."""
-    return id(tensor._dtype) in _ROWS
-
-
-def bits(array: Array, row: dtypes.Dtype) -> Array:
-    """The array under numpy's own or ml_dtypes' type of the same bits, whichever wrapper the framework used."""
-    wanted = row.numpy_dtype
-    return array if wanted is None or array.dtype == wanted else array.view(wanted)
-
-
-def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides, in elements, of a tensor in C order."""
-    strides = []
-    step = 1
-    for length in reversed(shape):
-        strides.append(step)
-        step *= length
-    return tuple(reversed(strides))
-
-
-def _strided(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A view of foreign memory; whoever uses it copies at once."""
-    size = row.itemsize
-    extent = size + sum((length - 1) * step * size for length, step in zip(shape, strides))
-    memory: Any = (c_char * extent).from_address(pointer)
-    return np.ndarray(shape, f"V{size}", memory, strides=tuple(step * size for step in strides))
 
 
 def _short(error: Exception) -> str:

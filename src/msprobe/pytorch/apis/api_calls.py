@@ -17,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 from msprobe.collect.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import ANY, Api, ApiTable
+from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 from msprobe.pytorch.apis.collectives import Collectives
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
-from msprobe.pytorch.apis.operator_names import ARRIVES_AS, OperatorNames
+from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.gradients.backward_graph import Inputs
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.tensors.tensor_text import TensorTexts

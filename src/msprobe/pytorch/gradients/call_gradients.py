@@ -20,9 +20,9 @@ from typing import Any, Optional
 
 import torch
 
-from msprobe.collect.names import backward_of
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.values import key_text
+from msprobe.dump.names import backward_of
 from msprobe.pytorch.gradients.backward_graph import Exit, Inputs, tensors_in, walk
 
 _NoTorchFunction = torch._C.DisableTorchFunction

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.collect import notices
-from msprobe.collect.names import api_stem
+from msprobe.dump.names import api_stem
 
 
 class AscendDump:

@@ -22,8 +22,8 @@ from torch._C import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from msprobe.collect.names import BACKWARD, FORWARD, backward_of
 from msprobe.collect.recorder import Recorder
+from msprobe.dump.names import BACKWARD, FORWARD, backward_of
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.kernels.ascend_dump import AscendDump

@@ -15,8 +15,8 @@ import torch
 
 from msprobe.collect import notices
 from msprobe.collect.lifecycle import UsageError
-from msprobe.collect.names import backward_of
 from msprobe.config import Settings
+from msprobe.dump.names import backward_of
 from msprobe.pytorch.gradients.backward_graph import tensors_in
 from msprobe.pytorch.kernels.kernel_calls import Kernels
 

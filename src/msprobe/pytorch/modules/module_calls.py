@@ -17,9 +17,9 @@ import torch
 from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
 
-from msprobe.collect.names import FORWARD
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.values import key_text
+from msprobe.dump.names import FORWARD
 from msprobe.pytorch.gradients.backward_graph import Inputs
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import HOOKS, PlainCopies

@@ -8,9 +8,10 @@ from weakref import ref
 
 import torch
 
+from msprobe.frameworks.pytorch.tensors import CODES
 from msprobe.pytorch.gradients.backward_graph import tensors_in
 from msprobe.pytorch.tensors import nonplain_tensors
-from msprobe.pytorch.tensors.tensor_text import CODES, EXCHANGE, TensorTexts
+from msprobe.pytorch.tensors.tensor_text import EXCHANGE, TensorTexts
 from msprobe.stats import STATS, measure
 from msprobe.stats.dtype_ranges import Ranges
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN, judged, look_at

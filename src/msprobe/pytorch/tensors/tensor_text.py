@@ -11,24 +11,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from ctypes import c_char
 from typing import Any, Callable, Optional, Protocol
 
-import numpy as np
 import torch
 
 from msprobe.collect.values import quoted, scalar_text
 from msprobe.dump.tensor_files.codec import Payload
+from msprobe.frameworks.pytorch.tensors import CODES, payload
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.accelerators import DeviceStatistics
-from msprobe.stats import Remembered, describe, dtypes
+from msprobe.stats import Remembered, describe
 from msprobe.stats.remembered import Entry
 
-CODES: dict[Any, int] = {
-    getattr(torch, row.name): row.code for row in dtypes.TABLE if row.torch is not None and hasattr(torch, row.name)
-}
-_NAMES = {dtype: dtypes.BY_CODE[code].name for dtype, code in CODES.items()}
-_SIZES = {dtype: dtypes.BY_CODE[code].itemsize for dtype, code in CODES.items()}
 _HEADS = {dtype: (code, f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": ') for dtype, code in CODES.items()}
 _strided = torch.strided
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
@@ -168,14 +162,6 @@ class TensorTexts:
 def _is_of_torch(value: Any) -> bool:
     """Whether it is a tensor with memory of its own, and no stand-in for one (a fake, a wrapper)."""
     return isinstance(value, torch.Tensor) and type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-
-
-def payload(tensor: Any) -> Payload:
-    """The values of a contiguous CPU tensor where they lie: the caller keeps it alive until they are written."""
-    dtype = tensor.dtype
-    size = tensor.numel() * _SIZES[dtype]
-    data: Any = np.frombuffer((c_char * size).from_address(tensor.data_ptr()), np.uint8) if size else b""
-    return Payload(_NAMES[dtype], tuple(tensor.shape), data, "pt", borrowed=True)
 
 
 _OTHERS: dict[type, Callable[[Any], str]] = {

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Protocol
 from weakref import ref
 
-from msprobe.collect.names import forward_of
 from msprobe.collect.recorder import Recorder, Writer
 from msprobe.collect.selection import Selection
 from msprobe.collect.stacks import Stacks
 from msprobe.collect.values import Values
 from msprobe.dump import layout
+from msprobe.dump.names import forward_of
 from msprobe.dump.stack_frames import source_line
 from msprobe.stats.dtype_ranges import Ranges
 from msprobe.stats.finiteness import FINITE, INFINITE, WORDS
