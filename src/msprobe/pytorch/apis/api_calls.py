@@ -25,7 +25,6 @@ from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 
 _tracing_state = torch._C._get_tracing_state
-_graph_task = torch._C._current_graph_task_id
 _NoTorchFunction = torch._C.DisableTorchFunction
 _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _PLAIN = (_Tensor, _Parameter)
@@ -295,4 +294,4 @@ class _PlainTorch:
 
 
 def _recomputed(gradients: Gradients) -> str:
-    return '"is_recompute": true' if _graph_task() >= 0 and gradients.is_recomputing() else ""
+    return gradients.recompute_member()

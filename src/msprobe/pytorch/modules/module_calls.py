@@ -26,7 +26,6 @@ from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _tracing_state = torch._C._get_tracing_state
-_graph_task = torch._C._current_graph_task_id
 
 
 def is_traced() -> bool:
@@ -254,7 +253,7 @@ class Modules:
         recorder.pop(call.name)
         error = sys.exc_info()[1]
         if call.call is not None:
-            extra = '"is_recompute": true' if _graph_task() >= 0 and self._gradients.is_recomputing() else ""
+            extra = self._gradients.recompute_member()
             if error is not None and error is not call.error:
                 recorder.fail(call.call, error, extra)
             else:
