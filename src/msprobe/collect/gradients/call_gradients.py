@@ -27,6 +27,8 @@ class BackwardEngine(NamedTuple):
     """The number of the backward pass that runs in this thread, -1 outside of one."""
     when_pass_ends: Callable[[Callable[[], None]], None]
     """Calls back at the end of the running pass."""
+    differentiates: Callable[[], bool]
+    """Whether what runs now becomes part of a backward graph."""
     aside: Callable[[], AbstractContextManager[Any]]
     """The context in which our hooks work, so that the framework's own hooks do not see what they do."""
 
@@ -38,7 +40,8 @@ class CallGradients:
         self._recorder = recorder
         self._with_inputs = recorder.with_inputs
         self._with_outputs = recorder.with_outputs
-        self._running_pass, self._when_pass_ends, self._aside = engine  # bound once: they are asked at every hook
+        # Bound once: they are asked at every call and every hook.
+        self.running_pass, self._when_pass_ends, self.differentiates, self._aside = engine
         self._pending: dict[int, dict[int, BackwardRecord]] = {}
         self.repeated = 0
         self.without_node: set[str] = set()
@@ -51,11 +54,19 @@ class CallGradients:
 
     def recompute_member(self) -> str:
         """The JSON member of a forward call that a backward pass runs again, "" for others."""
-        return '"is_recompute": true' if self._running_pass() >= 0 and self._recomputes() else ""
+        return '"is_recompute": true' if self.running_pass() >= 0 and self.recomputes() else ""
 
-    # What a framework may do in its own way.
+    # What a framework does in its own way.
 
-    def _recomputes(self) -> bool:
+    def inputs(self, args: Any, kwargs: Any) -> Any:
+        """The edges that lead to the arguments of a call, taken before it: what `watch` needs after it."""
+        raise NotImplementedError
+
+    def watch(self, name: str, parents: list[str], inputs: Any, output: Any) -> None:
+        """Hooks the backward of a forward call that has just returned `output`."""
+        raise NotImplementedError
+
+    def recomputes(self) -> bool:
         """Whether a call inside a backward pass is a recomputation."""
         return True
 
@@ -92,7 +103,7 @@ class CallGradients:
                     if leading:
                         self._take_outgoing(record, leading, outgoing)
                     record.waiting -= 1
-                    number = self._running_pass()
+                    number = self.running_pass()
                     pending = self._pending.get(number)
                     if pending is None:
                         pending = self._begin_pass(number)

@@ -7,7 +7,7 @@ for. Nothing here hooks anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from mindspore._c_expression import BackwardNodePy, TensorPy
 
@@ -35,6 +35,7 @@ class Inputs:
     """The edges that lead to a call's inputs, taken before it: an in-place call re-points them."""
 
     __slots__ = ("count", "edges", "first")
+    leaves: ClassVar[dict[int, list[int]]] = {}  # MindSpore has a node for a parameter: it is among the edges
 
     def __init__(self, args: Any, kwargs: Any, latest: int) -> None:
         """`latest` is the highest sequence number seen so far: the call's own nodes come after it."""

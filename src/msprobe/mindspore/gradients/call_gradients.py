@@ -16,12 +16,17 @@ from msprobe.collect.gradients import backward_record
 from msprobe.collect.gradients.backward_record import BackwardRecord, assign_exits
 from msprobe.collect.gradients.call_gradients import BackwardEngine, CallGradients
 from msprobe.collect.recorder import Recorder
-from msprobe.mindspore.executor import backward_pass, when_backward_ends
-from msprobe.mindspore.gradients.backward_graph import LEAF, Graph, Inputs, node_of, tensors_in
+from msprobe.mindspore.executor import backward_pass, requires_grad, when_backward_ends
+from msprobe.mindspore.gradients.backward_graph import AVAILABLE, LEAF, Graph, Inputs, node_of, tensors_in
 from msprobe.mindspore.tensors.tensor_text import Array, TensorTexts, copied, has_values
 from msprobe.stats import dtypes
 
-_ENGINE = BackwardEngine(backward_pass, when_backward_ends, nullcontext)
+_ENGINE = BackwardEngine(
+    running_pass=backward_pass,
+    when_pass_ends=when_backward_ends,
+    differentiates=requires_grad if AVAILABLE else lambda: False,
+    aside=nullcontext,
+)
 _Backward = BackwardRecord
 Places = backward_record.Places
 
@@ -37,7 +42,6 @@ class Gradients(CallGradients):
         self.latest = -1
 
     def inputs(self, args: Any, kwargs: Any) -> Inputs:
-        """What to hand to `watch` after the call."""
         return Inputs(args, kwargs, self.latest)
 
     def watch(self, name: str, parents: list[str], inputs: Inputs, output: Any) -> None:
@@ -68,9 +72,11 @@ class Gradients(CallGradients):
         record = self._open_record(name, parents, len(outputs), inputs.count)
         if record is not None:
             self._hook_call(record, entries, places, inputs)
+        if not parents:
+            self.forget_graph()
 
     def forget_graph(self) -> None:
-        """The outermost call has returned: we keep nothing of the graph."""
+        """The outermost call has returned: nothing of the graph is kept."""
         self._graph.forget()
 
     # The hooks.

@@ -22,6 +22,8 @@ _Backward = BackwardRecord
 class Gradients(ParameterGradients):
     """Hooks the graph of wanted calls and records what flows back."""
 
+    inputs = Inputs  # the class itself: no call between
+
     def watch(self, name: str, parents: list[str], inputs: Inputs, output: Any) -> None:
         """Hooks the backward of a forward call that has just returned `output`."""
         self._forwards += 1

@@ -17,7 +17,10 @@ from msprobe.collect.values import key_text
 _NoTorchFunction = torch._C.DisableTorchFunction
 _gradient_edge = torch.autograd.graph.get_gradient_edge
 _ENGINE = BackwardEngine(
-    torch._C._current_graph_task_id, torch.autograd.Variable._execution_engine.queue_callback, _NoTorchFunction
+    running_pass=torch._C._current_graph_task_id,
+    when_pass_ends=torch.autograd.Variable._execution_engine.queue_callback,
+    differentiates=torch.is_grad_enabled,
+    aside=_NoTorchFunction,
 )
 
 
@@ -76,7 +79,7 @@ class ParameterGradients(CallGradients):
                 text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
                 self._parameters[record][name] = f"{key_text(name)}: [{text}]"
                 self._changed[record] = None
-                number = self._running_pass()
+                number = self.running_pass()
                 if number not in self._pending:
                     self._begin_pass(number)
         except Exception:
@@ -92,10 +95,10 @@ class ParameterGradients(CallGradients):
             self._graph_making.add(number)
         return super()._begin_pass(number)
 
-    def _recomputes(self) -> bool:
+    def recomputes(self) -> bool:
         """Gradients are on in a backward pass for a recomputation (checkpointing), or because the pass itself makes a
         graph (create_graph)."""
-        return torch.is_grad_enabled() and self._running_pass() not in self._graph_making
+        return torch.is_grad_enabled() and self.running_pass() not in self._graph_making
 
 
 def _on_first(hook: Any) -> Any:
