@@ -2,14 +2,15 @@
 
 An API: `{prefix}.{api}.{n}.{forward|backward}`; a module: `{Module|Cell}.{path}.{Class}.{forward|backward}.{n}`.
 
-n counts the calls of one API, or of one module, in a step. The counters are iterators because
-taking the next value of one is atomic: calls may come from several threads.
+n counts the calls of one API, or of one module, in a step. The counters are iterators because taking the next value of
+an iterator is atomic: calls may come from several threads.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 
 FORWARD = "forward"
@@ -35,19 +36,14 @@ def api_stem(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def backward_of(name: str) -> str:
-    """The backward name of a forward call, for APIs and modules alike."""
+def _turn(old: str, new: str, name: str) -> str:
+    """The name of the same call in the other direction; a name without a direction stays."""
     head, _, last = name.rpartition(".")
-    if last == FORWARD:
-        return f"{head}.{BACKWARD}"
+    if last == old:
+        return f"{head}.{new}"
     stem, _, direction = head.rpartition(".")
-    return f"{stem}.{BACKWARD}.{last}" if direction == FORWARD else name
+    return f"{stem}.{new}.{last}" if direction == old else name
 
 
-def forward_of(name: str) -> str:
-    """The other way round."""
-    head, _, last = name.rpartition(".")
-    if last == BACKWARD:
-        return f"{head}.{FORWARD}"
-    stem, _, direction = head.rpartition(".")
-    return f"{stem}.{FORWARD}.{last}" if direction == BACKWARD else name
+backward_of = partial(_turn, FORWARD, BACKWARD)
+forward_of = partial(_turn, BACKWARD, FORWARD)
