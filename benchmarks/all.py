@@ -1,7 +1,7 @@
 """`make bench`: runs every benchmark, one after the other.
 
     python benchmarks/all.py                    all of them, about an hour
-    python benchmarks/all.py --quick            few rounds of each, some minutes: shows that they run, not what things cost
+    python benchmarks/all.py --quick            few rounds of each, some minutes: shows only that they run
     python benchmarks/all.py --only compare     one of them; may be repeated
     python benchmarks/all.py --no-peer          without mindstudio-probe
 

@@ -37,7 +37,7 @@ PLACES = {
     "results": (Values, "result"),
     "entering": (Recorder, "enter"),
     "leaving": (Recorder, "leave"),
-    "one event": (Recorder, "one"),
+    "one event": (Recorder, "write_record"),
     "inputs": (call_gradients.Inputs, "__init__"),
     "the graph": (call_gradients.Gradients, "watch"),
     "gradients coming in": (call_gradients.Gradients, "_take_incoming"),

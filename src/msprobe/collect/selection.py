@@ -1,6 +1,6 @@
 """Which calls are wanted: `scope`, `list`, `data_mode` and `tensor_list` of the configuration.
 
-Asked at every call, so the answer for the usual case (no filter) is an attribute, not a method:
+Every call asks this, so the answer for the usual case (no filter) is an attribute, not a method:
 `everything` is true when no name filter is set.
 """
 
@@ -22,7 +22,7 @@ class Selection:
         data_mode: Sequence[str],
         files: Union[bool, Sequence[str]] = False,
     ) -> None:
-        """`files`: whether the tensors of a wanted call get files, or which calls' do."""
+        """`files`: whether the tensors of wanted calls are saved, or a list of the calls whose tensors are."""
         modes = set(data_mode)
         directions = modes & {FORWARD, BACKWARD} or {FORWARD, BACKWARD}
         sides = modes & {"input", "output"} or {"input", "output"}
@@ -37,10 +37,10 @@ class Selection:
         self._files = files
         self._hits: set[str] = set()
         self._saved: set[str] = set()
-        self._turned = False
+        self._last_came_first = False
 
     def saves(self, name: str) -> bool:
-        """Whether the tensors of this call get files."""
+        """Whether the tensors of this call are saved."""
         if isinstance(self._files, bool):
             return self._files
         found = [entry for entry in self._files if matches(entry, name)]
@@ -56,18 +56,18 @@ class Selection:
                 self._inside = True
                 self._hits.add(self._first)
             elif not self._hits and _names(self._last, name):
-                self._turned = True
+                self._last_came_first = True
             return self._inside
         return self._listed(name, parents)
 
     def enter_as(self, spelling: str) -> bool:
-        """Whether an entry with a dot is another spelling of a call that begins, or the beginning of one."""
+        """Whether an entry with a dot matches another spelling of the name of a call that begins."""
         found = [entry for entry in self._wanted if "." in entry and _names(entry, spelling)]
         self._hits.update(found)
         return bool(found)
 
     def may_want(self, name: str, parents: Sequence[str] = ()) -> bool:
-        """Whether a call that has not begun yet can be wanted: a scope decides only when its turn comes."""
+        """Whether a call that has not begun yet can be wanted: a scope decides only when the call begins."""
         return self.everything or bool(self._first) or self._listed(name, parents)
 
     def leave(self, name: str) -> None:
@@ -77,31 +77,32 @@ class Selection:
             self._hits.add(self._last)
 
     def matched_nothing(self) -> list[str]:
-        """What of the filters came to nothing, a sentence each, for the warning at the end."""
-        if self._first and self._first in self._hits and self._turned and self._last not in self._hits:
+        """The warnings for the end of the run: the filters that matched no call."""
+        if self._first in self._hits and self._last_came_first and self._last not in self._hits:
             return [
-                f"{self._last!r} of scope ran before {self._first!r} and not after it: everything from the second on "
-                "was collected. A scope is the first and the last call in the order in which they run."
+                f"{self._last!r} in scope ran before {self._first!r} and not after it: everything from "
+                f"{self._first!r} on was collected. scope takes the first and the last call in the order in which "
+                "they run."
             ]
-        if self._first:  # of a last call nothing is known before there was a first
+        if self._first:  # before the first call, the last one is not looked for
             missing = [name for name in (self._first, self._last) if name not in self._hits][:1]
         else:
             missing = [entry for entry in self._wanted if entry not in self._hits]
-        look = 'Collect one step without it, at task "structure", to see the names.'
-        told = []
+        remedy = 'Collect one step without it, with task "structure", to see the names.'
+        warnings = []
         if missing:
             named = ", ".join(map(repr, missing))
-            told.append(f"no call answered to {named} of scope/list: nothing was collected for it. {look}")
+            warnings.append(f"{named} in scope/list matched no call: nothing was collected for it. {remedy}")
         if not isinstance(self._files, bool):
             unsaved = ", ".join(repr(entry) for entry in self._files if entry not in self._saved)
             if unsaved:
-                told.append(
-                    f"no collected call answered to {unsaved} of tensor_list: no tensor was saved for it. {look}"
+                warnings.append(
+                    f"{unsaved} in tensor_list matched no collected call: no tensor was saved for it. {remedy}"
                 )
-        return told
+        return warnings
 
     def restart(self) -> None:
-        """A new step: an unclosed scope does not reach into it."""
+        """A new step begins: a scope that is still open ends here."""
         self._inside = False
 
     def _listed(self, name: str, parents: Sequence[str]) -> bool:
@@ -114,7 +115,8 @@ class Selection:
 
 
 def matches(entry: str, name: str) -> bool:
-    """A list entry with a dot is a full name or its beginning; one without is a part of the API's or module's name."""
+    """A list entry with a dot is a full name or the beginning of one. An entry without a dot is a part of the name of
+    an API or a module."""
     if "." in entry:
         return _names(entry, name)
     return entry in _plain(name)
@@ -140,7 +142,7 @@ def _direction(name: str) -> Optional[str]:
 
 
 def _plain(name: str) -> str:
-    """`Functional.relu.0.forward` -> `relu`; `Module.layer.fc.Linear.forward.0` -> `layer.fc.Linear`, which is that of
-    its `parameters_grad` too."""
+    """`Functional.relu.0.forward` -> `relu`; `Module.layer.fc.Linear.forward.0` and
+    `Module.layer.fc.Linear.parameters_grad` -> `layer.fc.Linear`."""
     parts = name.split(".")
     return ".".join(parts[1:-1] if parts[-1] == PARAMETERS_GRAD else parts[1:-2]) or name

@@ -34,6 +34,7 @@ class Api(NamedTuple):
     collective: bool = False
     owner: Any = None
     members: str = ""
+    changes: bool = False  # nothing is remembered of tensors, so it does not matter what is written
 
 
 class Listed(NamedTuple):

@@ -82,6 +82,7 @@ class Api:
     random: bool = False  # may draw random numbers
     collective: bool = False
     untracked: bool = False  # may write tensors without moving their version counters
+    members = ""  # every record of an API has the same members
 
     @cached_property
     def title(self) -> str:
@@ -96,6 +97,11 @@ class Api:
     def writes(self) -> int:
         """What it may write, apart from `out`: NOTHING, its FIRST argument or ANY."""
         return ANY if self.inplace_at >= 0 else _writes(self.name)
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether it may write anything, apart from `out`."""
+        return self.untracked or bool(self.writes)
 
     @cached_property
     def simple(self) -> bool:

@@ -6,32 +6,21 @@ for. Nothing here hooks anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from mindspore._c_expression import BackwardNodePy, TensorPy
+
+from msprobe.collect.gradients.backward_record import Exit
+from msprobe.collect.tensor_search import TensorSearch
 
 AVAILABLE = hasattr(BackwardNodePy, "register_prehook") and hasattr(TensorPy, "_grad_node")
 LEAF = 2**64 - 1  # the sequence number of an input or a parameter
 Key = tuple[int, int]
 Edge = tuple[int, int, int, int, Any]  # slot, the other node's identity, its output, its sequence number, itself
 
-
-def tensors_in(value: Any, found: list[Any], depth: int = 8) -> list[Any]:
-    """The tensors of nested arguments or results, in order."""
-    if isinstance(value, TensorPy):
-        found.append(value)
-    elif depth and value is not None:
-        if isinstance(value, (list, tuple)):
-            for member in value:
-                tensors_in(member, found, depth - 1)
-        elif isinstance(value, dict):
-            for member in value.values():
-                tensors_in(member, found, depth - 1)
-        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-            for field in value.__dataclass_fields__:
-                tensors_in(getattr(value, field, None), found, depth - 1)
-    return found
+_search = TensorSearch(TensorPy)
+tensors_in = _search.in_value
 
 
 def node_of(tensor: Any) -> Any:
@@ -46,18 +35,12 @@ class Inputs:
     """The edges that lead to a call's inputs, taken before it: an in-place call re-points them."""
 
     __slots__ = ("count", "edges", "first")
+    leaves: ClassVar[dict[int, list[int]]] = {}  # MindSpore has a node for a parameter: it is among the edges
 
     def __init__(self, args: Any, kwargs: Any, latest: int) -> None:
         """`latest` is the highest sequence number seen so far: the call's own nodes come after it."""
         self.edges: dict[Key, list[int]] = {}
-        tensors: list[Any] = []
-        for value in args:
-            if isinstance(value, TensorPy):
-                tensors.append(value)
-            elif value is not None:
-                tensors_in(value, tensors)
-        if kwargs:
-            tensors_in(kwargs, tensors)
+        tensors = _search.in_call(args, kwargs)
         self.count = len(tensors)
         for position, tensor in enumerate(tensors):
             node = node_of(tensor)
@@ -72,7 +55,7 @@ class Inputs:
 class Graph:
     """What was read of the graph while the outermost call runs.
 
-    Cells are nested, so a node is met once a Cell around it: what it leads to is read from MindSpore once, and
+    Cells are nested, so a node is met once for each Cell around it. What it leads to is read from MindSpore once and
     forgotten with the outermost Cell, so that the graph is not kept alive.
     """
 
@@ -82,12 +65,16 @@ class Graph:
     def forget(self) -> None:
         self._seen.clear()
 
-    def exits(self, entries: Iterable[Any], inputs: Inputs) -> list[tuple[Any, int, list[int]]]:
-        """The edges from a call's part of the graph to its inputs: (node, slot of its edge, positions of the input)."""
+    def node(self, key: int) -> Any:
+        """A node that `exits` has met."""
+        return self._seen[key][0]
+
+    def exits(self, entries: Mapping[int, Any], inputs: Inputs) -> list[Exit]:
+        """The edges from a call's part of the graph to its inputs; `entries` and the exits name nodes by identity."""
         edges, first = inputs.edges, inputs.first
-        exits: list[tuple[Any, int, list[int]]] = []
-        queue = [(node._unique_id(), node) for node in entries]
-        reached = {key for key, _ in queue}
+        exits: list[Exit] = []
+        queue = list(entries.items())
+        reached = set(entries)
         while queue:
             above, node = queue.pop()
             known = self._seen.get(above)
@@ -96,7 +83,7 @@ class Graph:
             for slot, key, number, sequence, below in known[1]:
                 positions = edges.get((key, number))
                 if positions is not None:
-                    exits.append((node, slot, positions))
+                    exits.append((above, slot, positions))
                 elif key not in reached and first <= sequence != LEAF:
                     reached.add(key)
                     queue.append((key, below))

@@ -1,13 +1,15 @@
-"""Gradients that are held, as tensors, until all of one call's have come: for tasks that look at them together."""
+"""Gradients of MindSpore that are held until all of one call's have come."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mindspore._c_expression import TensorPy
 
+from msprobe.collect.gradients import held_gradients
+from msprobe.collect.gradients.backward_record import BackwardRecord
 from msprobe.frameworks.mindspore.tensors import Array
-from msprobe.mindspore.gradients.call_gradients import Gradients, Places, _Backward
+from msprobe.mindspore.gradients.call_gradients import Gradients
 from msprobe.stats import dtypes
 
 
@@ -18,31 +20,8 @@ class Snapshot(NamedTuple):
     row: dtypes.Dtype
 
 
-class HeldGradients(Gradients):
-    """`_judge` sees each backward once, and nothing is held after it."""
+class HeldGradients(held_gradients.HeldGradients, Gradients):
+    kinds = (TensorPy, Snapshot)
 
-    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
-        """A tensor, a Snapshot or None for every output and every tensor argument of the call."""
-        raise NotImplementedError
-
-    def _take_incoming(self, record: _Backward, places: Places, grads: Any) -> None:
-        for position, number in places:
-            record.incoming[position] = grads[number]
-
-    def _write_outgoing(self, record: _Backward, position: int, grad: Any) -> None:
-        record.outgoing[position] = grad
-
-    def _write_sum(self, record: _Backward, position: int, array: Array, row: dtypes.Dtype) -> None:
-        record.outgoing[position] = Snapshot(array, row)
-
-    def _write(self, record: _Backward) -> None:
-        record.done = True
-        incoming = [_gradient(grad) for grad in record.incoming]
-        outgoing = [_gradient(grad) for grad in record.outgoing]
-        record.incoming, record.outgoing = [], []
-        if not self._recorder.closed:
-            self._judge(record, incoming, outgoing)
-
-
-def _gradient(grad: Any) -> Any:
-    return grad if isinstance(grad, (TensorPy, Snapshot)) else None
+    def _write_sum(self, record: BackwardRecord, position: int, held: tuple[Array, dtypes.Dtype]) -> None:
+        record.outgoing[position] = Snapshot(*held)

@@ -15,11 +15,13 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+from msprobe.collect.calls.kernel_calls import enter_kernel
+from msprobe.collect.calls.module_calls import ModulePlaces
 from msprobe.collect.recorder import Recorder
 from msprobe.dump.names import BACKWARD, FORWARD, backward_of
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
-from msprobe.mindspore.cells.cell_calls import Cells, Named
+from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import backward_pass, clear_after_error, requires_grad
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, node_of, tensors_in
 from msprobe.mindspore.gradients.call_gradients import Gradients
@@ -128,7 +130,8 @@ class Kernels:
             direction, parents = BACKWARD, _NO_PARENTS
         title = f"Kernel.{func.name}"
         name = f"{title}.{recorder.numbers.take(f'{title}.{direction}')}.{direction}"
-        call, inputs = self._enter(name, direction, parents, shown, kwargs, old)
+        call = enter_kernel(recorder, name, direction, parents, shown, kwargs, 4)
+        inputs = self._watched_inputs(name, func.name, shown, kwargs, old) if direction == FORWARD else None
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
@@ -151,24 +154,14 @@ class Kernels:
         self._recorder.place([backward_of(parent) for parent in parents])
         self._gradients.watch(name, list(parents), inputs, output)
 
-    def _enter(
-        self, name: str, direction: str, parents: Sequence[str], args: Any, kwargs: Any, old: bool
-    ) -> tuple[Optional[int], Any]:
-        recorder = self._recorder
-        selection = recorder.selection
-        call: Optional[int] = None
-        inputs: Any = None
+    def _watched_inputs(self, name: str, operator: str, args: Any, kwargs: Any, old: bool) -> Optional[Inputs]:
+        """What leads to the inputs of an operator whose backward the mode does not see."""
         try:
-            wanted = selection.everything or selection.enter(name, parents)
-            if wanted and (selection.forward if direction == FORWARD else selection.backward):
-                recorder.place(parents)
-                call = recorder.enter(name, parents[-1] if parents else None, args, kwargs, 4)
-            if direction == FORWARD:
-                self.settle(args)
-                inputs = self.inputs(args, kwargs) if old or name.split(".")[1] in _BLIND else None
+            self.settle(args)
+            return self.inputs(args, kwargs) if old or operator in _BLIND else None
         except Exception:
-            recorder.fault(name, traceback.format_exc())
-        return call, inputs
+            self._recorder.fault(name, traceback.format_exc())
+        return None
 
 
 class ApiStack(Apis):
@@ -176,11 +169,11 @@ class ApiStack(Apis):
 
     kernels: Kernels
 
-    def _record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         recorder, kernels = self._recorder, self.kernels
         if api.title.startswith(_REGION):
             within = recorder.parents and recorder.parents[-1].startswith("Kernel.")  # an optimizer's record has it
-            return func(*args, **kwargs) if within else super()._record(api, func, args, kwargs)
+            return func(*args, **kwargs) if within else super().record(api, func, args, kwargs)
         name = f"{api.title}.{recorder.numbers.take(api.title)}.{FORWARD}"
         recorder.push(name)
         before = kernels.seen
@@ -205,31 +198,5 @@ class ApiStack(Apis):
             self._recorder.fault(api.title, traceback.format_exc())
 
 
-class ModuleStack(Cells):
+class ModuleStack(ModulePlaces, Cells):
     """Cell hooks that only say where we are."""
-
-    def _pre_hook(self, named: Named) -> Any:
-        recorder, title = self._recorder, named.title
-
-        def enter(cell: Any, args: Any, kwargs: Any) -> None:
-            if recorder.closed:
-                return
-            try:
-                if recorder.on_first_batch is not None:
-                    recorder.first_batch(args, kwargs)
-            except Exception:
-                recorder.fault(title, traceback.format_exc())
-            recorder.push(f"{title}.{FORWARD}.{recorder.numbers.take(title)}")
-
-        return enter
-
-    def _post_hook(self, title: str) -> Any:
-        recorder, start = self._recorder, f"{title}.{FORWARD}."
-
-        def leave(cell: Any, args: Any, kwargs: Any, output: Any) -> None:
-            for name in reversed(recorder.parents):
-                if name.startswith(start):
-                    recorder.pop(name)
-                    break
-
-        return leave

@@ -4,10 +4,11 @@ what they did is the gradients and the parameters before, and the parameters aft
 from __future__ import annotations
 
 import traceback
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from mindspore import nn
 
+from msprobe.collect.calls.kernel_calls import enter_kernel
 from msprobe.collect.recorder import Recorder
 from msprobe.dump.names import FORWARD
 
@@ -49,7 +50,7 @@ class Optimizers:
             title = f"Kernel.{type(optimizer).__name__}"
             name = f"{title}.{recorder.numbers.take(f'{title}.{FORWARD}')}.{FORWARD}"
             parameters = tuple(getattr(optimizer, "parameters", ()))
-            number = self._enter(name, (*args, parameters), kwargs)
+            number = enter_kernel(recorder, name, FORWARD, recorder.parents, (*args, parameters), kwargs, 3)
             recorder.push(name)
             try:
                 output = original(optimizer, *args, **kwargs)
@@ -67,14 +68,3 @@ class Optimizers:
             return output
 
         return call
-
-    def _enter(self, name: str, args: Any, kwargs: Any) -> Optional[int]:
-        recorder = self._recorder
-        try:
-            parents = recorder.parents
-            if recorder.selection.everything or recorder.selection.enter(name, parents):
-                recorder.place(parents)
-                return recorder.enter(name, parents[-1] if parents else None, args, kwargs, 3)
-        except Exception:
-            recorder.fault(name, traceback.format_exc())
-        return None

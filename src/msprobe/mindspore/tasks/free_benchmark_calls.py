@@ -99,7 +99,7 @@ class FreeBenchmarkApis(Apis):
         spelling = f"{place}.{api.name}.{name.rpartition('.')[2]}"
         return selection.enter_as(spelling) or selection.enter_as(spelling.partition(".")[2])
 
-    def _record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
+    def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
         recorder, run = self._recorder, self.second.run
         title = api.title
         name = f"{title}.{recorder.numbers.take(title)}"
@@ -254,8 +254,6 @@ class FreeBenchmarkApis(Apis):
                 assert isinstance(gradients, FreeBenchmarkGradients)
                 gradients.keep(f"{name}.backward", kept)
                 gradients.watch(f"{name}.forward", list(recorder.parents), inputs, output)
-                if not recorder.parents:
-                    gradients.forget_graph()
         except Exception:
             recorder.fault(name, traceback.format_exc())
         return output

@@ -16,7 +16,7 @@ from mindspore import Parameter, nn, ops
 from mindspore.experimental.optim import Optimizer as FunctionalOptimizer
 
 from msprobe.frameworks.mindspore.api_table import Api
-from msprobe.mindspore.apis.api_calls import Apis, _recomputed
+from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import requires_grad
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, tensors_in
@@ -42,7 +42,7 @@ class OverflowApis(Apis):
     _recorder: OverflowRecorder
     _gradients: OverflowGradients
 
-    def _record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         recorder = self._recorder
         name = f"{api.title}.{recorder.numbers.take(api.title)}.forward"
         parents = recorder.parents
@@ -78,8 +78,6 @@ class OverflowApis(Apis):
             if inputs is not None and call is not None:
                 self._gradients.watch(name, list(parents), inputs, output)
                 self._gradients.judge.remember(name, recorder.stack_of(call), args, kwargs, api.members)
-                if not parents:
-                    self._gradients.forget_graph()
             if call is None:
                 return output
             if api.collective:
@@ -88,7 +86,9 @@ class OverflowApis(Apis):
             else:
                 if isinstance(api.owner, nn.Cell) and not isinstance(api.owner, _OPTIMIZERS):
                     recorder.set_parameters(_owned(api.owner))
-                recorder.leave(call, name, output, ", ".join(filter(None, (_recomputed(), api.members))))
+                recorder.leave(
+                    call, name, output, ", ".join(filter(None, (self._gradients.recompute_member(), api.members)))
+                )
         except Exception:
             recorder.fault(name, traceback.format_exc())
         return output

@@ -8,13 +8,13 @@ hand itself to modes again, with the mode on: what it calls is seen.
 from __future__ import annotations
 
 import threading
-import traceback
 from types import FunctionType
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from msprobe.collect.calls.api_calls import ApiCalls
 from msprobe.collect.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import ANY, Api, ApiTable
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
@@ -26,7 +26,6 @@ from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 
 _tracing_state = torch._C._get_tracing_state
-_graph_task = torch._C._current_graph_task_id
 _NoTorchFunction = torch._C.DisableTorchFunction
 _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _PLAIN = (_Tensor, _Parameter)
@@ -52,8 +51,10 @@ class _Leaf(threading.local):
         self.running: list[Any] = []
 
 
-class Apis(TorchFunctionMode):
+class Apis(ApiCalls, TorchFunctionMode):
     """Records the calls of one step while it is entered."""
+
+    frames = 2
 
     def __init__(
         self,
@@ -63,16 +64,15 @@ class Apis(TorchFunctionMode):
         table: ApiTable,
         spelling: OperatorNames,
     ) -> None:
-        super().__init__()
-        self.recorder = self._recorder = recorder
-        self._gradients = gradients
+        ApiCalls.__init__(self, recorder, gradients, Collectives(recorder, texts))
+        TorchFunctionMode.__init__(self)
+        self.recorder = recorder
         self._texts = texts
         self._leaf = _Leaf()
         self._table = table
         self._lookup = table.lookup
         self._plain = table.plain
         self._spelling = spelling
-        self._collectives = Collectives(recorder, texts)
         self._twins: dict[Any, Callable[..., Any]] = {}
         self._plain_globals: dict[int, dict[str, Any]] = {}
         self._inside = dict.fromkeys((*table.composite, *_BACKWARD), self._run_inside)
@@ -119,52 +119,14 @@ class Apis(TorchFunctionMode):
         else:
             self._texts.written((*args[:writes], kwargs.get("out")))
 
-    def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs one API and records it. What it returns or raises is the API's own."""
-        recorder = self._recorder
-        selection = recorder.selection
-        title = f"{api.prefix}.{api.name}"
-        name = f"{title}.{recorder.numbers.take(title)}.forward"
-        parents = recorder.parents
-        call: Optional[int] = None
-        inputs: Optional[Inputs] = None
-        wanted = selection.everything
-        try:
-            wanted = wanted or selection.enter(name, parents)
-            if wanted and selection.forward:
-                call = recorder.enter(name, parents[-1] if parents else None, args, kwargs, 2)
-            if selection.backward and torch.is_grad_enabled():
-                inputs = Inputs(args, kwargs)
-                if not inputs.edges and not inputs.leaves:
-                    inputs = None
-        except Exception:
-            recorder.fault(name, traceback.format_exc())
-        try:
-            output = func(*args, **kwargs)
-        except BaseException as error:
-            if api.untracked or api.writes or "out" in kwargs:
-                self._texts.forget()  # it may have written before it raised, as a checkpoint that stops early does
-            if call is not None:
-                recorder.fail(call, error, _recomputed(self._gradients))
-            if not selection.everything:
-                selection.leave(name)
-            raise
-        try:
-            if api.untracked:
-                self._texts.forget()
-            elif api.writes or "out" in kwargs:
-                self._wrote(api.writes, args, kwargs)
-            if api.collective:
-                self._collectives.leave(api.name, call, name, args, kwargs, output)
-            elif call is not None:
-                recorder.leave(call, name, output, _recomputed(self._gradients))
-            if not selection.everything:
-                selection.leave(name)
-            if inputs is not None:
-                self._gradients.watch(name, list(parents), inputs, output)
-        except Exception:
-            recorder.fault(name, traceback.format_exc())
-        return output
+    def _note_writes(self, api: Api, args: Any, kwargs: Any) -> None:
+        if api.untracked:
+            self._texts.forget()
+        else:
+            self._wrote(api.writes, args, kwargs)
+
+    def _distrust_memory(self) -> None:
+        self._texts.forget()
 
     @property
     def busy(self) -> bool:
@@ -207,7 +169,7 @@ class Apis(TorchFunctionMode):
         if recorder.closed:
             return
         if call is not None:
-            recorder.leave(call, name, output, _recomputed(self._gradients))
+            recorder.leave(call, name, output, self._gradients.recompute_member())
         if not recorder.selection.everything:
             recorder.selection.leave(name)
         if inputs is not None and output is not None:
@@ -293,7 +255,3 @@ class _PlainTorch:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
-
-
-def _recomputed(gradients: Gradients) -> str:
-    return '"is_recompute": true' if _graph_task() >= 0 and gradients.is_recomputing() else ""

@@ -1,8 +1,7 @@
-"""What a collective of torch.distributed produced.
+"""The output of a collective of torch.distributed.
 
-A blocking one has written its tensors when it returns; an asynchronous one only when `wait()` has
-returned, so its output is recorded there. Tensors are held weakly meanwhile: if the user drops them,
-there is nothing to record, and the record says so.
+A blocking collective has written its tensors when it returns, an asynchronous one only when `wait()` has returned, so
+its output is recorded there.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from weakref import ref
 
 import torch
 
+from msprobe.collect.calls.collectives import UnfinishedCollective, UnfinishedCollectives, as_list
 from msprobe.collect.recorder import Recorder
 from msprobe.pytorch.gradients.backward_graph import tensors_in
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
@@ -31,13 +31,12 @@ _FIRST_NAMES = (
 )
 
 
-class Collectives:
+class Collectives(UnfinishedCollectives):
     """Finishes the records of collectives of one step."""
 
     def __init__(self, recorder: Recorder, texts: TensorTexts) -> None:
-        self._recorder = recorder
+        super().__init__(recorder)
         self._texts = texts
-        self._waiting: dict[int, _Waiting] = {}
         self._wait: Any = None
         self._paused = False
 
@@ -46,7 +45,7 @@ class Collectives:
         if call is None:
             return
         produced = _produced(api, args, kwargs)
-        works = [work for work in _listed(returned) if hasattr(work, "wait")]
+        works = [work for work in as_list(returned) if hasattr(work, "wait")]
         if not works:
             self._recorder.leave(call, name, produced if produced is not None else returned)
             return
@@ -58,7 +57,7 @@ class Collectives:
             waiting.handles.append(ref(work, lambda _, key=key: self._drop(key)))  # type: ignore[misc]
 
     def _drop(self, key: int) -> None:
-        """The script has let a handle go without wait(): its place in memory may be another's next."""
+        """The script has dropped a handle without wait(): another object may get its id."""
         try:
             waiting = self._waiting.pop(key, None)
             if waiting is not None:
@@ -67,7 +66,7 @@ class Collectives:
             self._recorder.fault("a dropped Work", traceback.format_exc())
 
     def pause(self) -> None:
-        """stop(): `Work.wait` is put back, at once or when the last of what is under way has been waited for."""
+        """stop(): `Work.wait` is put back, at once or when the script has waited for the last collective under way."""
         self._paused = True
         if not self._waiting:
             self._put_back()
@@ -78,11 +77,9 @@ class Collectives:
             self._wait = None
 
     def remove(self) -> None:
-        """Puts `Work.wait` back; what was never waited for ends without an output."""
+        """Puts `Work.wait` back and finishes all records."""
         self._put_back()
-        for waiting in list(self._waiting.values()):
-            self._finish(waiting, waited=False)
-        self._waiting.clear()
+        self._finish_all()
 
     def _patch_wait(self) -> None:
         self._paused = False
@@ -93,11 +90,7 @@ class Collectives:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(work, *args, **kwargs)
             try:
-                waiting = self._waiting.pop(id(work), None)
-                if waiting is not None:
-                    waiting.left -= 1
-                    if not waiting.left:
-                        self._finish(waiting, waited=True)
+                self._note_wait(work)
                 if self._paused and not self._waiting:
                     self._put_back()
             except Exception:
@@ -106,37 +99,22 @@ class Collectives:
 
         torch.distributed.Work.wait = wait
 
-    def _finish(self, waiting: _Waiting, waited: bool) -> None:
-        if self._recorder.closed or waiting.finished:
-            return
-        waiting.finished = True
+    def _finish(self, waiting: UnfinishedCollective, waited: bool) -> None:
         with torch._C.DisableTorchFunction():
             self._texts.forget()
-            if not waited:
-                self._recorder.unwaited(waiting.call)
-                return
-            self._recorder.leave(waiting.call, waiting.name, waiting.produced())
+            super()._finish(waiting, waited)
 
 
-class _Waiting:
-    """A record whose output is not there yet."""
+class _Waiting(UnfinishedCollective):
+    """Its record shows a list of tensors as a list, and one tensor as itself."""
 
     def __init__(self, call: int, name: str, produced: Any, left: int) -> None:
-        self.call = call
-        self.name = name
-        self.left = left
-        self.finished = False
-        self.handles: list[Any] = []
-        self._tensors = [ref(tensor) for tensor in tensors_in(produced, [])]
+        super().__init__(call, name, tensors_in(produced, []), left)
         self._is_list = isinstance(produced, (list, tuple))
 
     def produced(self) -> Any:
-        tensors = [tensor() for tensor in self._tensors]
+        tensors = self.tensors()
         return tensors if self._is_list else (tensors[0] if tensors else None)
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _produced(api: str, args: Any, kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """The part of the autograd graph that one call made: from its outputs back to its inputs.
 
 Before a call the edges that lead to its inputs are noted; after it the graph is walked from its outputs to those
-edges. Nothing here is kept or hooked: `gradients` does that with what is found.
+edges. Nothing here is kept or hooked: `call_gradients` does that with what is found.
 """
 
 from __future__ import annotations
@@ -11,29 +11,15 @@ from typing import Any, Optional
 
 import torch
 
+from msprobe.collect.gradients.backward_record import Exit
+from msprobe.collect.tensor_search import TensorSearch
+
 _AccumulateGrad = torch._C._functions.AccumulateGrad
 _sequence = torch.autograd._get_sequence_nr
 _CASTS = ("ToCopyBackward0", "_ToCopyBackward0")
 
-Exit = tuple[Any, int, list[int]]
-"""An edge that leads to an input: its node, its slot there, the positions of the input among the arguments."""
-
-
-def tensors_in(value: Any, found: list[Any], depth: int = 8) -> list[Any]:
-    """The tensors of nested arguments or results, in order."""
-    if isinstance(value, torch.Tensor):
-        found.append(value)
-    elif depth and value is not None:
-        if isinstance(value, (list, tuple)):
-            for member in value:
-                tensors_in(member, found, depth - 1)
-        elif isinstance(value, dict):
-            for member in value.values():
-                tensors_in(member, found, depth - 1)
-        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-            for field in value.__dataclass_fields__:
-                tensors_in(getattr(value, field, None), found, depth - 1)
-    return found
+_search = TensorSearch(torch.Tensor)
+tensors_in = _search.in_value
 
 
 class Inputs:
@@ -46,14 +32,7 @@ class Inputs:
         self.leaves: dict[int, list[int]] = {}
         self.nodes: list[Any] = []
         self.sequence = _sequence()
-        tensors: list[Any] = []
-        for value in args:
-            if isinstance(value, torch.Tensor):
-                tensors.append(value)
-            elif value is not None:
-                tensors_in(value, tensors)
-        if kwargs:
-            tensors_in(kwargs, tensors)
+        tensors = _search.in_call(args, kwargs)
         self.count = len(tensors)
         for position, tensor in enumerate(tensors):
             if tensor.requires_grad:
@@ -102,7 +81,7 @@ def _is_kept_cast(node: Any) -> bool:
 
 
 def _through_cast(node: Any, inputs: Inputs) -> Optional[list[int]]:
-    """Autocast keeps the cast of a weight for the next call: an older node, but the way to this call's input."""
+    """Autocast keeps the cast of a weight for the next call: an older node, but it leads to this call's input."""
     if node.name() not in _CASTS:
         return None
     below, number = node.next_functions[0]

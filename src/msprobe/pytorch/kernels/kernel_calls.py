@@ -22,6 +22,8 @@ from torch._C import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from msprobe.collect.calls.kernel_calls import enter_kernel
+from msprobe.collect.calls.module_calls import ModulePlaces
 from msprobe.collect.recorder import Recorder
 from msprobe.dump.names import BACKWARD, FORWARD, backward_of
 from msprobe.frameworks.pytorch.api_table import Api
@@ -115,7 +117,7 @@ class Kernels(TorchDispatchMode):
             parents = self.forced or self.origins.parents(_current_node())
         name = f"{title}.{recorder.numbers.take(f'{title}.{direction}')}.{direction}"
         with _NoTorchFunction():
-            call = self._enter(name, direction, parents, args, kwargs)
+            call = enter_kernel(recorder, name, direction, parents, args, kwargs, 3)
             try:
                 output = func(*args, **kwargs)
             except BaseException as error:
@@ -124,19 +126,6 @@ class Kernels(TorchDispatchMode):
                 raise
             self._leave(func, name, call, args, output)
         return output
-
-    def _enter(self, name: str, direction: str, parents: Sequence[str], args: Any, kwargs: Any) -> Optional[int]:
-        recorder = self._recorder
-        selection = recorder.selection
-        try:
-            if not (selection.forward if direction == FORWARD else selection.backward):
-                return None
-            if selection.everything or selection.enter(name, parents):
-                recorder.place(parents)
-                return recorder.enter(name, parents[-1] if parents else None, args, kwargs, 3)
-        except Exception:
-            recorder.fault(name, traceback.format_exc())
-        return None
 
     def _leave(self, func: Any, name: str, call: Optional[int], args: Any, output: Any) -> None:
         try:
@@ -215,21 +204,11 @@ class ApiStack(Apis):
         self._kernels.install()
 
 
-class ModuleStack(Modules):
+class ModuleStack(ModulePlaces, Modules):
     """Module hooks that only say where we are."""
 
     def attach(self, kernels: Kernels) -> None:
         self._kernels = kernels
-
-    def _enter(self, title: str, args: Any, kwargs: Any) -> None:
-        self._recorder.push(f"{title}.{FORWARD}.{self._recorder.numbers.take(title)}")
-
-    def _leave(self, title: str, module: Any, output: Any) -> None:
-        start = f"{title}.{FORWARD}."
-        for name in reversed(self._recorder.parents):
-            if name.startswith(start):
-                self._recorder.pop(name)
-                break
 
     def _watch_parameters(self, module: str, parameters: Any) -> None:
         """Gradients of parameters are outputs of operators here."""

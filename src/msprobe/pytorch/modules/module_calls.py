@@ -6,27 +6,23 @@ hook, which breaks in-place modules and loses data.
 
 from __future__ import annotations
 
-import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
 
+from msprobe.collect.calls.module_calls import ModuleCalls
+from msprobe.collect.calls.module_names import ModuleFacts, name_modules
 from msprobe.collect.recorder import Recorder
-from msprobe.collect.values import key_text
-from msprobe.dump.names import FORWARD
-from msprobe.pytorch.gradients.backward_graph import Inputs
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _tracing_state = torch._C._get_tracing_state
-_graph_task = torch._C._current_graph_task_id
 
 
 def is_traced() -> bool:
@@ -35,38 +31,29 @@ def is_traced() -> bool:
 
 
 def is_opaque(module: Any) -> bool:
-    """Modules whose inside is compiled: they are recorded whole, and nothing below them is hooked."""
+    """Whether a module is compiled code: it is one record, and nothing below it is hooked."""
     return isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"
 
 
 def is_compiled_in_place(module: Any) -> bool:
-    """By `module.compile()`. What is below it keeps its name: it has parameters, and may be called by itself."""
+    """Whether `module.compile()` was called. Modules below it keep their names: they have parameters, and the script
+    may call them."""
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def named_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """`Module[.{index}].{path}.{Class}` of every module below the models. A shared module has its first path.
+    """The name of every module below the models, and the module.
 
     An opaque model is itself recorded, because nothing below it can be; so is one that is compiled in place.
     """
-    seen: set[int] = set()
-    for index, model in enumerate(models):
-        start = f"Module.{index}" if len(models) > 1 else "Module"
-        waiting = [("", model)]
-        while waiting:
-            path, module = waiting.pop()
-            if id(module) in seen:
-                continue
-            seen.add(id(module))
-            opaque = is_opaque(module)
-            if path or opaque or is_compiled_in_place(module):
-                yield (
-                    f"{start}.{path}.{_class_of(module)}" if path else f"{start}.{_class_of(module)}",
-                    module,
-                )
-            if not opaque:
-                below = [(f"{path}.{name}" if path else name, child) for name, child in module._modules.items()]
-                waiting.extend((name, child) for name, child in reversed(below) if child is not None)
+    for title, module, _ in name_modules(models, "Module", len(models) > 1, _describe):
+        yield title, module
+
+
+def _describe(module: Any) -> ModuleFacts:
+    if is_opaque(module):
+        return ModuleFacts(_class_of(module), True, ())
+    return ModuleFacts(_class_of(module), is_compiled_in_place(module), reversed(module._modules.items()))
 
 
 def _class_of(module: Any) -> str:
@@ -75,33 +62,12 @@ def _class_of(module: Any) -> str:
     return str(module.original_name) if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
 
 
-class _Call:
-    """One call of a module, between its two hooks."""
-
-    __slots__ = ("call", "error", "inputs", "name", "parents", "title")
-
-    def __init__(self, title: str, name: str, parents: list[str], error: Any) -> None:
-        self.title = title
-        self.name = name
-        self.parents = parents
-        self.error = error
-        self.call: Optional[int] = None
-        self.inputs: Optional[Inputs] = None
-
-
-class _Calls(threading.local):
-    def __init__(self) -> None:
-        self.open: list[_Call] = []
-
-
-class Modules:
+class Modules(ModuleCalls):
     """Installs the hooks on the models of one step and takes them off again."""
 
     def __init__(self, recorder: Recorder, gradients: Gradients, models: Sequence[Any]) -> None:
-        self._recorder = recorder
-        self._gradients = gradients
+        super().__init__(recorder, gradients)
         self._models = models
-        self._calls = _Calls()
         self._names: dict[int, str] = {}
         self._at: dict[str, str] = {}  # the place of a module, without its class: its name
         self.hooked: list[Any] = []
@@ -207,12 +173,10 @@ class Modules:
             return
         try:
             with _NoTorchFunction():
-                if recorder.on_first_batch is not None:
-                    recorder.first_batch(args, kwargs or {})
                 if title in self._later and recorder.selection.backward:
                     self._later.discard(title)
                     self._watch_parameters(title, module._parameters)
-                self._enter(title, args, kwargs or {})
+                self._enter(title, list(recorder.parents), args, kwargs or {})
         except Exception:
             recorder.fault(title, traceback.format_exc())
 
@@ -228,52 +192,5 @@ class Modules:
         except Exception:
             recorder.fault(title, traceback.format_exc())
 
-    def _enter(self, title: str, args: Any, kwargs: Any) -> None:
-        recorder = self._recorder
-        name = f"{title}.{FORWARD}.{recorder.numbers.take(title)}"
-        call = _Call(title, name, list(recorder.parents), sys.exc_info()[1])
-        self._calls.open.append(call)
-        recorder.push(name)
-        selection = recorder.selection
-        wanted = selection.everything or selection.enter(name, call.parents)
-        if wanted and selection.forward:
-            parent = call.parents[-1] if call.parents else None
-            call.call = recorder.enter(name, parent, args, kwargs, 2)
-        if selection.backward and torch.is_grad_enabled():
-            call.inputs = Inputs(args, kwargs)
-
-    def _leave(self, title: str, module: Any, output: Any) -> None:
-        recorder = self._recorder
-        calls = self._calls.open
-        if not calls or calls[-1].title != title:
-            if not any(call.title == title for call in calls):
-                return  # entered before the hooks were there
-            while calls[-1].title != title:  # what an exception left open inside ends here too
-                calls.pop()
-        call = calls.pop()
-        recorder.pop(call.name)
-        error = sys.exc_info()[1]
-        if call.call is not None:
-            extra = '"is_recompute": true' if _graph_task() >= 0 and self._gradients.is_recomputing() else ""
-            if error is not None and error is not call.error:
-                recorder.fail(call.call, error, extra)
-            else:
-                recorder.leave(call.call, call.name, output, self._with_parameters(call.name, module, extra))
-        if not recorder.selection.everything:
-            recorder.selection.leave(call.name)
-        if call.inputs is not None and output is not None:
-            self._gradients.watch(call.name, call.parents, call.inputs, output)
-
-    def _with_parameters(self, name: str, module: Any, extra: str) -> str:
-        recorder = self._recorder
-        if not recorder.with_inputs or not module._parameters or is_opaque(module):
-            return extra
-        path = recorder.tensors_path(name, "parameters")
-        value = recorder.values.value
-        members = [
-            f"{key_text(key)}: {value(parameter, f'{path}.{key}' if path else '')}"
-            for key, parameter in module._parameters.items()
-            if parameter is not None
-        ]
-        text = f'"parameters": {{{", ".join(members)}}}'
-        return f"{text}, {extra}" if extra else text
+    def _parameters_of(self, module: Any) -> Mapping[str, Any]:
+        return {} if is_opaque(module) else module._parameters

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 
 from msprobe.frameworks.pytorch.api_table import Api
-from msprobe.pytorch.apis.api_calls import Apis, _recomputed
+from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.gradients.backward_graph import Inputs
 from msprobe.pytorch.gradients.call_gradients import _Backward
 from msprobe.pytorch.gradients.held_gradients import HeldGradients
@@ -95,7 +95,7 @@ class OverflowApis(Apis):
                 call.copies = {} if call.lost else {id(target): restored(data, target)}
             name, parents = _name(api, number), recorder.parents
             recorder.locate(call, name, parents[-1] if parents else None, 3)
-            recorder.close(call, name, output, found, _recomputed(self._gradients))
+            recorder.close(call, name, output, found, self._gradients.recompute_member())
         except Exception:
             recorder.fault(_name(api, number), traceback.format_exc())
 
@@ -166,7 +166,7 @@ class OverflowApis(Apis):
             elif found == FINITE:
                 recorder.passed(call)
             else:
-                recorder.close(call, name, output, found, _recomputed(self._gradients))
+                recorder.close(call, name, output, found, self._gradients.recompute_member())
         except Exception:
             recorder.fault(_name(api, number), traceback.format_exc())
         return output
