@@ -13,6 +13,7 @@ from msprobe.collect.lifecycle import Lifecycle, UsageError
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.values import Values
 from msprobe.config import load
+from msprobe.tasks import make_task
 
 
 class Numbers:
@@ -34,14 +35,11 @@ class Numbers:
     def listed_models(self, model):
         return [model] if isinstance(model, list) else None
 
-    def mode_directory(self, settings, models):
+    def mode_directory(self, models):
         return None
 
     def facts(self):
         return {}
-
-    def ending(self):
-        return []
 
     def parameter_bytes(self, models):
         return 0
@@ -52,19 +50,20 @@ class Numbers:
     def other_text(self, value, path):
         return None
 
-    def probe(self, settings, writer, selection):
-        return NumbersProbe(self, writer, selection)
+    def hooks(self, context):
+        return NumbersHooks(self, context)
 
 
-class NumbersProbe:
-    def __init__(self, frontend, writer, selection):
+class NumbersHooks:
+    gradients = variables = forward_hooks = None
+    records_elsewhere = 0
+
+    def __init__(self, frontend, context):
         self.frontend = frontend
         self.on = False
-        self.recorder = Recorder(
-            writer, Values(frontend), selection, with_data=True, with_stacks=False, saves=lambda name: False
-        )
+        self.recorder = Recorder(context.writer, Values(frontend), context.selection, with_data=True, with_stacks=False)
 
-    def install(self, models, token_range):
+    def install(self, models):
         assert not self.on
         self.on = True
         self.frontend.log.append("in")
@@ -84,15 +83,12 @@ class NumbersProbe:
             name = f"Torch.number.{self.recorder.numbers.take('number')}.forward"
             self.recorder.leave(self.recorder.enter(name, None, (value,), {}), name, value)
 
-    def save(self, variable, name, with_gradient):
-        raise AssertionError
-
 
 def lifecycle(path, rank=None, **keys):
     notices.forget()
     file = path / "config.json"
     file.write_text(json.dumps({"task": "statistics", "level": "L1", "dump_path": str(path / "dump"), **keys}))
-    return Lifecycle(load("pytorch", str(file)), Numbers(rank))
+    return Lifecycle(make_task(load("pytorch", str(file))), Numbers(rank))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -107,7 +103,7 @@ def test_any_order_of_calls_collects_what_ran_between_start_and_stop(tmp_path_fa
             if on:
                 expected[step].append(number)
             if run._probe is not None:
-                run._probe.call(number)
+                run._probe.hooks.call(number)
         else:
             getattr(run, action)()
             if action == "start" and (wanted is None or step in wanted):
@@ -130,7 +126,7 @@ def test_any_order_of_calls_collects_what_ran_between_start_and_stop(tmp_path_fa
 def test_the_rank_names_the_directory_and_the_filter(tmp_path):
     run = lifecycle(tmp_path, rank=3)
     run.start()
-    run._probe.call(1)
+    run._probe.hooks.call(1)
     run.step()
     assert (tmp_path / "dump" / "step0" / "rank3" / "dump.json").exists()
     run.close()
@@ -141,7 +137,7 @@ def test_a_probe_that_fails_reaches_nobody(tmp_path, monkeypatch):
         raise RuntimeError("planted")
 
     for method in ("install", "remove", "close"):
-        monkeypatch.setattr(NumbersProbe, method, broken)
+        monkeypatch.setattr(NumbersHooks, method, broken)
         run = lifecycle(tmp_path)
         run.start()
         run.stop()

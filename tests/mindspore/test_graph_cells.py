@@ -15,13 +15,14 @@ from mscollecting import Dump, assert_same, configured
 from msmodels import made, tensor
 
 from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.recorder import Recorder
 from msprobe.collect.selection import Selection
+from msprobe.collect.values import Values
 from msprobe.dump.writer import Head, RankWriter, Worker
 from msprobe.mindspore import PrecisionDebugger
 from msprobe.mindspore.graph.cell_records import GraphCells
 from msprobe.mindspore.graph.taps import TAPS
 from msprobe.mindspore.graph.tensor_dump_taps import replay
-from msprobe.mindspore.probe import plain_recorder
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import STATS
 
@@ -419,7 +420,7 @@ def test_files_of_tensor_dump_become_the_same_records(tmp_path, graph_mode):
     net, x = made(lambda: Around(nn.Tanh())), tensor(2, 3)
     run(tmp_path / "taps", net, x)
     inputs, outputs = (
-        next(s for s in reversed(TAPS.sheets._made) if (s.title, s.side) == ("Cell.it.Tanh", side))
+        next(s for s in reversed(TAPS.templates._made) if (s.title, s.side) == ("Cell.it.Tanh", side))
         for side in ("input", "output")
     )
     names = []
@@ -435,11 +436,12 @@ def test_files_of_tensor_dump_become_the_same_records(tmp_path, graph_mode):
     ]:
         names.append(tmp_path / f"{sheet.number}-0-{word}_float32_{len(names)}.npy")
         np.save(names[-1], np.full((2, 3), value, np.float32))
-    settings = PrecisionDebugger(configured(tmp_path / "dumps", "L0"))._lifecycle.settings
+    PrecisionDebugger(configured(tmp_path / "dumps", "L0"))
     worker = Worker(tell=print)
     writer = RankWriter(tmp_path / "out", Head("statistics", "L0", "mindspore", None, True), worker)
     texts = TensorTexts(STATS, writer)
-    cells = GraphCells(plain_recorder(settings, writer, Selection((), (), ("all",)), texts), texts, TAPS.sheets)
+    recorder = Recorder(writer, Values(texts), Selection((), (), ("all",)), with_data=True, with_stacks=True)
+    cells = GraphCells(recorder, texts, TAPS.templates)
     cells.open = True
     replay(names[::-1], TAPS, cells)
     cells.close()

@@ -120,7 +120,7 @@ def test_a_compiled_region_is_told(tmp_path, told):
     with collecting(tmp_path, level="L2") as dump:
         compiled(Tensor(X))
         ops.exp(Tensor(X))
-    assert told("what runs inside a compiled region")
+    assert told("kernels inside a compiled region")
     assert [name for name in dump.names if "Exp" in name] == ["Kernel.Exp.0.forward"]
     assert dump["Jit.compiled.0.forward"]["output"][0]["Min"] == 2.0  # the region, whole: exp(0) + 1
 

@@ -234,7 +234,7 @@ def test_a_clean_run_has_none(tmp_path, run, told, capsys):
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"producer": None, "overflows": 0}
     PrecisionDebugger._current._lifecycle.close()
-    assert told("no call returned NaN or infinity")
+    assert told("no call produced NaN or infinity")
 
 
 @pytest.mark.parametrize("run", CLEAN)
@@ -267,7 +267,9 @@ def test_the_nth_overflow_stops_with_everything_on_disk(tmp_path):
 def test_the_stop_leaves_a_backward_pass_too(tmp_path):
     debugger = PrecisionDebugger(configured(tmp_path, task="overflow_check"))
     debugger.start()
-    with pytest.raises(OverflowStop, match=r"Functional\.sqrt\.0\.backward made infinity, step 0, .*test_overflow.py"):
+    with pytest.raises(
+        OverflowStop, match=r"Functional\.sqrt\.0\.backward produced infinity, step 0, .*test_overflow.py"
+    ):
         ms.grad(lambda x: ops.sqrt(x).sum())(Tensor([0.0]))
     ops.exp(Tensor([100.0]))
     debugger.stop()

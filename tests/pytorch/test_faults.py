@@ -20,7 +20,7 @@ from msprobe.pytorch.gradients import call_gradients
 from msprobe.pytorch.tasks.overflow_inspector import TorchTensorInspector
 from msprobe.pytorch.tensors import tensor_text
 from msprobe.tasks.overflow_check.backward import BackwardJudge
-from msprobe.tasks.overflow_check.recorder import OverflowRecorder
+from msprobe.tasks.overflow_check.call_states import CallStates
 
 
 class Broken(Exception):
@@ -57,13 +57,13 @@ def test_a_planted_fault_is_logged_and_told_once_and_changes_nothing(tmp_path, m
     debugger = PrecisionDebugger(configured(tmp_path, level=level))
     assert train("convnet", debugger, steps=3) == expected
     assert "Broken: planted" in Dump(tmp_path / "dump", 0).errors
-    assert len(told("could not be recorded whole")) == 1
+    assert len(told("were recorded incompletely")) == 1
 
 
 LOOKING = {
-    "before": (OverflowRecorder, "open"),
-    "what is known": (OverflowRecorder, "remember"),
-    "the place": (OverflowRecorder, "locate"),
+    "before": (CallStates, "open"),
+    "what is known": (CallStates, "remember"),
+    "the place": (CallStates, "locate"),
     "a look": (TorchTensorInspector, "look"),
     "the judge": (BackwardJudge, "judge"),
     "what was received": (BackwardJudge, "remember"),
@@ -85,7 +85,7 @@ def test_a_fault_in_looking_for_overflow_changes_nothing(tmp_path, monkeypatch, 
     assert train("convnet", debugger, steps=3) == expected
     if reached:
         assert "Broken: planted" in Dump(tmp_path / "dump", 0).errors
-        assert len(told("could not be recorded whole")) == 1
+        assert len(told("were recorded incompletely")) == 1
     assert reached or level == "L0"
 
 

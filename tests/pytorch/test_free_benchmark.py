@@ -379,7 +379,7 @@ def test_preheating_an_in_place_call_begins_anew_each_time(tmp_path, told):
         x.add_(1)
     assert torch.equal(x, RAMP + 1)
     assert rows.names == []
-    (limits,) = PrecisionDebugger._current._lifecycle._frontend._benchmark._preheated.values()
+    (limits,) = PrecisionDebugger._current._lifecycle.task.run._preheated.values()
     assert limits.limit == 1.0  # a second run that wrote its input twice would have looked like a false alarm
 
 

@@ -338,7 +338,7 @@ def test_a_clean_run_has_none(tmp_path, run, told, capsys):
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"producer": None, "overflows": 0}
     PrecisionDebugger._current._lifecycle.close()
-    assert told("no call returned NaN or infinity")
+    assert told("no call produced NaN or infinity")
 
 
 @pytest.mark.parametrize("run", [clean_masks, clean_fill, clean_minimum, clean_training])

@@ -16,7 +16,7 @@ from msprobe.tasks.overflow_check.open_calls import OpenCall, numbers_state
 EYES = TorchTensorInspector(TensorTexts(STATS, None))
 
 
-def test_a_loosened_call_keeps_no_tensor_of_the_scripts():
+def test_a_released_call_keeps_no_tensor_of_the_scripts():
     tensor, listed = torch.ones(3), torch.zeros(2)
     call = OpenCall(([listed], tensor, 5), {"group": None})
     call.release(EYES.hold)

@@ -1,6 +1,6 @@
-"""`PrecisionDebugger` as far as it is the same for both frameworks: one a process, on the class or on the instance.
+"""The part of `PrecisionDebugger` that is the same for both frameworks: one per process, called on class or instance.
 
-A frontend subclasses `Debugger`, names its framework and makes its `Frontend`; the interface is here.
+A framework subclasses `Debugger`, names itself and makes the lifecycle.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, Callable, ClassVar, Optional, Protocol, TypeVar
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import Frontend, Lifecycle, UsageError
+from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.probe import Probe
 from msprobe.config import Settings, load
 
 _D = TypeVar("_D", bound="Debugger")
@@ -20,6 +21,28 @@ class Custom(Protocol):
     def register(self, module: Any, name: str, prefix: Optional[str]) -> None: ...
 
     def restore(self, module: Any, name: str) -> None: ...
+
+
+class RunControl(Protocol):
+    """What a debugger drives: a `Lifecycle`, or what stands in for it where no hooks are installed."""
+
+    settings: Settings
+    closed: bool
+
+    @property
+    def probe(self) -> Optional[Probe]: ...
+
+    def start(self, model: Any = None, token_range: Any = None) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def step(self) -> None: ...
+
+    def save(self, variable: Any, name: str, save_backward: bool = True) -> None: ...
+
+    def set_init_step(self, step: int) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class OnClassOrInstance:
@@ -41,9 +64,9 @@ class Debugger:
     """Collects what models and APIs receive and return. Arguments win over the configuration file."""
 
     framework: ClassVar[str]
+    custom_apis: ClassVar[Custom]
     _current: ClassVar[Optional[Debugger]] = None
-    _lifecycle: Lifecycle
-    _custom: Custom
+    _lifecycle: RunControl
 
     def __new__(
         cls: type[_D],
@@ -67,14 +90,15 @@ class Debugger:
 
     @classmethod
     def _of(cls: type[_D], settings: Settings) -> _D:
-        """The one debugger of this process from now on; seeding and driving it is the caller's."""
+        """Makes the debugger of this process, which replaces an earlier one. It does not seed."""
+        for warning in settings.warnings:
+            notices.warn_once(f"{warning}.")
         debugger = super().__new__(cls)
-        frontend, debugger._custom = cls._frontend()
-        debugger._lifecycle = Lifecycle(settings, frontend)
+        debugger._lifecycle = cls._make_lifecycle(settings)
         cls._current = debugger
         return debugger
 
-    # What a framework says.
+    # What a framework defines.
 
     @classmethod
     def _load(cls, config_path: Optional[str], **arguments: Any) -> Settings:
@@ -85,11 +109,11 @@ class Debugger:
         """Raises UsageError for what this version cannot do."""
 
     @classmethod
-    def _frontend(cls) -> tuple[Frontend, Custom]:
+    def _make_lifecycle(cls, settings: Settings) -> RunControl:
         raise NotImplementedError
 
     def _made(self, settings: Settings) -> None:
-        """What else the settings ask for when the debugger is made."""
+        """Does what else the settings ask for when the debugger is made."""
 
     # What the user calls.
 
@@ -130,9 +154,9 @@ class Debugger:
     @OnClassOrInstance
     def register_custom_api(self, module: Any, api_name: str, api_prefix: Optional[str] = None) -> None:
         """Collect `module.api_name` as an API, called `{api_prefix or the module's name}.{api_name}`."""
-        self._custom.register(module, api_name, api_prefix)
+        self.custom_apis.register(module, api_name, api_prefix)
 
     @OnClassOrInstance
     def restore_custom_api(self, module: Any, api_name: str) -> None:
         """Undo register_custom_api."""
-        self._custom.restore(module, api_name)
+        self.custom_apis.restore(module, api_name)

@@ -1,6 +1,6 @@
 """The framework-neutral part of run.json: who ran what, where, under which settings.
 
-Comparing reads it first: two runs that cannot be compared are told apart before any number is.
+Comparing reads it first, to reject two runs that cannot be compared.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     idle --start--> collecting --stop--> paused --start--> collecting … --step--> idle, next step
 
-Between stop and step the probes are off but the step is open: gradients of what ran before stop are
+Between stop and step the hooks are removed but the step is open: gradients of what ran before stop are
 still recorded. step() closes the step. Outside the wanted steps and ranks nothing is installed.
 """
 
@@ -14,37 +14,24 @@ import traceback
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect import notices
 from msprobe.collect.header import run_facts
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.levels import LEVELS
+from msprobe.collect.probe import Probe, StepHooks
 from msprobe.collect.run_summary import RunSummary
-from msprobe.collect.selection import Selection
-from msprobe.config import Settings
+from msprobe.collect.step_context import StepContext
+from msprobe.collect.task import Task
 from msprobe.dump import layout
 from msprobe.dump.archive import archive_older_run
 from msprobe.dump.null_writer import NullWriter
-from msprobe.dump.writer import Head, RankWriter, Worker
+from msprobe.dump.writer import RankWriter, Worker
 
 
 class UsageError(ValueError):
     """start() was called in a way that cannot collect anything; the message says what to change."""
-
-
-class Probe(Protocol):
-    """The hooks of one step. `install` and `remove` may alternate; `close` ends it for good."""
-
-    recorder: Recorder
-
-    def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None: ...
-
-    def remove(self) -> None: ...
-
-    def close(self) -> list[str]:
-        """Writes what is open. Returns what the user should be told, a sentence each."""
-
-    def save(self, variable: Any, name: str, with_gradient: bool) -> None: ...
 
 
 class Frontend(Protocol):
@@ -62,49 +49,37 @@ class Frontend(Protocol):
     def listed_models(self, model: Any) -> Optional[list[Any]]:
         """The models as a list, or None when `model` is not one of the framework's."""
 
-    def mode_directory(self, settings: Settings, models: Sequence[Any]) -> Optional[str]:
-        """`pynative` where a part of the models runs compiled and is kept apart, else None."""
+    def mode_directory(self, models: Sequence[Any]) -> Optional[str]:
+        """`pynative` where a part of the models runs compiled and is recorded elsewhere, else None."""
 
-    def probe(self, settings: Settings, writer: RankWriter, selection: Selection) -> Probe: ...
+    def hooks(self, context: StepContext) -> StepHooks: ...
 
     def facts(self) -> dict[str, Any]:
         """Versions, devices, determinism: the framework's part of run.json."""
 
     def parameter_bytes(self, models: Sequence[Any]) -> int: ...
 
-    def ending(self) -> list[str]:
-        """What the task has to say when the run ends, a message each."""
-
-
-def selection_of(settings: Settings) -> Selection:
-    section = settings.section
-    scope, wanted = getattr(section, "scope", ()), getattr(section, "list", ())
-    if len(scope) == 1 or settings.task == "free_benchmark":  # calls, no range; at level L2 of PyTorch one API
-        scope, wanted = (), scope or wanted
-    files = settings.task == "tensor" or tuple(getattr(section, "tensor_list", ())) or False
-    return Selection(scope, wanted, getattr(section, "data_mode", ("all",)), files)
-
 
 class Lifecycle:
     """One run of one process."""
 
-    def __init__(self, settings: Settings, frontend: Frontend) -> None:
-        self.settings = settings
+    def __init__(self, task: Task, frontend: Frontend) -> None:
+        self.settings = task.settings
+        self.task = task
         self.step_number = 0
+        self._level = LEVELS[task.settings.level]
         self._frontend = frontend
-        self._selection = selection_of(settings)
+        self._selection = task.selection()
         self._worker = Worker(tell=notices.warn)
         self._models: Optional[list[Any]] = None
         self._token_range: Optional[tuple[int, int]] = None
         self._probe: Optional[Probe] = None
         self._writer: Optional[RankWriter] = None
         self._collecting = False
-        self.account = RunSummary(settings)
+        self.summary = RunSummary(task.settings, task)
         self._run_facts: dict[str, Any] = {}
         self.closed = False
         self._pid = os.getpid()
-        for warning in settings.warnings:
-            notices.warn_once(f"{warning}.")
         self._at_exit = _close_at_exit(self)
 
     # What the user calls.
@@ -112,7 +87,7 @@ class Lifecycle:
     def start(self, model: Any = None, token_range: Any = None) -> None:
         if self._is_foreign():
             return
-        self.account.started = True
+        self.summary.started = True
         if not self.wants_more:
             return
         self._remember(model, token_range)
@@ -142,19 +117,19 @@ class Lifecycle:
         wanted = self.settings.step
         if not self.wants_more:
             self._models = None  # nothing of ours keeps the model alive
-        if wanted is not None and self.account.steps and self.step_number == max(wanted) + 1:
-            whole = "all wanted steps are collected" if not self.account.lost else "all wanted steps have run"
-            notices.inform(f"{whole}, in {self.settings.dump_path}; probes are off.")
+        if wanted is not None and self.summary.steps and self.step_number == max(wanted) + 1:
+            steps = "all wanted steps are collected" if not self.summary.lost else "all wanted steps have run"
+            notices.inform(f"{steps}, in {self.settings.dump_path}; msprobe collects nothing more.")
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         if self._is_foreign():
             return
-        if self.settings.level != "debug":
+        if not self._level.saves_variables:
             notices.warn_once(f'save() works at level "debug" only; the level is "{self.settings.level}".')
         elif not isinstance(name, str) or not name:
             notices.warn_once(f"save() needs a name that is a string, not {name!r}; nothing was saved.")
         elif self._probe is None or not self._collecting:
-            if self._wants_step() and self.account.missed_rank is None:
+            if self._wants_step() and self.summary.missed_rank is None:
                 notices.warn_once("save() works between start() and stop(); nothing was saved.")
         else:
             self._probe.save(variable, name, save_backward)
@@ -162,13 +137,13 @@ class Lifecycle:
     def set_init_step(self, step: int) -> None:
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise UsageError(f"set_init_step takes a whole number from 0, not {step!r}.")
-        if self._probe is not None or self.account.steps:
+        if self._probe is not None or self.summary.steps:
             notices.warn_once("set_init_step() belongs before the training loop; it was ignored.")
         else:
             self.step_number = step
 
     def close(self) -> None:
-        """The run ends (process exit, or another debugger takes over): finish, and tell what came to nothing."""
+        """The run ends (process exit, or another debugger takes over): finish, and log what was not collected."""
         if self.closed or self._is_foreign():
             return
         self.closed = True
@@ -176,9 +151,9 @@ class Lifecycle:
         self.stop()
         self._close_step()
         self._worker.close()
-        for told in self._frontend.ending():
-            notices.inform(told)
-        self.account.tell_result(self.step_number, self._selection.matched_nothing())
+        for message in self.task.finish() if self.summary.steps else ():
+            notices.inform(message)
+        self.summary.log_result(self.step_number, self._selection.matched_nothing())
 
     @property
     def probe(self) -> Optional[Probe]:
@@ -193,41 +168,44 @@ class Lifecycle:
     # Opening and closing a step.
 
     def _open_step(self) -> None:
-        settings = self.settings
-        rank = self._frontend.rank()
-        saves = settings.task in ("tensor", "overflow_check") or bool(getattr(settings.section, "tensor_list", ()))
-        if not self.account.steps and settings.task != "free_benchmark":
+        task, frontend, models = self.task, self._frontend, self._models or ()
+        rank = frontend.rank()
+        if not self.summary.steps and task.writes_records:
             self._archive(rank)
-            if saves and settings.task != "overflow_check":
-                self.account.tell_estimate(self._frontend.parameter_bytes(self._models or ()))
+            if task.files:
+                self.summary.log_estimate(frontend.parameter_bytes(models))
         settings = self.settings
-        parent = self._frontend.mode_directory(settings, self._models or ())
-        directory = layout.rank_directory(settings.dump_path, self.step_number, rank, parent)
-        data_dir = str(directory / layout.TENSORS) if saves else None
-        head = Head(settings.task, settings.level, self._frontend.name, data_dir, settings.extra_info)
-        records = settings.task != "free_benchmark"
-        self._writer = RankWriter(directory, head, self._worker) if records else NullWriter(directory)
+        directory = layout.rank_directory(settings.dump_path, self.step_number, rank, frontend.mode_directory(models))
+        self._writer = self._make_writer(directory)
         self._selection.restart()
-        self._probe = self._frontend.probe(settings, self._writer, self._selection)
+        task.open_step(directory, rank)
+        context = StepContext(settings, task, self._level, self._writer, self._selection, self.step_number, rank)
+        self._probe = Probe(frontend.hooks(context))
         self._run_facts = self._run_facts or run_facts(settings)
-        facts = {**self._run_facts, **self._frontend.facts()}
+        facts = {**self._run_facts, **frontend.facts()}
         header = self._writer.run_header
         header(facts)
         self._probe.recorder.on_first_batch = lambda batch: header({**facts, "first_batch": batch})
+
+    def _make_writer(self, directory: Path) -> RankWriter:
+        if not self.task.writes_records:
+            return NullWriter(directory)
+        return RankWriter(directory, self.task.make_head(self._frontend.name, directory), self._worker)
 
     def _close_step(self) -> None:
         probe, writer = self._probe, self._writer
         if probe is None or writer is None:
             return
-        for told in self._guarded(probe.close) or ():
-            notices.warn_once(told)
+        for warning in self._guarded(probe.close) or ():
+            notices.warn_once(warning)
         self._probe = self._writer = None
         recorder = probe.recorder
         recorder.closed = True
-        self.account.close_step(self.step_number, writer.finish(), recorder.faults, writer.directory)
+        self.summary.close_step(self.step_number, writer.finish(), recorder.faults, writer.directory)
+        self.summary.add_records(probe.hooks.records_elsewhere)
 
     def _guarded(self, action: Callable[..., Any], *args: Any) -> Any:
-        """A fault of ours while probes go in or out is logged like one at a call: it does not reach the script."""
+        """A fault of msprobe while hooks are installed or removed is logged like one at a call: the script goes on."""
         try:
             return action(*args)
         except Exception:
@@ -239,12 +217,12 @@ class Lifecycle:
         try:
             root, moved = archive_older_run(self.settings.dump_path, rank)
         except OSError:
-            return  # the writer meets the same trouble and tells it
+            return  # the writer meets the same error and logs it
         if root != self.settings.dump_path:
             notices.warn(
                 f"another run is in {self.settings.dump_path} and may still write there; this one goes to {root}."
             )
-            self.settings = replace(self.settings, dump_path=root)
+            self.settings = self.summary.settings = replace(self.settings, dump_path=root)
         if moved is not None:
             notices.inform(f"an earlier dump was in {root}; it is now in {moved}.")
 
@@ -258,7 +236,7 @@ class Lifecycle:
                     f"start(model=…) takes {self._frontend.model_kind} or a list of them, not {type(model).__name__}."
                 )
             self._models = models
-        if self.settings.level in ("L0", "mix") and not self._models:
+        if self._level.needs_model and not self._models:
             raise UsageError(
                 f'level "{self.settings.level}" collects modules and needs the model: call start(model=your_model).'
             )
@@ -277,9 +255,9 @@ class Lifecycle:
             return True
         rank = self._frontend.filter_rank()
         if rank in self.settings.rank:
-            self.account.missed_rank = None
+            self.summary.missed_rank = None
             return True
-        self.account.missed_rank = rank
+        self.summary.missed_rank = rank
         return False
 
     def _is_foreign(self) -> bool:

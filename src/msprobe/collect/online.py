@@ -1,7 +1,7 @@
-"""The training side of the online check: it starts the sender, and tells it which rank directories there are.
+"""The training side of the online check: it starts the sender and names the rank directories to send.
 
-The sender (`msprobe.check.online.sender`) is a process of its own that reads the finished dump: nothing is held in this
-process, nothing waits for the network, and a sender that fails leaves the run and its dump as they are.
+The sender (`msprobe.check.online.sender`) is a separate process that reads the finished dump. Training never waits for
+the network, and a sender that fails does not affect the run or its dump.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class OnlineSender:
                 start_new_session=True,
             )
         except OSError as error:
-            notices.warn(f"the online check cannot be started: {error}. The dump is written all the same.")
+            notices.warn(f"the online check cannot be started: {error}. The dump is still written.")
             return
         values = {key: getattr(settings, key) for key in _KEYS}
         given = {key: _absolute(value) if isinstance(value, Path) else value for key, value in values.items()}
-        self._tell({"session": secrets.token_hex(16), "rank": rank or 0, **given})
+        self._send({"session": secrets.token_hex(16), "rank": rank or 0, **given})
 
-    def opened(self, directory: Path) -> None:
-        """A rank directory that will be finished one day."""
-        self._tell(_absolute(directory))
+    def open_directory(self, directory: Path) -> None:
+        """A rank directory that a step will write."""
+        self._send(_absolute(directory))
 
     def end(self) -> None:
-        """The run has ended; the sender sends what is left on its own."""
+        """The run has ended; the sender sends the rest on its own."""
         if self._process is not None and self._process.stdin is not None and os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def _tell(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         process = self._process
         if process is None or process.stdin is None or os.getpid() != self._pid:
             return
@@ -59,7 +59,7 @@ class OnlineSender:
             process.stdin.flush()
         except (OSError, ValueError):
             self._process = None
-            notices.warn_once("the sender of the online check has ended; the dump is written all the same.")
+            notices.warn_once("the sender of the online check has ended; the dump is still written.")
 
 
 def _absolute(path: Path) -> str:

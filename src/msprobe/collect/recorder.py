@@ -1,8 +1,7 @@
-"""One step of one process, being recorded: names, parents, stacks and text on their way to the writer.
+"""Records one step of one process: names, parents, stacks and text on their way to the writer.
 
-Frontends call `enter`, `leave` and `backward`; nothing here raises into the script. A recorder is
-closed at the end of its step; hooks that fire later (a graph kept for a second backward, a hook in
-another thread) find it closed and do nothing.
+Frontends call `enter`, `leave` and `write_record`. A recorder is closed at the end of its step; hooks that fire later
+(a graph kept for a second backward, a hook in another thread) find it closed and do nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Writer(Protocol):
 
 
 class _Open(threading.local):
-    """The modules that this thread is inside of, outermost first."""
+    """The modules that this thread is in, outermost first."""
 
     def __init__(self) -> None:
         self.modules: list[str] = []
@@ -58,13 +57,9 @@ class Recorder:
         *,
         with_data: bool,
         with_stacks: bool,
-        saves: Callable[[str], bool],
         batch: Optional[Values] = None,
     ) -> None:
-        """`with_data` False records structure only. `saves(name)` says whether a call's tensors get files.
-
-        `batch` renders digests: it describes the first batch of the step for run.json.
-        """
+        """`with_data` False records structure only. `batch` renders the digests of the first batch for run.json."""
         self.writer = writer
         self.values = values
         self.selection = selection
@@ -77,7 +72,7 @@ class Recorder:
         self._with_data = with_data
         self._with_inputs = with_data and selection.inputs
         self._with_outputs = with_data and selection.outputs
-        self._saves = saves
+        self._saves = selection.saves
         self._stacks = Stacks(writer.stack) if with_stacks else None
         self._calls = count()
         self._placed: set[str] = set()
@@ -109,9 +104,9 @@ class Recorder:
 
     def first_batch(self, args: Any, kwargs: Any) -> None:
         """What the first module of the step received, by digest: two runs on different data are not comparable."""
-        tell, self.on_first_batch = self.on_first_batch, None
-        if tell is not None and self._batch is not None:
-            tell(json.loads(self._batch.sequence((*args, *kwargs.values()), "")))
+        report, self.on_first_batch = self.on_first_batch, None
+        if report is not None and self._batch is not None:
+            report(json.loads(self._batch.sequence((*args, *kwargs.values()), "")))
 
     # Records.
 
@@ -155,7 +150,7 @@ class Recorder:
         self.writer.end(call, f"{raised}, {extra}" if extra else raised)
 
     def unwaited(self, call: int) -> None:
-        """An asynchronous collective that was never waited for: what it produced is not known."""
+        """The script never waited for an asynchronous collective: its result is unknown."""
         self.writer.end(call, '"not_waited": true')
 
     def write_record(self, name: str, parent: Optional[str], text: str, stack: Optional[int] = None) -> None:
@@ -164,7 +159,7 @@ class Recorder:
         self.writer.record(name, parent, stack, text if self._with_data else "")
 
     def tensors_path(self, name: str, side: str) -> str:
-        """What the files of one side of a call are named after, or "" when it gets none."""
+        """The beginning of the names of the files of one side of a call, or "" when it gets none."""
         return f"{name}.{side}" if self._saves(name) else ""
 
     @property
@@ -176,13 +171,13 @@ class Recorder:
         return self._with_outputs
 
     def fault(self, name: str, trace: str) -> None:
-        """A failure of ours at this call: kept in dump_error_info.log, counted, told at stop."""
+        """A fault of msprobe at this call: written to dump_error_info.log, counted, and logged when the step ends."""
         self.faults += 1
         self.writer.error(name, trace)
 
 
 def _in_forked_child() -> None:
-    """The step is the parent's: hooks that the child has inherited find their recorder closed."""
+    """The step belongs to the parent: hooks in the child find their recorder closed."""
     for recorder in list(_recorders):
         recorder.closed = True
 

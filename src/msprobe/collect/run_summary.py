@@ -1,4 +1,4 @@
-"""What a run came to, and what the user is told of it: where the data is, what it takes, what is missing."""
+"""What a run collected, and the messages about it: where the data is, its size, what is missing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from msprobe.collect import notices
+from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.dump import layout
 from msprobe.dump.writer import Finished
@@ -16,25 +17,26 @@ _MANY_STEPS = 100
 
 
 class RunSummary:
-    """`steps` are those that were collected; `missed_rank` is this process's rank when it is not a wanted one."""
+    """`steps` were collected; `missed_rank` is this process's rank when it is not a wanted one."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, task: Task) -> None:
+        self.settings = settings
         self.started = False
         self.steps: list[int] = []
         self.missed_rank: Optional[int] = None
         self.lost: dict[int, int] = {}  # step: records and files that could not be written
-        self._settings = settings
+        self._task = task
         self._records = 0
 
-    def tell_estimate(self, parameter_bytes: int) -> None:
-        """Before the first tensors are written: what is known of their size, against the space there is."""
-        settings = self._settings
+    def log_estimate(self, parameter_bytes: int) -> None:
+        """Before the first tensors are written: what is known of their size, and the free space."""
+        described = self._task.describe_files(parameter_bytes)
+        if described is None:
+            return
+        tensors, known_bytes = described
+        settings = self.settings
         steps = f"each of the {len(settings.step)} wanted steps" if settings.step else "every step"
-        known = ""
-        whole = settings.task == "tensor"
-        if parameter_bytes and whole and settings.level in ("L0", "mix"):
-            known = f" the parameters and their gradients alone are {_size(2 * parameter_bytes)};"
-        tensors = "full tensors" if whole else "the tensors of tensor_list"
+        known = f" the parameters and their gradients alone are {_size(known_bytes)};" if known_bytes else ""
         notices.inform(
             f"{tensors} of {steps} go to {settings.dump_path}:{known} what the calls receive and return comes "
             f"on top. Free space there: {_size(_free_bytes(settings.dump_path))}."
@@ -43,36 +45,33 @@ class RunSummary:
     def close_step(self, step: int, finished: Finished, faults: int, directory: Path) -> None:
         self._records += finished.records
         if faults:
-            notices.warn_once(
-                f"{faults} calls of step {step} could not be recorded whole; training was not affected. "
-                f"The reasons are in {directory / layout.ERRORS}."
-            )
+            log_faults(f"{faults} calls of step {step}", directory)
         if finished.errors:
             self.lost[step] = finished.errors
-        if not self.steps and self._settings.task != "free_benchmark":
-            self._tell_first_step(step, finished, directory)
+        if not self.steps and self._task.writes_records:
+            self._log_first_step(step, finished, directory)
         self.steps.append(step)
 
-    def also(self, records: int) -> None:
-        """Records that are in another directory of the step."""
+    def add_records(self, records: int) -> None:
+        """Records of the step in another directory."""
         self._records += records
 
-    def _tell_first_step(self, step: int, finished: Finished, directory: Path) -> None:
+    def _log_first_step(self, step: int, finished: Finished, directory: Path) -> None:
         tensors = f", {finished.tensors} tensor files and {finished.links} links to them" if finished.tensors else ""
         notices.inform(f"step {step}: {finished.records} records{tensors} in {directory}.")
-        wanted = self._settings.step
+        wanted = self.settings.step
         more = _MANY_STEPS if wanted is None else len(wanted) - 1
-        free = _free_bytes(self._settings.dump_path)
+        free = _free_bytes(self.settings.dump_path)
         if finished.bytes * more > free:
-            left = "no end of steps is set" if wanted is None else f"{more} more are wanted"
+            left = "no last step is set" if wanted is None else f"{more} more are wanted"
             notices.warn(
                 f"one step took {_size(finished.bytes)} on disk and {left}; {_size(free)} are free. "
                 'Set "step" in the configuration to collect fewer.'
             )
 
-    def tell_result(self, last_step: int, unmatched: Sequence[str]) -> None:
-        """At the end of the run: everything that was asked for and did not come."""
-        settings = self._settings
+    def log_result(self, last_step: int, unmatched: Sequence[str]) -> None:
+        """At the end of the run: everything that was wanted and is not there."""
+        settings = self.settings
         if not self.started:
             notices.warn("nothing was collected: start() was never called.")
         elif self.missed_rank is not None:
@@ -89,21 +88,29 @@ class RunSummary:
                 )
         if not self.steps:
             return
-        for told in unmatched:
-            notices.warn(told)
+        for message in unmatched:
+            notices.warn(message)
         if self.lost:
             notices.warn(
                 f"{sum(self.lost.values())} records, files or directories of steps {_some(list(self.lost))} "
-                f"could not be written in {settings.dump_path}: what is there of these steps is not whole."
+                f"could not be written in {settings.dump_path}: these steps are incomplete."
             )
-        elif not unmatched and not self._records and settings.task not in ("overflow_check", "free_benchmark"):
+        elif not unmatched and not self._records and self._task.records_every_call:
             notices.warn(
                 f"no record was made in {settings.dump_path}: nothing that is collected ran between start() and stop()."
             )
 
 
+def log_faults(calls: str, directory: Path) -> None:
+    """Some calls were recorded incompletely because of a fault of msprobe."""
+    notices.warn_once(
+        f"{calls} were recorded incompletely; training was not affected. "
+        f"The reasons are in {directory / layout.ERRORS}."
+    )
+
+
 def _free_bytes(path: Path) -> int:
-    """Where the directory is not there yet, or cannot be (the writer tells that), the next one above it counts."""
+    """Free space at `path`, or at the nearest directory above it that exists."""
     for place in (path, *path.parents):
         try:
             return shutil.disk_usage(place).free

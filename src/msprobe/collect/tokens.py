@@ -1,12 +1,11 @@
 """token_range: in an inference loop, collect only some forwards of the model.
 
-Forwards of the first model are counted from 0, anew each step; the probes are in from the beginning
-of the first wanted one to the end of the last, and out in between steps.
+Forwards of the first model are counted from 0 in each step. The hooks are installed from the beginning of the first
+wanted forward to the end of the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Callable, Optional, Protocol
 
 
@@ -25,26 +24,30 @@ class RegisteredHooks:
             handle.remove()
 
 
+MakeHooks = Callable[[Any, Callable[..., None], Callable[..., None]], Hooks]
+"""Calls the first function before each forward of a model and the second after it."""
+
+
 class TokenRange:
     def __init__(
         self,
-        models: Sequence[Any],
+        model: Any,
         token_range: tuple[int, int],
-        put_in: Callable[[], None],
-        take_out: Callable[[], None],
-        hooks: Callable[..., Hooks] = RegisteredHooks,
+        install: Callable[[], None],
+        remove: Callable[[], None],
+        make_hooks: MakeHooks,
     ) -> None:
-        self._root = models[0]
+        self._model = model
         self._first, self._last = token_range
-        self._put_in = put_in
-        self._take_out = take_out
+        self._install_others = install
+        self._remove_others = remove
         self._count = 0
         self._inside = False
-        self._make_hooks = hooks
+        self._make_hooks = make_hooks
         self._hooks: Optional[Hooks] = None
 
     def install(self) -> None:
-        self._hooks = self._make_hooks(self._root, self._begin, self._end)
+        self._hooks = self._make_hooks(self._model, self._begin, self._end)
 
     def remove(self) -> None:
         if self._hooks is not None:
@@ -55,10 +58,10 @@ class TokenRange:
     def _begin(self, model: Any, args: Any) -> None:
         if self._first <= self._count <= self._last and not self._inside:
             self._inside = True
-            self._put_in()
+            self._install_others()
 
     def _end(self, model: Any, args: Any, output: Any) -> None:
         if self._count == self._last:
             self._inside = False
-            self._take_out()
+            self._remove_others()
         self._count += 1

@@ -20,11 +20,13 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from msprobe.collect import notices
+from msprobe.collect.levels import LEVELS
 from msprobe.collect.lifecycle import UsageError
 from msprobe.config import Settings
-from msprobe.pytorch.debugger import PrecisionDebugger, refuse_what_is_not_here
+from msprobe.pytorch.debugger import PrecisionDebugger
 from msprobe.pytorch.kernels.kernel_replay import dumped_gradients
 from msprobe.pytorch.seed import seed_all
+from msprobe.tasks import refuse_other_tasks
 
 _graph_task = torch._C._current_graph_task_id
 
@@ -33,11 +35,11 @@ class StepDriver:
     """Put in once, when torch has been imported; takes itself out after the last wanted step."""
 
     def __init__(self, settings: Settings) -> None:
-        refuse_what_is_not_here(settings)
-        if settings.level == "L2":
+        refuse_other_tasks(settings)
+        if LEVELS[settings.level].kernels:
             dumped_gradients(settings)
         self._settings = settings
-        self._needs_model = settings.level in ("L0", "mix")
+        self._needs_model = LEVELS[settings.level].needs_model
         self._debugger: Optional[PrecisionDebugger] = None
         self._aside = False
         self._without_modules = False

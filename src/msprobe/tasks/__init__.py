@@ -1,4 +1,34 @@
-"""What is done at one call beyond recording it: overflow_check and free_benchmark, without a framework.
+"""The tasks, a folder each: what a run records, saves and reports, without a framework.
 
-A frontend brings the eyes and hands (`look`, `copy`, run again); the rules, the counting and the words are here.
+A folder's `__init__.py` defines `TASK`, a subclass of `msprobe.collect.task.Task`. The name of the folder is the name
+of the task in the configuration. To add a task, add a folder and its entry in `msprobe/config/schema.py`; hooks that
+differ from plain recording go to `msprobe/<framework>/tasks/<name>.py`.
 """
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.task import Task
+from msprobe.config import Settings
+
+
+def task_names() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+
+
+def refuse_other_tasks(settings: Settings) -> None:
+    """Raises UsageError for a task of the configuration that collects nothing."""
+    if settings.task not in task_names():
+        raise UsageError(
+            f'task "{settings.task}" collects nothing: use the command msprobe {settings.task}. '
+            f"The tasks that collect are: {', '.join(task_names())}."
+        )
+
+
+def make_task(settings: Settings) -> Task:
+    """The task of these settings, for one run. Imports its folder and no other."""
+    task: Task = import_module(f"{__name__}.{settings.task}").TASK(settings)
+    return task

@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 from msprobe.collect import notices
 from msprobe.collect.lifecycle import Frontend, Lifecycle
+from msprobe.collect.task import Task
 from msprobe.config import ConfigError, Settings
 from msprobe.dump.archive import put_aside
 from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
@@ -58,8 +59,8 @@ class RegionDump:
 class RegionLifecycle(Lifecycle):
     """start, stop and step of a run at level L2, which open and close the steps of the framework's Dump as well."""
 
-    def __init__(self, settings: Settings, frontend: Frontend) -> None:
-        super().__init__(settings, frontend)
+    def __init__(self, task: Task, frontend: Frontend) -> None:
+        super().__init__(task, frontend)
         self._regions: Optional[RegionDump] = None
         self._asked = False
 

@@ -58,10 +58,11 @@ class _Given(NamedTuple):
 class FreeBenchmarkApis(Apis):
     """Runs every wanted API, and runs it again."""
 
-    second: Second
-
-    def __init__(self, recorder: Recorder, gradients: Gradients) -> None:
+    def __init__(self, recorder: Recorder, gradients: Gradients, second: Second) -> None:
         super().__init__(recorder, gradients)
+        assert isinstance(gradients, FreeBenchmarkGradients)
+        gradients.apis = self
+        self.second = second
         self._customs: set[str] = set()
 
     def record_custom(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:

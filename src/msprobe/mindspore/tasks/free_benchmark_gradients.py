@@ -54,11 +54,11 @@ def digests(tensors: Sequence[Any]) -> list[Optional[str]]:
 class FreeBenchmarkGradients(HeldGradients):
     """Compares the gradients of a call with those at the changed input."""
 
-    second: Second
     apis: FreeBenchmarkApis
 
-    def __init__(self, recorder: Any, texts: TensorTexts) -> None:
+    def __init__(self, recorder: Any, texts: TensorTexts, second: Second) -> None:
         super().__init__(recorder, texts)
+        self.second = second
         self._kept: dict[str, Kept] = {}
 
     def keep(self, name: str, kept: Kept) -> None:

@@ -1,8 +1,8 @@
-"""overflow_check on MindSpore's dynamic graph: the places where a call and a gradient are looked at.
+"""overflow_check on MindSpore's dynamic graph: where calls and gradients are inspected.
 
-Forward calls are looked at by their outputs alone; what a call received is looked at only when its output is bad, or
-beforehand where the call may write it. An optimizer is one compiled region that returns nothing but whether it ran:
-its parameters and moments are looked at before and after it.
+Of a forward call only the outputs are inspected. Its inputs are inspected when an output is bad, or before the call
+where it may write them. An optimizer is one compiled region that only returns whether it ran: its parameters and
+moments are inspected before and after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.tasks.overflow_check.backward import BackwardJudge
 from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 
-# What an in-place call overwrites is copied for a replay up to so many bytes; without gradients (an optimizer) less.
+# An in-place call has what it overwrites copied for a replay, up to this many bytes; fewer without gradients.
 _KEPT, _KEPT_WITHOUT_GRADIENTS = 64 << 20, 64 << 10
 _IN_PLACE = frozenset(("__iadd__", "__ifloordiv__", "__imod__", "__imul__", "__isub__", "__itruediv__", "__setitem__"))
 _ASSIGNING = frozenset(("assign", "assign_add", "assign_sub"))
@@ -37,31 +37,27 @@ _OPTIMIZERS = (nn.Optimizer, FunctionalOptimizer)
 
 
 class OverflowApis(Apis):
-    """Looks at what every API returns."""
+    """Inspects what every API returns."""
 
     _recorder: OverflowRecorder
     _gradients: OverflowGradients
 
     def record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        recorder = self._recorder
+        recorder, calls = self._recorder, self._recorder.calls
         name = f"{api.title}.{recorder.numbers.take(api.title)}.forward"
         parents = recorder.parents
         call: Optional[int] = None
+        stack: Optional[int] = None
         inputs: Optional[Inputs] = None
         try:
             differentiated = requires_grad()
             written = _written(api, func, args, kwargs)
-            call = recorder.begin(
-                name,
-                parents[-1] if parents else None,
-                args,
-                kwargs,
-                3,
-                writes=api.collective or bool(written),
-                written=written,
-                more=_owned(api.owner) if isinstance(api.owner, _OPTIMIZERS) else None,
-                keeps=_KEPT if differentiated else _KEPT_WITHOUT_GRADIENTS,
-            )
+            writes = api.collective or bool(written)
+            opened = calls.open(args, kwargs, writes, written, _KEPT if differentiated else _KEPT_WITHOUT_GRADIENTS)
+            calls.locate(opened, name, parents[-1] if parents else None, 3)
+            if isinstance(api.owner, _OPTIMIZERS):
+                calls.add_changing(opened, _owned(api.owner))
+            call, stack = calls.add(opened), opened.stack
             if differentiated and AVAILABLE:
                 inputs = self._gradients.inputs(args, kwargs)
                 if not inputs.edges:
@@ -77,12 +73,12 @@ class OverflowApis(Apis):
         try:
             if inputs is not None and call is not None:
                 self._gradients.watch(name, list(parents), inputs, output)
-                self._gradients.judge.remember(name, recorder.stack_of(call), args, kwargs, api.members)
+                self._gradients.judge.remember(name, stack, args, kwargs, api.members)
             if call is None:
                 return output
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
-                recorder.release(call)
+                calls.release(call)
             else:
                 if isinstance(api.owner, nn.Cell) and not isinstance(api.owner, _OPTIMIZERS):
                     recorder.set_parameters(_owned(api.owner))
@@ -99,7 +95,7 @@ def _owned(cell: Any) -> Mapping[str, Any]:
 
 
 def _written(api: Api, func: Any, args: Any, kwargs: Any) -> Sequence[Any]:
-    """The arguments that a call writes, as far as its name or its kind tells."""
+    """The arguments that a call writes, as far as its name or its kind shows."""
     if api.title.startswith("Jit."):
         return _parameters(args, kwargs)
     primitive = _primitive(func)
@@ -122,13 +118,13 @@ def _parameters(args: Any, kwargs: Any) -> list[Any]:
 
 
 def _primitive(func: Any) -> Any:
-    """The Primitive that a call is of: sites.py binds it first."""
+    """The Primitive that a call runs: api_patches.py binds it first."""
     bound = func.args[0] if isinstance(func, functools.partial) and func.args else None
     return bound if isinstance(bound, ops.Primitive) else None
 
 
 class OverflowCells(Cells):
-    """Looks at what every Cell returns; its parameters are part of what it was given."""
+    """Inspects what every Cell returns; its parameters are part of its input."""
 
     def _with_parameters(self, name: str, cell: Any, extra: str) -> str:
         recorder = self._recorder
@@ -138,7 +134,7 @@ class OverflowCells(Cells):
 
 
 class OverflowGradients(HeldGradients):
-    """Looks at the gradients of one call when all have come."""
+    """Inspects the gradients of one call when all have come."""
 
     _recorder: OverflowRecorder
 
@@ -160,7 +156,7 @@ class OverflowGradients(HeldGradients):
 
 
 class OverflowParameterGradients(ParameterGradients):
-    """Looks at the gradients of parameters where MindSpore hands them back."""
+    """Inspects the gradients of parameters where MindSpore returns them."""
 
     _recorder: OverflowRecorder
 

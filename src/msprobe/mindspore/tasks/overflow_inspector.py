@@ -1,8 +1,7 @@
-"""overflow_check on MindSpore: a look at a tensor, and tensors held for later.
+"""overflow_check on MindSpore: inspects tensors, and holds them until their gradients come.
 
-MindSpore keeps the values that a gradient depends on, but not the Python objects that showed them: what a forward
-call received is gone when its gradient comes. It is held for that long, up to a budget, or no gradient could be
-replayed.
+MindSpore keeps the values that a gradient depends on, but not their Python objects: what a forward call received is
+gone when its gradient comes. It is kept alive that long, up to a budget, so that the gradient can be replayed.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class OverflowTexts(TensorTexts):
 
 
 class MindSporeTensorInspector:
-    """A look at a tensor: one pass over its bits where it lies in host memory."""
+    """Inspects a tensor in one pass over its bits, without a copy where it is in host memory."""
 
     budget = 256 << 20
 
@@ -63,7 +62,7 @@ class MindSporeTensorInspector:
             if tensor.device != "CPU":
                 return _state(measure_array(bits(tensor.asnumpy(), row), row.code))
             pointer = _address(tensor)
-        except Exception:  # the operator that should fill it failed: the script will meet the same error
+        except Exception:  # the operator that should fill it failed: the script gets the same error
             return FINITE
         if not pointer:
             return FINITE
@@ -99,7 +98,7 @@ class MindSporeTensorInspector:
 
 
 class _Weak(Holder):
-    """Ones stand in for a tensor that is gone."""
+    """A weak reference; ones replace a tensor that is gone."""
 
     __slots__ = ("row", "shape", "tensor")
 

@@ -1,16 +1,18 @@
-"""What loss scalers do while overflow_check looks on: inf gradients under one are skipped steps, not failures.
+"""overflow_check and loss scalers: infinite gradients of a scaled loss lead to a skipped step, not a failure.
 
 A loss is scaled by a LossScaler of mindspore.amp or by nn.TrainOneStepWithLossScaleCell. The step is skipped when
-`all_finite` says no, when the scaler is told so (`adjust`), or when the Cell finds an overflow itself: once a step,
-however many of them say it.
+`all_finite` returns False, when `adjust` of the scaler gets False, or when the Cell finds an overflow itself. It is
+counted once a step, however many of them report it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Callable
 
 from mindspore import amp, nn
 
+from msprobe.collect.probe import Companion
 from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 from msprobe.tasks.overflow_check.run import OverflowRun
 
@@ -18,24 +20,30 @@ _SCALERS = (amp.DynamicLossScaler, amp.StaticLossScaler)
 _CELL = nn.TrainOneStepWithLossScaleCell
 
 
-class ScalerWatch:
-    """Of one step."""
+class ScalerWatch(Companion):
+    """Notes whether the loss of a step was scaled, and counts the steps that were skipped for it."""
 
     def __init__(self, recorder: OverflowRecorder, run: OverflowRun) -> None:
-        self._recorder = recorder
+        self._policy = recorder.policy
         self._run = run
         self._skipped = False
         self._originals: list[tuple[Any, str, Any]] = []
 
-    def install(self) -> None:
+    def install(self, models: Sequence[Any]) -> None:
+        self.resume()
+
+    def suspend(self) -> None:
+        self.remove()
+
+    def resume(self) -> None:
         if self._originals:
             return
         for kind in _SCALERS:
             self._replace(kind, "scale", self._scaling)
-            self._replace(kind, "adjust", lambda original: self._told(original, lambda finite: not finite))
-        self._replace(amp, "_all_finite", self._asked)
+            self._replace(kind, "adjust", lambda original: self._reporting(original, lambda finite: not finite))
+        self._replace(amp, "_all_finite", self._checking)
         self._replace(_CELL, "start_overflow_check", self._scales)
-        self._replace(_CELL, "process_loss_scale", lambda original: self._told(original, bool))
+        self._replace(_CELL, "process_loss_scale", lambda original: self._reporting(original, bool))
 
     def remove(self) -> None:
         for holder, name, original in self._originals:
@@ -49,42 +57,38 @@ class ScalerWatch:
 
     def _scaling(self, original: Any) -> Any:
         def scale(*args: Any, **kwargs: Any) -> Any:
-            recorder = self._recorder
-            recorder.under_scaler = recorder.scaling = True
-            try:
+            with self._policy.scaling_loss():
                 return original(*args, **kwargs)
-            finally:
-                recorder.scaling = False
 
         return scale
 
     def _scales(self, original: Any) -> Any:
         def start(*args: Any, **kwargs: Any) -> Any:
-            self._recorder.under_scaler = True
+            self._policy.under_scaler = True
             return original(*args, **kwargs)
 
         return start
 
-    def _told(self, original: Any, says_no: Callable[[Any], bool]) -> Any:
-        def told(holder: Any, *args: Any, **kwargs: Any) -> Any:
-            self._count(says_no, *args, *kwargs.values())
+    def _reporting(self, original: Any, is_overflow: Callable[[Any], bool]) -> Any:
+        def report(holder: Any, *args: Any, **kwargs: Any) -> Any:
+            self._count(is_overflow, *args, *kwargs.values())
             return original(holder, *args, **kwargs)
 
-        return told
+        return report
 
-    def _asked(self, original: Any) -> Any:
-        def asked(*args: Any, **kwargs: Any) -> Any:
+    def _checking(self, original: Any) -> Any:
+        def check(*args: Any, **kwargs: Any) -> Any:
             answer = original(*args, **kwargs)
-            if self._recorder.under_scaler:
+            if self._policy.under_scaler:
                 self._count(lambda finite: not finite, answer)
             return answer
 
-        return asked
+        return check
 
-    def _count(self, says_no: Callable[[Any], bool], *verdict: Any) -> None:
+    def _count(self, is_overflow: Callable[[Any], bool], *verdict: Any) -> None:
         try:
-            if not self._skipped and says_no(*verdict):
+            if not self._skipped and is_overflow(*verdict):
                 self._skipped = True
                 self._run.skipped_steps += 1
-        except Exception:  # it has no value yet: a graph is being compiled; or the call is a wrong one
+        except Exception:  # it has no value while a graph is compiled, or the call is wrong
             return

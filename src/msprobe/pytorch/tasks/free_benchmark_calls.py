@@ -86,7 +86,9 @@ class Second(SecondRun):
 class FreeBenchmarkApis(Apis):
     """Runs every wanted API, and runs it again."""
 
-    second: Second
+    def __init__(self, *parts: Any, second: Second) -> None:
+        super().__init__(*parts)
+        self.second = second
 
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
         recorder = self._recorder

@@ -35,10 +35,10 @@ class Kept(NamedTuple):
 class FreeBenchmarkGradients(HeldGradients):
     """Compares the gradients of a call with those at the changed input."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, second: Second) -> None:
         super().__init__(recorder)
         self._kept: dict[str, Kept] = {}
-        self.second: Optional[Second] = None
+        self.second = second
         # A backward pass inside a hook of another one would take up the other's nodes: it has a thread of its own.
         self._thread: Optional[ThreadPoolExecutor] = None
 
@@ -55,7 +55,7 @@ class FreeBenchmarkGradients(HeldGradients):
     def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
         kept = self._kept.pop(record.name, None)
         second = self.second
-        if kept is None or second is None or all(grad is None for grad in incoming):
+        if kept is None or all(grad is None for grad in incoming):
             return
         name = record.name.rpartition(".")[0]
         title = name.rpartition(".")[0]

@@ -1,7 +1,7 @@
-"""overflow_check on PyTorch: the places where a call and a gradient are looked at.
+"""overflow_check on PyTorch: where calls and gradients are inspected.
 
-Forward calls are looked at by their outputs alone; what a call received is looked at only when its output
-is bad, or beforehand where the call may write it. Gradients are read where the statistics read them.
+Of a forward call only the outputs are inspected. Its inputs are inspected when an output is bad, or before the call
+where it may write them. Gradients are read where the statistics read them.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from msprobe.tasks.overflow_check.backward import BackwardJudge
 from msprobe.tasks.overflow_check.open_calls import OpenCall
 from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 
-# What an in-place call overwrites is copied for a replay up to so many bytes. An optimizer overwrites the whole
-# model several times a step: without gradients only little is kept.
+# An in-place call has what it overwrites copied for a replay, up to this many bytes. An optimizer overwrites the
+# complete model several times a step: without gradients only little is copied.
 _KEPT, _KEPT_WITHOUT_GRADIENTS = 64 << 20, 64 << 10
 _is_grad_enabled, _Tensor = torch.is_grad_enabled, torch.Tensor
 
 
 class OverflowApis(Apis):
-    """Looks at what every API returns."""
+    """Inspects what every API returns."""
 
     _recorder: OverflowRecorder
 
     def __init__(self, recorder: OverflowRecorder, *parts: Any) -> None:
         super().__init__(recorder, *parts)
         limit = _KEPT_WITHOUT_GRADIENTS
-        self._watch = (EXCHANGE, PLAIN, SIMPLE, recorder.known, limit, self._remember, self._end)
-        self._texts.dependents.append(recorder.known)
+        self._calls = recorder.calls
+        self._watch = (EXCHANGE, PLAIN, SIMPLE, self._calls.known, limit, self._remember, self._end)
+        self._texts.dependents.append(self._calls.known)
 
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs one API and looks at what it returns.
+        """Runs one API and inspects what it returns.
 
-        An optimizer makes hundreds of calls a step that write their first argument, or nothing: of one that passes,
-        nothing is made that can wait.
+        An optimizer makes hundreds of calls a step that write their first argument, or nothing. For a call that
+        passes, as little as possible is done.
         """
         number = self._recorder.numbers.take(api.title)
         if api.simple and EXCHANGE is not None and not _is_grad_enabled():
@@ -63,28 +64,27 @@ class OverflowApis(Apis):
         args: Any,
         kwargs: Any,
         output: Any,
-        told: Optional[tuple[int, int, int, int]],
+        seen: Optional[tuple[int, int, int, int]],
         versions: list[tuple[Any, int]],
         before: tuple[int, int, int, int],
         data: Any,
     ) -> None:
-        """A simple call returned something that is to be told, or is no plain tensor.
+        """A simple call returned something bad or near its limits, or not a plain tensor.
 
-        `told` and `before` are what looks at its output and at what it wrote, before that, have said; `data` are the
-        bytes of that.
+        `seen` is the scan of its output, `before` that of what it wrote before it did so; `data` are the bytes of that.
         """
-        recorder = self._recorder
+        recorder, calls = self._recorder, self._calls
         ranges, title = recorder.run.ranges, api.first_call
         try:
-            if told is not None:
-                found: Optional[int] = judged(*told, output.dtype, ranges, title)
+            if seen is not None:
+                found: Optional[int] = judged(*seen, output.dtype, ranges, title)
             else:
-                found = recorder.result(output, title)
+                found = calls.result(output, title)
             if found == FINITE:
                 if api.inplace:
-                    recorder.remember(args[0], args[0]._version)
+                    calls.remember(args[0], args[0]._version)
                 return
-            call = recorder.open((), {}, False, (), 0)
+            call = calls.open((), {}, False, (), 0)
             call.args, call.kwargs, call.versions = args, kwargs, versions
             if api.inplace:
                 target = args[0]
@@ -94,16 +94,16 @@ class OverflowApis(Apis):
                 call.lost = data is False or len(data) != target.numel() * target.element_size()
                 call.copies = {} if call.lost else {id(target): restored(data, target)}
             name, parents = _name(api, number), recorder.parents
-            recorder.locate(call, name, parents[-1] if parents else None, 3)
-            recorder.close(call, name, output, found, self._gradients.recompute_member())
+            calls.locate(call, name, parents[-1] if parents else None, 3)
+            recorder.end_call(call, name, output, found, self._gradients.recompute_member())
         except Exception:
             recorder.fault(_name(api, number), traceback.format_exc())
 
     def _remember(self, tensor: Any, version: int) -> None:
         try:
-            self._recorder.remember(tensor, version)
+            self._calls.remember(tensor, version)
         except Exception:
-            self._recorder.fault("what was written", traceback.format_exc())
+            self._recorder.fault("a written tensor", traceback.format_exc())
 
     def let_go(self) -> None:
         super().let_go()
@@ -111,18 +111,18 @@ class OverflowApis(Apis):
         self._gradients.judge.close()
 
     def pause(self) -> None:
-        """What runs from here on is not seen: `.data` may be written."""
+        """What runs from here on is not seen and may write `.data`."""
         super().pause()
-        self._recorder.known.clear()
+        self._calls.known.clear()
 
     def _run(self, api: Api, number: int, func: Any, args: Any, kwargs: Any) -> Any:
-        recorder = self._recorder
+        recorder, calls = self._recorder, self._calls
         differentiated = _is_grad_enabled()
         call: Optional[OpenCall] = None
         inputs: Optional[Inputs] = None
         try:
             writing = writes(api, args, kwargs)
-            call = recorder.open(
+            call = calls.open(
                 args,
                 kwargs,
                 writing,
@@ -145,28 +145,28 @@ class OverflowApis(Apis):
                 self._texts.forget()
             found = None
             if api.collective:
-                pass  # it may be under way still
+                pass  # it may still be running
             elif isinstance(output, _Tensor):
                 found = recorder.inspector.look(output, recorder.run.ranges, api.first_call)
             else:
-                found = recorder.result(output, api.first_call)
+                found = calls.result(output, api.first_call)
             if inputs is None and found == FINITE:
-                recorder.passed(call)
+                calls.passed(call)
                 return output
             name, parents = _name(api, number), recorder.parents
-            recorder.locate(call, name, parents[-1] if parents else None, 3)
+            calls.locate(call, name, parents[-1] if parents else None, 3)
             if inputs is not None:
                 self._gradients.watch(name, list(parents), inputs, output)
                 assert isinstance(self._gradients, OverflowGradients)
                 self._gradients.judge.remember(name, call.stack, args, kwargs)
             if api.collective:
-                under_way = recorder.under_way(call)
-                self._collectives.leave(api.name, under_way, name, args, kwargs, output)
-                recorder.release(under_way)
+                running = calls.add(call)
+                self._collectives.leave(api.name, running, name, args, kwargs, output)
+                calls.release(running)
             elif found == FINITE:
-                recorder.passed(call)
+                calls.passed(call)
             else:
-                recorder.close(call, name, output, found, self._gradients.recompute_member())
+                recorder.end_call(call, name, output, found, self._gradients.recompute_member())
         except Exception:
             recorder.fault(_name(api, number), traceback.format_exc())
         return output
@@ -190,7 +190,7 @@ def _writes_first(api: Api, args: Any, kwargs: Any) -> bool:
 
 
 class OverflowModules(Modules):
-    """Looks at what every module returns; its parameters and buffers are part of what it was given."""
+    """Inspects what every module returns; its parameters and buffers are part of its input."""
 
     def _with_parameters(self, name: str, module: Any, extra: str) -> str:
         recorder = self._recorder
@@ -201,7 +201,7 @@ class OverflowModules(Modules):
 
 
 class OverflowGradients(HeldGradients):
-    """Looks at the gradients of one call when all have come."""
+    """Inspects the gradients of one call when all have come."""
 
     _recorder: OverflowRecorder
 

@@ -1,4 +1,4 @@
-"""overflow_check on PyTorch: a look at a tensor, and a tensor held until its gradients come."""
+"""overflow_check on PyTorch: inspects tensors, and holds them until their gradients come."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from msprobe.tasks.overflow_check.open_calls import Holder
 PLAIN = TensorTexts.tensor_types
 # What holds no tensor.
 SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
-# What can be scanned where it lies: the code of its numbers, and how many make an element.
+# What can be scanned in place: the code of its numbers, and how many make an element.
 _SCANNED = {getattr(torch, name): (code, 1) for name, code in FORMATS.items()}
 _SCANNED.update({torch.complex64: (FORMATS["float32"], 2), torch.complex128: (FORMATS["float64"], 2)})
 _look_at_once = (lambda tensor: None) if EXCHANGE is None else partial(look, EXCHANGE)
 
 
 class TorchTensorInspector:
-    """A look at a tensor: one pass over its bits where it lies in host memory."""
+    """Inspects a tensor in one pass over its bits, without a copy where it is in host memory."""
 
     budget = 0  # autograd keeps what a gradient depends on
 
@@ -46,15 +46,15 @@ class TorchTensorInspector:
 
     def look(self, tensor: Any, ranges: Optional[Ranges] = None, title: str = "") -> int:
         if type(tensor) in PLAIN:
-            told = _look_at_once(tensor)
-            if told == 0:
+            seen = _look_at_once(tensor)
+            if seen == 0:
                 return FINITE
-            if told is not None:
-                return judged(*told, tensor.dtype, ranges, title)
+            if seen is not None:
+                return judged(*seen, tensor.dtype, ranges, title)
         return self._look(tensor, ranges, title)
 
     def _look(self, tensor: Any, ranges: Optional[Ranges], title: str) -> int:
-        """Where it is no plain tensor, or this version of torch does not describe one by one call."""
+        """For what is not a plain tensor, or where this version of torch does not describe one in a single call."""
         dtype = tensor.dtype
         if not (dtype.is_floating_point or dtype.is_complex):
             return FINITE
@@ -118,7 +118,7 @@ class TorchTensorInspector:
 
 
 def _in_place(tensor: Any) -> Any:
-    """The tensor, if it can be read where it lies."""
+    """The tensor, if it can be read in place."""
     try:
         plain = type(tensor) in PLAIN and tensor.is_cpu and tensor.layout is torch.strided
         return (
@@ -147,9 +147,9 @@ def _autocasts(kind: str) -> bool:
 
 
 class _Weak(Holder):
-    """A tensor that autograd may keep; ones stand in for it once it is gone or was changed.
+    """A tensor that autograd may keep alive; ones replace it once it is gone or was changed.
 
-    What a gradient depends on is kept, or the output instead: mostly the ones do not matter.
+    Autograd keeps what a gradient depends on, or the output instead: the ones rarely matter.
     """
 
     __slots__ = ("dtype", "requires_grad", "shape", "tensor", "version")

@@ -1,38 +1,40 @@
-"""What torch.amp.GradScaler does while overflow_check looks on: inf gradients under it are skipped steps."""
+"""overflow_check and torch.amp.GradScaler: infinite gradients of a scaled loss skip a step, and are no failure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
 
+from msprobe.collect.probe import Companion
 from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 from msprobe.tasks.overflow_check.run import OverflowRun
 
 
-class ScalerWatch:
-    """Knows while a step is open whether its loss was scaled, and which optimizer steps a GradScaler skipped."""
+class ScalerWatch(Companion):
+    """Notes whether the loss of a step was scaled, and counts the optimizer steps that a GradScaler skipped.
+
+    It stays until the step ends: the scaler is updated after stop().
+    """
 
     def __init__(self, recorder: OverflowRecorder, run: OverflowRun) -> None:
-        self._recorder = recorder
+        self._policy = recorder.policy
         self._run = run
         self._originals: Optional[tuple[Any, Any]] = None
 
-    def install(self) -> None:
+    def install(self, models: Sequence[Any]) -> None:
         if self._originals is not None:
             return
         kind = torch.amp.GradScaler
         scale, update = self._originals = (kind.scale, kind.update)
-        recorder, run = self._recorder, self._run
+        policy, run = self._policy, self._run
 
         def watched_scale(scaler: Any, outputs: Any) -> Any:
             if not scaler.is_enabled():
                 return scale(scaler, outputs)
-            recorder.under_scaler = recorder.scaling = True
-            try:
+            with policy.scaling_loss():
                 return scale(scaler, outputs)
-            finally:
-                recorder.scaling = False
 
         def watched_update(scaler: Any, new_scale: Any = None) -> Any:
             run.skipped_steps += _skipped(scaler)
@@ -40,10 +42,11 @@ class ScalerWatch:
 
         kind.scale, kind.update = watched_scale, watched_update
 
-    def remove(self) -> None:
+    def close(self) -> list[str]:
         if self._originals is not None:
             torch.amp.GradScaler.scale, torch.amp.GradScaler.update = self._originals
             self._originals = None
+        return []
 
 
 def _skipped(scaler: Any) -> int:

@@ -1,7 +1,7 @@
-"""overflow_check, backward: the gradients of one call, when all of them have come, and those of parameters.
+"""overflow_check, backward: judges the gradients of a call when all of them have come, and those of parameters.
 
-What a forward call received is held until then, so that a producer can be replayed: weakly where the framework keeps
-it alive itself for the backward, strongly up to the eyes' budget where it does not.
+What a forward call received is held until then, so that a producer can be replayed: by weak references where the
+framework itself keeps it alive for the backward, by strong ones up to the inspector's budget where it does not.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from msprobe.collect.values import quoted
 from msprobe.dump.names import backward_of
 from msprobe.stats.finiteness import FINITE
 from msprobe.tasks.overflow_check.open_calls import held, restored
-from msprobe.tasks.overflow_check.recorder import PRODUCER, OverflowRecorder
+from msprobe.tasks.overflow_check.policy import PRODUCER, Finding
+from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 
 
 class _Received:
-    """The arguments of a forward call, where it was called, and members that its record has."""
+    """The arguments of a forward call, its stack, and JSON members of its record."""
 
     __slots__ = ("args", "bytes", "kwargs", "members", "stack")
 
@@ -30,7 +31,7 @@ class _Received:
 
 
 class BackwardJudge:
-    """The backward of one step."""
+    """Judges the gradients of one step."""
 
     def __init__(self, recorder: OverflowRecorder) -> None:
         self._recorder = recorder
@@ -40,7 +41,7 @@ class BackwardJudge:
         self._parameters: dict[str, dict[str, str]] = {}
 
     def remember(self, name: str, stack: Optional[int], args: Any, kwargs: Any, members: str = "") -> None:
-        """A forward call whose gradients will be judged. `members` go into the record of a producer."""
+        """Keeps a forward call whose gradients will be judged. `members` go into the record of a producer."""
         inspector = self._recorder.inspector
         size = sum(map(inspector.size, inspector.arguments(args, kwargs))) if inspector.budget else 0
         if inspector.budget and self._bytes + size <= inspector.budget:
@@ -53,7 +54,7 @@ class BackwardJudge:
     def judge(
         self, name: str, parent: Optional[str], incoming: list[Any], outgoing: list[Any], shared: Sequence[int]
     ) -> None:
-        """`shared` numbers the arguments that have one gradient together."""
+        """`shared` numbers the arguments that share one gradient."""
         recorder, inspector = self._recorder, self._recorder.inspector
         forward = self._received.pop(name, None)
         if forward is not None:
@@ -67,7 +68,7 @@ class BackwardJudge:
                 self.pass_by(incoming)
             return
         given = max((inspector.look(grad) for grad in incoming if grad is not None), default=FINITE)
-        role = recorder.judge_gradients(name, given, found)
+        role = recorder.policy.backward_role(name, found, given)
         if role is None:
             return
         inspector.fresh()
@@ -81,27 +82,27 @@ class BackwardJudge:
         if forward is not None and role == PRODUCER:
             members += self._forward_members(name, forward)
         stack = None if forward is None else forward.stack
-        recorder.keep(name, parent, stack, ", ".join(members), found, role, back=True)
+        recorder.findings.write(recorder, Finding(name, parent, stack, found, role, backward=True), ", ".join(members))
 
     def _forward_members(self, name: str, forward: _Received) -> list[str]:
         """What the forward call received: a replay runs it again."""
         recorder = self._recorder
         path = f"{name}.forward_input"
-        args, whole = restored(forward.args)
-        kwargs, named_whole = restored(forward.kwargs)
+        args, complete = restored(forward.args)
+        kwargs, kwargs_complete = restored(forward.kwargs)
         members = [
             f'"forward_args": {recorder.values.sequence(args, path)}',
             f'"forward_kwargs": {recorder.values.mapping(kwargs, path)}',
         ]
-        if not (whole and named_whole):
+        if not (complete and kwargs_complete):
             members.append('"forward_inputs_gone": true')
         return [*members, *filter(None, (forward.members, recorder.inspector.circumstances()))]
 
     def pass_by(self, gradients: list[Any]) -> None:
-        """Of a call whose inputs need no gradient: only its parameters will show a bad one."""
-        recorder = self._recorder
-        if not recorder.met_bad:
-            recorder.met_bad = any(recorder.inspector.look(grad) != FINITE for grad in gradients if grad is not None)
+        """Gradients of a call whose inputs need none: a bad one shows only in the parameters of the call."""
+        policy, look = self._recorder.policy, self._recorder.inspector.look
+        if not policy.met_bad_gradient:
+            policy.met_bad_gradient = any(look(grad) != FINITE for grad in gradients if grad is not None)
 
     def parameter(self, record: str, name: str, gradient: Any) -> None:
         """The gradient of one parameter of a module; `record` is the module's `parameters_grad`."""
@@ -109,12 +110,12 @@ class BackwardJudge:
         found = recorder.inspector.look(gradient)
         if found == FINITE:
             return
-        role = self._roles.setdefault(record, recorder.late_role())
+        role = self._roles.setdefault(record, recorder.policy.parameter_role())
         recorder.inspector.fresh()
         texts = self._parameters.setdefault(record, {})
         texts[name] = f"{quoted(name)}: [{recorder.values.value(gradient, f'{record}.{name}')}]"
         members = ", ".join([*texts.values(), f'"overflow": "{role}"'])
-        recorder.keep(record, None, None, members, found, role, back=True)
+        recorder.findings.write(recorder, Finding(record, None, None, found, role, backward=True), members)
 
     def close(self) -> None:
         self._received.clear()

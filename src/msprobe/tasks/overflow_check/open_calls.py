@@ -1,4 +1,4 @@
-"""A call that overflow_check is looking at, from its begin to its end, and its arguments meanwhile."""
+"""overflow_check: one call from its beginning to its end, and its arguments meanwhile."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from msprobe.stats.finiteness import FINITE, INFINITE, NAN
 
 
 class Holder:
-    """A tensor for later."""
+    """A tensor that a record may need later."""
 
     __slots__ = ()
 
     def restored(self) -> tuple[Any, bool]:
-        """The tensor and True; or what stands in for it, and False where it is gone or was changed."""
+        """The tensor and True; or a substitute and False where it is gone or was changed."""
         raise NotImplementedError
 
 
 Hold = Callable[[Any], Optional[Holder]]
-"""A Holder for a tensor; None for what is no tensor."""
+"""A Holder for a tensor; None for what is not a tensor."""
 
 
 class _Kept(Holder):
-    """A copy of ours."""
+    """A copy that msprobe made."""
 
     __slots__ = ("tensor",)
 
@@ -37,9 +37,9 @@ class _Kept(Holder):
 
 
 class OpenCall:
-    """One call. `given` is how bad what it may change was before it; `copies` are of that, by identity.
+    """`given` is the worst state, before the call, of what it may change; `copies` of that are keyed by id.
 
-    Where it is (`name`, `parent`, `stack`) is set when it is needed.
+    `name`, `parent` and `stack` are set when they are needed.
     """
 
     name = ""
@@ -53,8 +53,8 @@ class OpenCall:
     written: Sequence[Any] = ()
     more: Mapping[str, Any] = MappingProxyType({})
     random: Any = None
-    flagged = 0
-    loosened = False
+    found_before = 0  # overflows
+    released = False
 
     def __init__(self, args: Any, kwargs: Any) -> None:
         self.args = args
@@ -65,7 +65,7 @@ class OpenCall:
         return _with(self.args, self.copies), _with(self.kwargs, self.copies)
 
     def release(self, hold: Hold) -> None:
-        """The call goes on behind the script's back: until it ends its arguments are the script's alone."""
+        """The call runs on after it has returned: msprobe keeps none of its arguments alive."""
         copies = self.copies
 
         def held_or_copied(value: Any) -> Optional[Holder]:
@@ -73,12 +73,12 @@ class OpenCall:
 
         self.args, self.kwargs = held(self.args, held_or_copied), held(self.kwargs, held_or_copied)
         self.copies, self.changing, self.written, self.versions = {}, (), (), ()
-        self.loosened = True
+        self.released = True
 
     def restore(self) -> bool:
         """Whether every argument is still there."""
         (self.args, first), (self.kwargs, second) = restored(self.args), restored(self.kwargs)
-        self.loosened = False
+        self.released = False
         return first and second
 
 
@@ -86,7 +86,7 @@ _ATOMS = frozenset({type(None), bool, int, float, str})
 
 
 def held(value: Any, hold: Hold) -> Any:
-    """The value with a Holder in the place of every tensor."""
+    """The value, with a Holder for every tensor."""
     if type(value) in _ATOMS:
         return value
     if type(value) in (list, tuple):
@@ -98,13 +98,13 @@ def held(value: Any, hold: Hold) -> Any:
 
 
 def restored(value: Any) -> tuple[Any, bool]:
-    """The value that `held` was given, and whether every tensor of it is still what it was."""
+    """The value that `held` was given, and whether all its tensors are unchanged."""
     if type(value) in (list, tuple):
         members = [restored(member) for member in value]
-        return type(value)(member for member, _ in members), all(whole for _, whole in members)
+        return type(value)(member for member, _ in members), all(complete for _, complete in members)
     if type(value) is dict:
         named = {key: restored(member) for key, member in value.items()}
-        return {key: member for key, (member, _) in named.items()}, all(whole for _, whole in named.values())
+        return {key: member for key, (member, _) in named.items()}, all(complete for _, complete in named.values())
     return value.restored() if isinstance(value, Holder) else (value, True)
 
 

@@ -1,4 +1,4 @@
-"""What overflow_check knows over the steps of a run, and tells at its end."""
+"""overflow_check: counts over the steps of a run, and the messages at its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msprobe.stats.dtype_ranges import Ranges
 
 @dataclass
 class OverflowRun:
-    """`limit` is overflow_nums; `scaled` counts what a loss scaler answers for, which does not count."""
+    """`limit` is overflow_nums; `scaled` counts the overflows of a scaled loss, which are expected."""
 
     limit: int
     ranges: Ranges = field(default_factory=Ranges)
@@ -22,18 +22,18 @@ class OverflowRun:
     first: str = ""
 
     def summary(self) -> list[str]:
-        """What is told when the run ends."""
-        told = []
+        """The messages at the end of the run."""
+        messages = []
         if self.producers or self.propagators:
-            told.append(
-                f"overflow_check: {self.producers} calls made NaN or infinity and {self.propagators} handed it on; "
-                f"the first: {self.first}."
+            messages.append(
+                f"overflow_check: {self.producers} calls produced NaN or infinity and {self.propagators} propagated "
+                f"it; the first: {self.first}."
             )
         else:
-            told.append("overflow_check: no call returned NaN or infinity that it was not given.")
+            messages.append("overflow_check: no call produced NaN or infinity.")
         if self.scaled or self.skipped_steps:
-            told.append(
-                f"overflow_check: {self.scaled} of them in gradients of a loss that a loss scaler had scaled, which do "
-                f"not count; {self.skipped_steps} optimizer steps were skipped for it, as they should be."
+            messages.append(
+                f"overflow_check: {self.scaled} of them are in gradients of a loss that a loss scaler scaled, and do "
+                f"not count; {self.skipped_steps} optimizer steps were skipped for them, as they should be."
             )
-        return told + self.ranges.tables()
+        return messages + self.ranges.tables()

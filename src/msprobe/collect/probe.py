@@ -1,0 +1,123 @@
+"""The hooks of one step as the lifecycle sees them, the same for both frameworks.
+
+A framework brings `StepHooks`: how to install and remove them. The token range, save() and the closing notices are
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, Protocol
+
+from msprobe.collect import notices, tokens
+from msprobe.collect.recorder import Recorder
+from msprobe.collect.saved_variables import SavedVariables, VariableAccess
+
+
+class GradientCounts(Protocol):
+    """What the gradients of a step could not give a record."""
+
+    repeated: int
+    """Gradients of further backward passes through the same graph."""
+    without_node: set[str]
+    """Calls that returned their input unchanged."""
+
+
+class StepHooks(Protocol):
+    """What a framework installs for one step. `install` and `remove` may alternate; `close` ends the step."""
+
+    recorder: Recorder
+
+    @property
+    def gradients(self) -> Optional[GradientCounts]: ...
+
+    @property
+    def variables(self) -> Optional[VariableAccess]:
+        """What save() needs; None at levels without it."""
+
+    @property
+    def forward_hooks(self) -> Optional[tokens.MakeHooks]:
+        """How the forwards of a model are counted; None where they cannot be."""
+
+    @property
+    def records_elsewhere(self) -> int:
+        """The number of records of this step in another directory."""
+
+    def install(self, models: Sequence[Any]) -> None: ...
+
+    def remove(self) -> None: ...
+
+    def close(self) -> list[str]:
+        """Writes what is open. Returns the warnings to log."""
+
+
+class Companion:
+    """Hooks of a task or a level beside those of calls: installed last, removed first."""
+
+    def install(self, models: Sequence[Any]) -> None:
+        """Begin to watch."""
+
+    def remove(self) -> None:
+        """End to watch; `install` may follow."""
+
+    def suspend(self) -> None:
+        """A compiled region begins: hooks would be compiled into it."""
+
+    def resume(self) -> None:
+        """The compiled region has ended."""
+
+    def close(self) -> list[str]:
+        """The step ends. Returns the warnings to log."""
+        return []
+
+
+class Probe:
+    """One step."""
+
+    def __init__(self, hooks: StepHooks) -> None:
+        self.hooks = hooks
+        self.recorder = hooks.recorder
+        self._saved = None if hooks.variables is None else SavedVariables(hooks.recorder, hooks.variables)
+        self._tokens: Optional[tokens.TokenRange] = None
+
+    def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None:
+        hooks = self.hooks
+        if token_range is not None and hooks.forward_hooks is None:
+            notices.warn_once("token_range has no effect in graph mode: every forward of the step is collected.")
+            token_range = None
+        if token_range is None or hooks.forward_hooks is None:
+            hooks.install(models)
+            return
+        if self._tokens is None:  # it counts on from one start() of the step to the next
+            self._tokens = tokens.TokenRange(
+                models[0], token_range, lambda: hooks.install(models), hooks.remove, hooks.forward_hooks
+            )
+        self._tokens.install()
+
+    def remove(self) -> None:
+        self.hooks.remove()
+        if self._tokens is not None:
+            self._tokens.remove()
+
+    def close(self) -> list[str]:
+        """Writes what is open. Returns the warnings to log."""
+        if self._saved is not None:
+            self._saved.remove()
+        warnings = self.hooks.close()
+        gradients = self.hooks.gradients
+        if gradients is not None and gradients.repeated:
+            warnings.append(
+                f"{gradients.repeated} gradients came from further backward passes through the same graph; "
+                "the first pass is recorded."
+            )
+        if gradients is not None and gradients.without_node:
+            names = sorted(gradients.without_node)
+            warnings.append(
+                f"{len(names)} calls returned their input unchanged (first: {', '.join(names[:3])}): "
+                "they have no backward record."
+            )
+        return warnings
+
+    def save(self, variable: Any, name: str, with_gradient: bool) -> None:
+        if self._saved is not None:
+            self._saved.save(variable, name, with_gradient)

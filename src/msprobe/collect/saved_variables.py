@@ -1,0 +1,66 @@
+"""save(): values that the user names, and the gradients of their tensors when they come (level debug)."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Callable, Protocol
+
+from msprobe.collect.recorder import Recorder
+
+
+class VariableAccess(Protocol):
+    """What a framework says about the variables that are saved."""
+
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        """Inside it a value can be rendered: no hook sees it, and nothing is remembered of earlier values."""
+
+    def differentiable(self, variable: Any) -> Iterable[Any]:
+        """The tensors of a value that get a gradient."""
+
+    def on_gradient(self, tensor: Any, hook: Callable[[Any], None]) -> Callable[[], None]:
+        """Calls `hook` with the total gradient of a tensor. Returns what takes the hook off."""
+
+
+class SavedVariables:
+    """The variables of one step."""
+
+    def __init__(self, recorder: Recorder, access: VariableAccess) -> None:
+        self._recorder = recorder
+        self._access = access
+        self._removals: list[Callable[[], None]] = []
+
+    def save(self, variable: Any, name: str, with_gradient: bool) -> None:
+        recorder = self._recorder
+        self._write(f"{name}.{recorder.numbers.take(name)}.debug", variable)
+        if not with_gradient:
+            return
+        try:
+            with self._access.undisturbed():
+                for tensor in self._access.differentiable(variable):
+                    title = f"{name}_grad.{recorder.numbers.take(f'{name}_grad')}.debug"
+                    self._removals.append(self._access.on_gradient(tensor, self._hook(title)))
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+
+    def remove(self) -> None:
+        for remove in self._removals:
+            remove()
+        self._removals.clear()
+
+    def _hook(self, title: str) -> Callable[[Any], None]:
+        def hook(gradient: Any) -> None:
+            if not self._recorder.closed:
+                self._write(title, gradient)
+
+        return hook
+
+    def _write(self, title: str, value: Any) -> None:
+        recorder = self._recorder
+        try:
+            with self._access.undisturbed():
+                path = title if recorder.tensors_path(title, "") else ""
+                recorder.writer.debug(title, recorder.values.value(value, path))
+        except Exception:
+            recorder.fault(title, traceback.format_exc())

@@ -1,0 +1,70 @@
+"""What a task is: the object that says what one run records, saves and reports.
+
+Each folder of `msprobe.tasks` defines one. Where a task needs other hooks than those that record every call, the
+framework has them in a module with the task's name: `msprobe.pytorch.tasks.overflow_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Callable, ClassVar, Optional, Union
+
+from msprobe.collect.selection import Selection
+from msprobe.config import Settings
+from msprobe.dump import layout
+from msprobe.dump.writer import Head
+
+
+class Task:
+    """One run of a task. The defaults record every wanted call, with data and without tensor files."""
+
+    name: ClassVar[str]
+    writes_records: ClassVar[bool] = True
+    """Whether it makes step directories. If not, an older dump in dump_path stays there."""
+    records_every_call: ClassVar[bool] = True
+    """Whether each wanted call gets a record. A run without records is then worth a warning."""
+    with_data: ClassVar[bool] = True
+    """Whether records describe what the calls receive and return."""
+
+    files: Union[bool, Sequence[str]] = False
+    """Whether the tensors of wanted calls get files, or the entries of the calls whose tensors do."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def describe_files(self, parameter_bytes: int) -> Optional[tuple[str, int]]:
+        """What the files hold and the bytes of them that are known beforehand; None if that is not worth a message."""
+        return None
+
+    def selection(self) -> Selection:
+        """Which calls are wanted."""
+        section = self.settings.section
+        scope, wanted = getattr(section, "scope", ()), getattr(section, "list", ())
+        if len(scope) == 1:  # one API (level L2 of PyTorch), not a range
+            scope, wanted = (), scope
+        return Selection(scope, wanted, getattr(section, "data_mode", ("all",)), self.files)
+
+    def make_head(self, framework: str, directory: Path) -> Head:
+        """The first line of a journal in `directory`."""
+        settings = self.settings
+        tensors = str(directory / layout.TENSORS) if self.files else None
+        return Head(settings.task, settings.level, framework, tensors, settings.extra_info)
+
+    def open_step(self, directory: Path, rank: Optional[int]) -> None:
+        """A step begins; its records go to `directory`."""
+
+    def finish(self) -> list[str]:
+        """The run ends. Returns the messages to log."""
+        return []
+
+
+def find_hooks(package: str, task: Task, default: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function that makes the hooks of a task for one step: from the task's module in `package`, or `default`."""
+    name = f"{package}.{task.name}"
+    if find_spec(name) is None:
+        return default
+    make: Callable[[Any], Any] = import_module(name).hooks_of(task)
+    return make

@@ -1,0 +1,147 @@
+"""Everything that is hooked into MindSpore's dynamic graph for one step, installed and removed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+from msprobe.collect.custom import CustomApis
+from msprobe.collect.probe import Companion
+from msprobe.collect.recorder import Recorder
+from msprobe.collect.saved_variables import VariableAccess
+from msprobe.collect.step_context import StepContext
+from msprobe.collect.tokens import RegisteredHooks
+from msprobe.mindspore.apis.api_calls import Apis
+from msprobe.mindspore.apis.api_patches import ApiPatches
+from msprobe.mindspore.apis.jit_regions import JitRegions
+from msprobe.mindspore.cells.cell_calls import Cells, Named, is_compiled, named_below
+from msprobe.mindspore.gradients.backward_graph import AVAILABLE
+from msprobe.mindspore.gradients.call_gradients import Gradients
+from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
+from msprobe.mindspore.tensors.tensor_text import TensorTexts
+from msprobe.mindspore.tensors.variables import MindSporeVariables
+from msprobe.stats import CRC
+
+
+def digest_texts() -> TensorTexts:
+    """Renders the digests of the first batch."""
+    return TensorTexts(CRC, None)
+
+
+def plain_recorder(context: StepContext, texts: TensorTexts) -> Recorder:
+    return context.make_recorder(texts, digest_texts())
+
+
+def _no_companions(hooks: MindSporeHooks) -> Sequence[Companion]:
+    return ()
+
+
+@dataclass(frozen=True)
+class TaskHooks:
+    """What a task or a level hooks in; the defaults record every wanted call."""
+
+    recorder: Callable[[StepContext, TensorTexts], Any] = plain_recorder
+    gradients: Callable[[Any, TensorTexts], Gradients] = Gradients
+    parameters: Optional[Callable[[Any], ParameterGradients]] = ParameterGradients
+    apis: Callable[[Any, Any], Apis] = Apis
+    cells: Callable[[Any, Any, Sequence[Named]], Cells] = Cells
+    companions: Callable[[MindSporeHooks], Sequence[Companion]] = _no_companions
+
+
+@dataclass(frozen=True)
+class ApiSources:
+    """Where APIs are found. `patches` is None at levels that do not hook them."""
+
+    patches: Optional[ApiPatches]
+    custom: CustomApis
+
+
+class MindSporeHooks:
+    forward_hooks = RegisteredHooks
+
+    def __init__(self, context: StepContext, task: TaskHooks, sources: ApiSources) -> None:
+        texts = TensorTexts(context.statistics, context.writer)
+        self.level = context.level
+        self.recorder: Recorder = task.recorder(context, texts)
+        self.gradients = task.gradients(self.recorder, texts)
+        self.variables: Optional[VariableAccess] = MindSporeVariables() if context.level.saves_variables else None
+        self.apis = task.apis(self.recorder, self.gradients) if sources.patches is not None else None
+        self.records_elsewhere = 0
+        self._task = task
+        self._parameters = None if task.parameters is None else task.parameters(self.recorder)
+        self._sources = sources
+        self._jit = JitRegions(self.apis, self._suspend, self._resume)
+        self._cells: Optional[Cells] = None
+        self._companions = task.companions(self)
+
+    def install(self, models: Sequence[Any]) -> None:
+        self._jit.remove()
+        if not self.level.sees_calls:
+            return
+        named = list(named_below(models))
+        if self.level.modules:
+            self._cells = self._task.cells(self.recorder, self.gradients, named)
+            self._cells.install()
+            self._watch_parameters(named)
+        if self._sources.patches is not None and self.apis is not None:
+            self._sources.patches.put_in(self.apis, [*models, *(each.cell for each in named)])
+            self._sources.custom.attach(self.apis)
+        self._jit.install()
+        for companion in self._companions:
+            companion.install(models)
+
+    def remove(self) -> None:
+        for companion in reversed(self._companions):
+            companion.remove()
+        self._jit.remove()
+        if self._cells is not None:
+            self._cells.remove()
+            self._cells = None
+        if self._sources.patches is not None:
+            self._sources.custom.detach()
+            self._sources.patches.take_out()
+
+    def keep_jit(self) -> None:
+        """After `remove`: records compiled regions, and nothing else, until the step ends."""
+        self._jit.install(alone=True)
+
+    def close(self) -> list[str]:
+        warnings = [warning for companion in self._companions for warning in companion.close()]
+        self._jit.remove()
+        if self._parameters is not None:
+            self._parameters.remove()
+        if self.apis is not None:
+            self.apis.end()
+        self.gradients.close()
+        if not AVAILABLE:
+            warnings.append(
+                "this version of MindSpore does not show its backward graph: gradients were not recorded. "
+                "MindSpore 2.10 does."
+            )
+        return warnings
+
+    def _watch_parameters(self, cells: Sequence[Named]) -> None:
+        parameters = self._parameters
+        if parameters is not None and self.recorder.selection.backward:
+            for title, cell, _ in cells:
+                if not is_compiled(cell):
+                    parameters.watch(title, cell._params)
+            parameters.install()
+
+    def _suspend(self) -> None:
+        """A compiled region begins: everything is removed but the replacements of user-registered functions."""
+        for companion in self._companions:
+            companion.suspend()
+        if self._cells is not None:
+            self._cells.remove()
+        if self._sources.patches is not None:
+            self._sources.patches.suspend()
+
+    def _resume(self) -> None:
+        if self._cells is not None:
+            self._cells.install()
+        if self._sources.patches is not None:
+            self._sources.patches.resume()
+        for companion in self._companions:
+            companion.resume()

@@ -1,0 +1,129 @@
+"""Everything that is hooked into PyTorch for one step, installed and removed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+from msprobe.collect.custom import CustomApis
+from msprobe.collect.probe import Companion
+from msprobe.collect.recorder import Recorder, Writer
+from msprobe.collect.saved_variables import VariableAccess
+from msprobe.collect.step_context import StepContext
+from msprobe.frameworks.pytorch.api_table import ApiTable
+from msprobe.pytorch.apis.api_calls import Apis
+from msprobe.pytorch.apis.mode_scope import ApiModeScope, FusedPaths
+from msprobe.pytorch.apis.mode_stack import is_on, take_off
+from msprobe.pytorch.apis.operator_names import OperatorNames
+from msprobe.pytorch.gradients.call_gradients import Gradients
+from msprobe.pytorch.modules.copies import RootHooks
+from msprobe.pytorch.modules.module_calls import Modules
+from msprobe.pytorch.tensors import accelerators
+from msprobe.pytorch.tensors.tensor_text import TensorTexts
+from msprobe.pytorch.tensors.variables import TorchVariables
+from msprobe.stats import CRC, STATS
+
+
+def digest_texts() -> TensorTexts:
+    """Renders the digests of the first batch."""
+    return TensorTexts(CRC, None, remembers=False)
+
+
+def _plain_recorder(context: StepContext, writer: Writer, texts: TensorTexts) -> Recorder:
+    return context.make_recorder(texts, digest_texts(), writer)
+
+
+def _no_companions(hooks: TorchHooks) -> Sequence[Companion]:
+    return ()
+
+
+@dataclass(frozen=True)
+class TaskHooks:
+    """What a task or a level hooks in; the defaults record every wanted call."""
+
+    recorder: Callable[[StepContext, Any, TensorTexts], Any] = _plain_recorder
+    gradients: Callable[[Any], Gradients] = Gradients
+    apis: Callable[..., Apis] = Apis
+    modules: Callable[..., Modules] = Modules
+    companions: Callable[[TorchHooks], Sequence[Companion]] = _no_companions
+    defers: bool = True  # on an accelerator, statistics may be read back after the record is made
+
+
+@dataclass(frozen=True)
+class ApiSources:
+    """Where APIs are found. `table` is None at levels that do not hook them."""
+
+    table: Optional[ApiTable]
+    names: OperatorNames
+    custom: CustomApis
+
+
+class TorchHooks:
+    forward_hooks = RootHooks
+    records_elsewhere = 0
+
+    def __init__(self, context: StepContext, task: TaskHooks, sources: ApiSources) -> None:
+        wanted = context.statistics
+        kinds = accelerators.device_kinds() if task.defers else frozenset()
+        self._deferred: Optional[accelerators.DeferredWriter] = None
+        statistics = accelerators.DeviceStatistics(kinds) if kinds and wanted == STATS else None
+        if statistics is not None:
+            self._deferred = accelerators.DeferredWriter(context.writer, statistics)
+        self.level = context.level
+        self.texts = TensorTexts(wanted, context.writer, statistics, remembers=context.level.apis)
+        self.recorder: Recorder = task.recorder(context, self._deferred or context.writer, self.texts)
+        self.gradients = task.gradients(self.recorder)
+        self.variables: Optional[VariableAccess] = TorchVariables(self.texts) if context.level.saves_variables else None
+        self.apis: Optional[Apis] = None
+        if sources.table is not None:
+            self.apis = task.apis(self.recorder, self.gradients, self.texts, sources.table, sources.names)
+        self._task = task
+        self._sources = sources
+        self._companions = task.companions(self)
+        self._installed: list[Callable[[], None]] = []
+
+    def install(self, models: Sequence[Any]) -> None:
+        level, parts = self.level, []
+        modules: Optional[Modules] = None
+        if level.modules and models:
+            modules = self._task.modules(self.recorder, self.gradients, models)
+            parts.append((modules.install, modules.remove))
+            if not level.apis:
+                fused = FusedPaths(modules, models, self.recorder)
+                parts.append((fused.install, fused.remove))
+        if self.apis is not None:
+            scope = ApiModeScope(self.apis, modules)
+            parts.append((scope.install, scope.remove))
+            self._sources.names.install()
+            self._sources.custom.attach(self.apis)
+        self._installed = []
+        for install, remove in parts:
+            self._installed.append(remove)  # before it is installed: what fails half-way is removed as well
+            install()
+        for companion in self._companions:
+            self._installed.append(companion.remove)
+            companion.install(models)
+
+    def remove(self) -> None:
+        for remove in reversed(self._installed):
+            remove()
+        self._installed = []
+        if self.apis is not None:
+            self.apis.pause()
+            self._sources.custom.detach()
+            self._sources.names.remove()
+        if self._deferred is not None:
+            self._deferred.settle()
+
+    def close(self) -> list[str]:
+        warnings = [warning for companion in self._companions for warning in companion.close()]
+        if self.apis is not None:
+            self.apis.end()
+            while is_on(self.apis):  # stop() inside a backward pass: torch has put the mode back since
+                take_off(self.apis)
+        self.gradients.close()
+        if self._deferred is not None:
+            self._deferred.settle()
+        self.texts.forget()  # now: the rest of the step may have to wait for the garbage collector
+        return warnings
