@@ -30,7 +30,7 @@ def test_a_scope_is_everything_from_its_first_call_to_its_last(sequence, first, 
         expected.append(inside)
         inside = inside and name != last
     assert found == expected
-    missing = f"no call answered to {first!r}"
+    missing = f"{first!r} in scope/list matched no call"
     assert any(told.startswith(missing) for told in selection.matched_nothing()) == (first not in sequence)
 
 
@@ -47,7 +47,7 @@ def test_a_list_takes_full_names_and_parts_of_names(sequence, entries):
     ]
     told = selection.matched_nothing()
     assert len(told) == bool(unmatched)
-    assert not unmatched or told[0].startswith(f"no call answered to {', '.join(map(repr, unmatched))} of scope/list")
+    assert not unmatched or told[0].startswith(f"{', '.join(map(repr, unmatched))} in scope/list matched no call")
 
 
 def test_one_is_not_ten():
@@ -73,14 +73,14 @@ def test_an_unclosed_scope_does_not_reach_into_the_next_step():
     selection.restart()
     assert not selection.enter("Functional.linear.0.forward")
     (told,) = selection.matched_nothing()
-    assert told.startswith("no call answered to 'Functional.never.0.forward' of scope/list")
+    assert told.startswith("'Functional.never.0.forward' in scope/list matched no call")
 
 
 def test_of_a_scope_that_never_began_the_last_call_is_not_called_missing():
     selection = Selection(["Functional.never.0.forward", "Functional.relu.0.forward"], [], ["all"])
     assert not selection.enter("Functional.relu.0.forward")
     (told,) = selection.matched_nothing()
-    assert told.startswith("no call answered to 'Functional.never.0.forward' of scope/list")
+    assert told.startswith("'Functional.never.0.forward' in scope/list matched no call")
 
 
 def test_a_scope_that_was_turned_round_is_told():
@@ -89,7 +89,7 @@ def test_a_scope_that_was_turned_round_is_told():
         selection.enter(name)
         selection.leave(name)
     (told,) = selection.matched_nothing()
-    assert "'Functional.linear.0.forward' of scope ran before 'Functional.relu.0.forward'" in told
+    assert "'Functional.linear.0.forward' in scope ran before 'Functional.relu.0.forward'" in told
 
 
 def test_which_calls_get_files():
@@ -99,7 +99,7 @@ def test_which_calls_get_files():
     assert some.saves("Functional.relu.0.forward")
     assert not some.saves("Functional.linear.0.forward")
     (told,) = some.matched_nothing()
-    assert told.startswith("no collected call answered to 'rleu' of tensor_list")
+    assert told.startswith("'rleu' in tensor_list matched no collected call")
 
 
 def test_data_mode_is_two_axes():

@@ -233,7 +233,7 @@ def test_filters(tmp_path, graph_mode, told):
     assert list(Dump(tmp_path / "mode" / "dump")["Cell.head.Dense.backward.0"]) == ["output"]
     names("nothing", {"list": ["no_such_cell"]})
     PrecisionDebugger._current._lifecycle.close()
-    assert told("no call answered to 'no_such_cell'")
+    assert told("'no_such_cell' in scope/list matched no call")
 
 
 def test_digests_and_structure(tmp_path, graph_mode):

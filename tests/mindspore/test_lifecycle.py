@@ -151,7 +151,7 @@ def test_a_filter_that_matches_nothing_is_told(tmp_path, told):
     with collecting(tmp_path, section={"list": ["no_such_api"]}):
         ops.relu(tensor(2))
     PrecisionDebugger._current._lifecycle.close()
-    assert told("no call answered to 'no_such_api'")
+    assert told("'no_such_api' in scope/list matched no call")
 
 
 def test_forward_backward_dump_end_ends_all_but_compiled_regions(tmp_path, told):

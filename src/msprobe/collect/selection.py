@@ -1,7 +1,7 @@
 """Which calls are wanted: `scope`, `list`, `data_mode` and `tensor_list` of the configuration.
 
-Asked at every call, so the answer for the usual case (no filter) is an attribute, not a method:
-`everything` is true when no name filter is set.
+It is asked at every call, so the usual case (no filter) is an attribute, not a method: `everything` is true when no
+name filter is set.
 """
 
 from __future__ import annotations
@@ -77,28 +77,28 @@ class Selection:
             self._hits.add(self._last)
 
     def matched_nothing(self) -> list[str]:
-        """What of the filters came to nothing, a sentence each, for the warning at the end."""
+        """The filters that matched nothing, a sentence each, for the warnings at the end."""
         if self._first and self._first in self._hits and self._turned and self._last not in self._hits:
             return [
-                f"{self._last!r} of scope ran before {self._first!r} and not after it: everything from the second on "
+                f"{self._last!r} in scope ran before {self._first!r} and not after it: everything from the second on "
                 "was collected. A scope is the first and the last call in the order in which they run."
             ]
-        if self._first:  # of a last call nothing is known before there was a first
+        if self._first:  # the last call is not looked for before the first
             missing = [name for name in (self._first, self._last) if name not in self._hits][:1]
         else:
             missing = [entry for entry in self._wanted if entry not in self._hits]
-        look = 'Collect one step without it, at task "structure", to see the names.'
-        told = []
+        remedy = 'Collect one step without it, with task "structure", to see the names.'
+        messages = []
         if missing:
             named = ", ".join(map(repr, missing))
-            told.append(f"no call answered to {named} of scope/list: nothing was collected for it. {look}")
+            messages.append(f"{named} in scope/list matched no call: nothing was collected for it. {remedy}")
         if not isinstance(self._files, bool):
             unsaved = ", ".join(repr(entry) for entry in self._files if entry not in self._saved)
             if unsaved:
-                told.append(
-                    f"no collected call answered to {unsaved} of tensor_list: no tensor was saved for it. {look}"
+                messages.append(
+                    f"{unsaved} in tensor_list matched no collected call: no tensor was saved for it. {remedy}"
                 )
-        return told
+        return messages
 
     def restart(self) -> None:
         """A new step: an unclosed scope does not reach into it."""
