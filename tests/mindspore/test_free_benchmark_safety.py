@@ -363,7 +363,7 @@ found = work()
 debugger.stop()
 debugger.step()
 assert found == expected
-left = sorted(debugger._lifecycle.task.run._left_out.items())
+left = sorted(debugger._lifecycle.task.run._skipped.items())
 assert left == [(name, "a collective is never run a second time") for name in sys.argv[2].split(",")], left
 print("done", get_rank(), flush=True)
 """

@@ -16,6 +16,7 @@ from msprobe.config import load
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
 from msprobe.mindspore.graph.graph_kernels import data_dump, refuse
+from msprobe.tasks import make_task
 
 SCRIPT = Path(__file__).with_name("graph_train.py")
 
@@ -115,7 +116,7 @@ def test_every_key_has_its_place(tmp_path: Path):
     section = {"list": ["Default/Conv-op12"], "data_mode": ["input"], "summary_mode": "md5"}
     keys = {"rank": [1, 3], "step": [0, "5-7"], "statistics": section}
     config.write_text(json.dumps({"task": "statistics", "level": "L2", "dump_path": "/d", **keys}))
-    value = data_dump(load("mindspore", str(config), graph_mode=True), initial=4)
+    value = data_dump(make_task(load("mindspore", str(config), graph_mode=True)), initial=4)
     assert value[COMMON] == {
         "path": "/d",
         "net_name": "Net",

@@ -118,9 +118,9 @@ class PrecisionDebugger(Debugger):
         level = LEVELS[settings.level]
         if is_scheduler():
             return SchedulerLifecycle(settings)
-        if in_graph_mode() and level.kernels:
-            return GraphKernels(settings)
         task = make_task(settings)
+        if in_graph_mode() and level.kernels:
+            return GraphKernels(task)
         frontend = MindSporeFrontend(task)
         if level.kernels:
             return RegionLifecycle(task, frontend)

@@ -1,5 +1,5 @@
-"""The debugger in msrun's scheduler, which runs the script as far as communication.init() and is no rank: it does
-nothing there. Otherwise a start() before init(), as level L2 wants it, would take a rank's directory from it."""
+"""The debugger in msrun's scheduler, which runs the script up to communication.init() and is not a rank: it does
+nothing there. Otherwise a start() before init(), as at level L2, would take the directory of a rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msprobe.config import Settings
 
 
 class SchedulerLifecycle:
-    """Stands in the place of a lifecycle."""
+    """Replaces a lifecycle."""
 
     probe = None
     closed = False

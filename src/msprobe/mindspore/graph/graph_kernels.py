@@ -1,7 +1,7 @@
 """Level L2 in graph mode: config.json becomes the framework's Dump, put in place before the first graph.
 
-The framework decides what runs in a graph when it compiles it, so start() and stop() choose nothing here: `step`
-does. A debugger that comes too late says so; it does not leave the user with an empty directory and no word.
+The framework decides what runs in a graph when it compiles it, so start() and stop() have no effect here: `step`
+selects. A debugger that is started too late logs that, rather than leaving an empty directory.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import mindspore
 
 from msprobe.collect import notices
 from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.task import Task
 from msprobe.config import Settings
-from msprobe.config.settings import OverflowSettings
 from msprobe.dump.archive import put_aside
 from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, parse_settings
 from msprobe.graphdump.dumping.framework_side import NO_KERNEL
@@ -36,24 +36,25 @@ def refuse(settings: Settings) -> None:
         raise UsageError('summary_mode "xor" is not in graph mode: use "statistics", "md5" or a list of statistics.')
 
 
-def data_dump(settings: Settings, initial: int) -> dict[str, Any]:
-    """The data_dump.json that these settings mean."""
-    section = settings.section
+def data_dump(task: Task, initial: int) -> dict[str, Any]:
+    """The settings of a task as a data_dump.json."""
+    settings, section = task.settings, task.settings.section
     common: dict[str, Any] = {
         "path": str(settings.dump_path),
         "net_name": NET,
         "iteration": "all" if settings.step is None else "|".join(map(str, sorted(settings.step))),
         "initial_iteration": initial,
-        "support_device": [rank_here()],  # `rank` counts inside a node and is looked at before
+        "support_device": [rank_here()],  # the key `rank` counts inside a node and is checked before
     }
-    if isinstance(section, OverflowSettings):
-        common["op_debug_mode"] = _MODES[section.check_mode]
+    check_mode = getattr(section, "check_mode", None)
+    if check_mode is not None:
+        common["op_debug_mode"] = _MODES[check_mode]
         return {COMMON: common, E2E: {"enable": True}}
-    if settings.task == "structure":
+    if not task.with_data:
         common.update(dump_mode=1, kernels=[NO_KERNEL])
         return {COMMON: common, E2E: {"enable": True}}
     summary = getattr(section, "summary_mode", "statistics")
-    common["saved_data"] = "tensor" if settings.task == "tensor" else "statistic"
+    common["saved_data"] = "tensor" if task.files is True else "statistic"
     names = [_NAMES.get(name, name) for name in summary] if not isinstance(summary, str) else _SUMMARIES["statistics"]
     common["statistic_category"] = _SUMMARIES.get(summary, names)
     sides = {_SIDES[mode] for mode in getattr(section, "data_mode", ("all",)) if mode in _SIDES}
@@ -66,13 +67,14 @@ def data_dump(settings: Settings, initial: int) -> dict[str, Any]:
 
 
 class GraphKernels:
-    """Stands in the place of the lifecycle of a run that collects by hooks."""
+    """Replaces the lifecycle of a run that collects by hooks."""
 
     probe = None
     closed = False
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, task: Task) -> None:
+        self.settings = task.settings
+        self._task = task
         self._initial = 0
         self._started = False
 
@@ -89,7 +91,7 @@ class GraphKernels:
                 "Nothing is dumped. Call it after set_context and before the model runs."
             )
             return
-        value = data_dump(self.settings, self._initial)
+        value = data_dump(self._task, self._initial)
         source = "config.json as data_dump.json (its path is dump_path)"
         checked = parse_settings(value, source)
         if self.settings.rank is not None and header.local_rank() not in self.settings.rank:

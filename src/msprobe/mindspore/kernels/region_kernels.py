@@ -67,7 +67,7 @@ class RegionLifecycle(Lifecycle):
     def start(self, model: Any = None, token_range: Any = None) -> None:
         if not self._asked and not self._is_foreign():
             self._asked = True
-            self._regions = put_in_place(self.settings)
+            self._regions = put_in_place(self.task)
         super().start(model, token_range)
         if self._regions is not None and self._collecting:
             self._regions.begin(self.step_number)
@@ -78,13 +78,14 @@ class RegionLifecycle(Lifecycle):
         super().stop()
 
 
-def put_in_place(settings: Settings) -> Optional[RegionDump]:
-    """The Dump of what this process compiles from now on; None, and one line that says why, where it cannot be had."""
+def put_in_place(task: Task) -> Optional[RegionDump]:
+    """The Dump of what this process compiles from now on. Where there is none, logs why and returns None."""
+    settings = task.settings
     if getattr(settings.section, "file_format", "npy") == "bin":
         notices.warn_once('file_format "bin" is for what graphs dump; tensors of the dynamic graph are .npy files.')
     why = _obstacle(settings)
     if why is None:
-        value = _wanted(settings)
+        value = _wanted(task)
         root = Path(value[COMMON]["path"])
         try:
             checked = parse_settings(value, "level L2, compiled regions")
@@ -117,12 +118,13 @@ def _obstacle(settings: Settings) -> Optional[str]:
     return None
 
 
-def _wanted(settings: Settings) -> dict[str, Any]:
-    value = data_dump(settings, 0)
+def _wanted(task: Task) -> dict[str, Any]:
+    settings = task.settings
+    value = data_dump(task, 0)
     common = value[COMMON]
     common.update(path=str(Path(settings.dump_path).absolute() / GRAPH), iteration="all")
     names = _of_graphs(tuple(getattr(settings.section, "list", ())))
-    if names and settings.task != "structure":
+    if names and task.with_data:
         common.update(dump_mode=1, kernels=list(names))
     return value
 

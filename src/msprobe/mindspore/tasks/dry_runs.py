@@ -1,9 +1,9 @@
 """Which calls are known to run in raised precision.
 
-While MindSpore differentiates, an operator that fails takes the whole differentiation with it, caught or not. The
-training must not die of a type that an operator does not have, so a call that changes its types is first
-tried where nothing is open: at once outside of a differentiation, else on copies when the step has ended.
-What is tried is judged like any other; from the next step on it is run in place.
+While MindSpore differentiates, an operator that fails ends the differentiation, even if the error is caught. Training
+must not end because an operator lacks a type. So a call whose types change is first tried where no differentiation is
+open: at once, or on copies when the step has ended. Its results are judged as usual; from the next step on it runs in
+place.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from msprobe.tasks.free_benchmark.perturbation import IMPROVE, RAISING, TO_CPU
 from msprobe.tasks.free_benchmark.second_run import Call
 
 _BUDGET = 1 << 29
-# Listed functions take float32 wherever they take half precision, but for these.
+# Listed functions take float32 wherever they take half precision, except these.
 _HALF_ONLY = re.compile(r"flash|attention_score|fusion_attention|quant|ffn|moe|grouped", re.IGNORECASE)
 
-# Operators without float64, refused by a check of their types.
+# Operators that refuse float64.
 _OPERATORS = ("Primitive.", "Functional.", "Mint", "Tensor.")
 _NO_DOUBLE = re.compile(r"conv|batch_?norm|fused|attention", re.IGNORECASE)
 
 Key = tuple[str, str, tuple[str, ...]]
 
 
-class Held(NamedTuple):
+class HeldCall(NamedTuple):
     """A call that is tried when the step has ended."""
 
     call: Call
     again: Callable[[str], Sequence[Any]]
-    place: int
+    stack: int
 
 
 def key_of(mode: str, title: str, args: Any, kwargs: Any) -> Key:
@@ -42,27 +42,27 @@ def key_of(mode: str, title: str, args: Any, kwargs: Any) -> Key:
 
 
 def has_no_double(mode: str, title: str, dtype: str) -> bool:
-    """Whether a call is known to refuse what this mode would give it. An operator's refusal is not without effect: the
-    framework drops what it holds, and operators with random numbers of their own begin anew."""
+    """Whether a call is known to refuse the dtype of this mode. Trying it has effects: the framework drops its state,
+    and operators with their own random numbers restart them."""
     if mode != TO_CPU or dtype != "float32" or not title.startswith(_OPERATORS):
         return False
     return bool(_NO_DOUBLE.search(title))
 
 
 class DryRuns:
-    """Over the steps of a run."""
+    """The trials of a run."""
 
     def __init__(self) -> None:
         self._known: dict[Key, bool] = {}
         self._waiting: set[Key] = set()
-        self._held: list[Held] = []
+        self._held: list[HeldCall] = []
         self._bytes = 0
         self.missed = 0
         self.random = ""
-        """A call that has drawn random numbers which only its operator keeps."""
+        """A call whose operator has its own random numbers."""
 
     def trusts(self, key: Key, listed: bool) -> bool:
-        """Whether this call may be run raised here and now."""
+        """Whether this call may run in raised precision now."""
         mode, title, _ = key
         if mode not in RAISING or not differentiating():
             return True
@@ -80,16 +80,16 @@ class DryRuns:
         self._known[key] = ran
         if not ran and self.random:
             notices.warn_once(
-                f"free_benchmark: after the failed second run of {key[1]}, {self.random} and the like may draw other "
+                f"free_benchmark: after the failed second run of {key[1]}, calls such as {self.random} may draw other "
                 "random numbers than without msprobe."
             )
 
     def refuse(self, key: Key) -> None:
-        """Known not to run, without having been tried."""
+        """It does not run; no trial is needed."""
         self._known[key] = False
 
     def wants(self, key: Key, size: int) -> bool:
-        """Whether this call is to be held: the first of its kind always, others as far as memory allows."""
+        """Whether to hold this call: the first of its kind always, others as far as memory allows."""
         if key in self._waiting and self._bytes + size > _BUDGET:
             self.missed += 1
             return False
@@ -97,11 +97,11 @@ class DryRuns:
         self._bytes += size
         return True
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldCall) -> None:
         self._held.append(held)
 
-    def take(self) -> list[Held]:
-        """What is to be tried now; nothing is held any more."""
+    def take(self) -> list[HeldCall]:
+        """The calls to try now; they are no longer held."""
         held, self._held = self._held, []
         self._waiting.clear()
         self._bytes = 0

@@ -10,7 +10,7 @@ from msprobe.mindspore.step_hooks import TaskHooks
 from msprobe.mindspore.tasks.dry_runs import DryRuns
 from msprobe.mindspore.tasks.free_benchmark_calls import FreeBenchmarkApis
 from msprobe.mindspore.tasks.free_benchmark_gradients import FreeBenchmarkGradients
-from msprobe.mindspore.tasks.second_run import Second, warn_of_device
+from msprobe.mindspore.tasks.second_run import MindSporeSecondRun, warn_of_device
 from msprobe.tasks.free_benchmark import FreeBenchmark
 
 
@@ -19,7 +19,7 @@ def hooks_of(task: FreeBenchmark) -> Callable[[StepContext], TaskHooks]:
 
     def make_hooks(context: StepContext) -> TaskHooks:
         warn_of_device(task.run.section.pert_mode)
-        second = Second(task.run, dry_runs, context.step, context.rank or 0)
+        second = MindSporeSecondRun(task.run, dry_runs, context.step, context.rank or 0)
         return TaskHooks(
             gradients=partial(FreeBenchmarkGradients, second=second), apis=partial(FreeBenchmarkApis, second=second)
         )

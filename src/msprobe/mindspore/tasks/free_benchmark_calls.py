@@ -1,8 +1,8 @@
-"""free_benchmark on MindSpore's dynamic graph: every wanted API is run a second time on changed input.
+"""free_benchmark on MindSpore's dynamic graph: runs every wanted API a second time on changed input.
 
-The second run is out of the training's sight: on copies where the call writes what it receives, without a
-graph, with the random state put back. Collectives, compiled regions and calls whose random numbers cannot be
-drawn again are never run twice, and named once. With `fix` the second answer takes the place of the first.
+The second run does not affect training: it uses copies where the call writes its input, builds no graph, and restores
+the random state. Collectives, compiled regions and calls whose random numbers cannot be drawn again are never run
+twice, and are logged once. With `fix` the second result replaces the first.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.executor import differentiating, no_grad, requires_grad, synchronize
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, tensors_in
 from msprobe.mindspore.gradients.call_gradients import Gradients
-from msprobe.mindspore.tasks.dry_runs import Held, has_no_double, key_of
+from msprobe.mindspore.tasks.dry_runs import HeldCall, has_no_double, key_of
 from msprobe.mindspore.tasks.free_benchmark_gradients import FreeBenchmarkGradients, Kept, digests
 from msprobe.mindspore.tasks.perturb import copy_of
-from msprobe.mindspore.tasks.second_run import Random, Second
+from msprobe.mindspore.tasks.second_run import MindSporeSecondRun, Random
 from msprobe.mindspore.tasks.side_effects import Effects, Watched, effects_of
 from msprobe.tasks.free_benchmark import perturbation
-from msprobe.tasks.free_benchmark.perturbation import TO_CPU, NotChanged, mapped
+from msprobe.tasks.free_benchmark.perturbation import TO_CPU, NotChanged, map_leaves
 from msprobe.tasks.free_benchmark.second_run import Call
 
-# Outputs that a kernel leaves as the memory was.
+# Outputs that a kernel does not write.
 _UNFILLED = {"BatchNorm": (1, 2, 3, 4), "FlashAttentionScore": (2,), "flash_attention_score": (2,)}
 _PLACES = {
     "Functional": "mindspore.ops",
@@ -44,7 +44,7 @@ _PLACES = {
 
 
 class _Given(NamedTuple):
-    """One call: what it received, and, where it may write that, copies from before."""
+    """One call and its input; copies from before the call where it may write its input."""
 
     api: Api
     func: Any
@@ -58,7 +58,7 @@ class _Given(NamedTuple):
 class FreeBenchmarkApis(Apis):
     """Runs every wanted API, and runs it again."""
 
-    def __init__(self, recorder: Recorder, gradients: Gradients, second: Second) -> None:
+    def __init__(self, recorder: Recorder, gradients: Gradients, second: MindSporeSecondRun) -> None:
         super().__init__(recorder, gradients)
         assert isinstance(gradients, FreeBenchmarkGradients)
         gradients.apis = self
@@ -70,23 +70,23 @@ class FreeBenchmarkApis(Apis):
         return self.call(api, func, args, kwargs)
 
     def end(self) -> None:
-        """The step ends: what could not be tried while a differentiation was open is tried now."""
+        """The step ends: tries what could not be tried while a differentiation was open."""
         super().end()
         self._leaf.depth = 1
         second = self.second
         try:
-            for held in second.rehearsals.take():
+            for held in second.dry_runs.take():
                 if differentiating():
-                    second.rehearsals.missed += 1
+                    second.dry_runs.missed += 1
                     continue
-                second.forward(held.call, held.again, lambda place=held.place: place)  # type: ignore[misc]
+                second.forward(held.call, held.again, lambda stack=held.stack: stack)  # type: ignore[misc]
         except Exception:
             self._recorder.fault("free_benchmark", traceback.format_exc())
         finally:
             self._leaf.depth = 0
-        if second.rehearsals.missed:
+        if second.dry_runs.missed:
             notices.warn_once(
-                f"free_benchmark: {second.rehearsals.missed} calls were not checked, because it was not yet known "
+                f"free_benchmark: {second.dry_runs.missed} calls were not checked, because it was not yet known "
                 "whether they run in raised precision; they are from the next step on."
             )
 
@@ -110,47 +110,47 @@ class FreeBenchmarkApis(Apis):
                 custom = title in self._customs
                 effects = Effects(True, False, False, -1) if custom else effects_of(api, func, args, kwargs)
                 if title.startswith("Jit."):
-                    run.leave_out(title, "what runs inside it is not seen")
+                    run.skip(title, "what runs inside it is not seen")
                 elif api.collective or effects.collective:
-                    run.leave_out(title, "a collective is never run a second time")
+                    run.skip(title, "a collective is never run a second time")
                 elif self.second.first_float(args, kwargs) is not None:
-                    given = self._given(api, func, args, kwargs, effects, custom)
+                    given = self._take(api, func, args, kwargs, effects, custom)
         except Exception:
             recorder.fault(name, traceback.format_exc())
         if given is None:
             return func(*args, **kwargs)
         watched = Watched(func) if given.custom else func
         if run.section.fuzz_stage == "backward":
-            return self._held_for_backward(given, watched, args, kwargs, name)
+            return self._run_watched(given, watched, args, kwargs, name)
         output = watched(*args, **kwargs)
-        synchronize()  # an operator of the script's that fails does it here, and is not lost in what we read
+        synchronize()  # an operator of the script that fails raises here, and not where msprobe reads
         try:
             if self._may_run_again(given, watched):
-                return self._checked(given, output, name)
+                return self._check(given, output, name)
         except Exception:
             recorder.fault(name, traceback.format_exc())
         return output
 
-    def _given(self, api: Api, func: Any, args: Any, kwargs: Any, effects: Effects, custom: bool) -> _Given:
+    def _take(self, api: Api, func: Any, args: Any, kwargs: Any, effects: Effects, custom: bool) -> _Given:
         random = Random.now(custom) if effects.random else None
         if effects.writes and self.second.run.section.fuzz_stage == "forward":
-            args, kwargs = mapped((args, kwargs), (TensorPy,), copy_of)
+            args, kwargs = map_leaves((args, kwargs), (TensorPy,), copy_of)
         return _Given(api, func, args, kwargs, effects.writes, random, custom)
 
     def _may_run_again(self, given: _Given, watched: Any) -> bool:
-        """After the first run, which has shown what it does."""
+        """Asked after the first run, which shows the side effects."""
         obstacle = ""
         if given.custom:
             obstacle = watched.obstacle()
         elif given.random is not None and not given.random.drawn():
             obstacle = "its random numbers cannot be drawn a second time"
-            self.second.rehearsals.random = given.api.title
+            self.second.dry_runs.random = given.api.title
         if obstacle:
-            self.second.run.leave_out(given.api.title, obstacle)
+            self.second.run.skip(given.api.title, obstacle)
         return not obstacle
 
-    def _checked(self, given: _Given, output: Any, name: str) -> Any:
-        second, rehearsals = self.second, self.second.rehearsals
+    def _check(self, given: _Given, output: Any, name: str) -> Any:
+        second, dry_runs = self.second, self.second.dry_runs
         title = given.api.title
         target = second.first_float(given.args, given.kwargs)
         first = tensors_in(output, [])
@@ -158,87 +158,85 @@ class FreeBenchmarkApis(Apis):
             return output
         unfilled = _UNFILLED.get(given.api.name, ())
         first = [None if index in unfilled else tensor for index, tensor in enumerate(first)]
-        call = Call(
-            name, second.dtype(target), str(target.dtype), tuple(target.shape), first, not isinstance(output, TensorPy)
-        )
+        call = second.make_call(name, target, first, not isinstance(output, TensorPy))
         modes = {second.mode, *((TO_CPU,) if second.run.section.if_preheat else ())}
         keys = {mode: key_of(mode, title, given.args, given.kwargs) for mode in modes}
         for mode, key in keys.items():
-            if has_no_double(mode, title, call.dtype) and not rehearsals.failed(key):
-                second.run.leave_out(title, "MindSpore has no float64 for it")
-                rehearsals.refuse(key)
-        if rehearsals.failed(keys[second.mode]):
+            if has_no_double(mode, title, call.dtype) and not dry_runs.failed(key):
+                second.run.skip(title, "MindSpore has no float64 for it")
+                dry_runs.refuse(key)
+        if dry_runs.failed(keys[second.mode]):
             return output
         for key in keys.values():
-            if not rehearsals.failed(key) and not rehearsals.trusts(key, not given.custom):
-                self._rehearse(given, call, key)
+            if not dry_runs.failed(key) and not dry_runs.trusts(key, not given.custom):
+                self._try_later(given, call, key)
                 return output
-        answers = second.forward(call, self._again(given, keys), lambda: second.stacks.number(6))
-        return self._replaced(given, output, answers) if second.fixes and answers else output
+        results = second.forward(call, self._again(given, keys), lambda: second.stacks.number(6))
+        return self._replace(given, output, results) if second.fixes and results else output
 
-    def _rehearse(self, given: _Given, call: Call, key: Any) -> None:
-        second, rehearsals = self.second, self.second.rehearsals
+    def _try_later(self, given: _Given, call: Call, key: Any) -> None:
+        second, dry_runs = self.second, self.second.dry_runs
         size = sum(tensor.nbytes for tensor in tensors_in((call.first, given.args, given.kwargs), []))
         if second.fixes:
             notices.warn_once(
                 f"free_benchmark: {call.title} is replaced from the next step on; in this one it is tried in raised "
                 "precision when the step has ended."
             )
-        if not rehearsals.wants(key, size):
+        if not dry_runs.wants(key, size):
             return
         if not given.written:
-            args, kwargs = mapped((given.args, given.kwargs), (TensorPy,), copy_of)
+            args, kwargs = map_leaves((given.args, given.kwargs), (TensorPy,), copy_of)
             given = given._replace(args=args, kwargs=kwargs)
         again = self._again(given, {key[0]: key})
         call = call._replace(first=[copy_of(tensor) for tensor in call.first])
-        rehearsals.hold(Held(call, again, second.stacks.number(5)))
+        dry_runs.hold(HeldCall(call, again, second.stacks.number(5)))
 
     def _again(self, given: _Given, keys: dict[str, Any]) -> Any:
         """`again(mode)` for the comparison: the tensors of a second run."""
-        second, rehearsals = self.second, self.second.rehearsals
+        second, dry_runs = self.second, self.second.dry_runs
         several = given.written and second.run.section.if_preheat
 
         def again(mode: str) -> list[Any]:
             key = keys.get(mode) or key_of(mode, given.api.title, given.args, given.kwargs)
-            if rehearsals.failed(key):
+            if dry_runs.failed(key):
                 raise NotChanged
             graph = second.fixes and not given.written and requires_grad()
             args, kwargs = given.args, given.kwargs
             with ExitStack() as stack:
-                second.apart(given.random, stack)
+                second.isolate(given.random, stack)
                 if not graph:
                     stack.enter_context(no_grad())
                 if several:
-                    args, kwargs = mapped((args, kwargs), (TensorPy,), copy_of)
-                ways = second.raising_with_graph if graph else second.ways
-                args, kwargs = perturbation.changed(mode, args, kwargs, ways)
+                    args, kwargs = map_leaves((args, kwargs), (TensorPy,), copy_of)
+                perturbations = second.perturbations_with_graph if graph else second.perturbations
+                args, kwargs = perturbation.change_arguments(mode, args, kwargs, perturbations)
                 try:
                     tensors = tensors_in(given.func(*args, **kwargs), [])
                     for tensor in tensors:
-                        tensor.asnumpy()  # what fails, fails here and not at the next call of the script's
+                        tensor.asnumpy()  # a failure is raised here and not at the next call of the script
                 except Exception:
-                    rehearsals.note(key, False)
+                    dry_runs.note(key, False)
                     raise
-            rehearsals.note(key, True)
+            dry_runs.note(key, True)
             return tensors
 
         return again
 
-    def _replaced(self, given: _Given, output: Any, answers: Any) -> Any:
-        """fix: the second answers in the first ones' dtype and place."""
+    def _replace(self, given: _Given, output: Any, results: Any) -> Any:
+        """fix: the second results in the dtype of the first."""
         if given.written:
-            self.second.run.leave_out(given.api.title, "what a call writes is not replaced; it was only compared")
+            self.second.run.skip(given.api.title, "the input that a call writes is not replaced, only compared")
             return output
-        left = iter(answers)
+        left = iter(results)
 
         def put(value: Any) -> Any:
-            answer = next(left)
-            return answer if answer.dtype == value.dtype else ops.cast(answer, value.dtype)
+            result = next(left)
+            return result if result.dtype == value.dtype else ops.cast(result, value.dtype)
 
-        return mapped(output, (TensorPy,), put)
+        return map_leaves(output, (TensorPy,), put)
 
-    def _held_for_backward(self, given: _Given, watched: Any, args: Any, kwargs: Any, name: str) -> Any:
-        """The backward stage: the call is kept until its gradients come."""
+    def _run_watched(self, given: _Given, watched: Any, args: Any, kwargs: Any, name: str) -> Any:
+        """The backward stage: keeps the call until its gradients come."""
         recorder, second, gradients = self._recorder, self.second, self._gradients
         kept = inputs = None
         try:
@@ -253,7 +251,7 @@ class FreeBenchmarkApis(Apis):
         try:
             if kept is not None and inputs is not None and self._may_run_again(given, watched):
                 assert isinstance(gradients, FreeBenchmarkGradients)
-                gradients.keep(f"{name}.backward", kept)
+                gradients.checks.keep(f"{name}.backward", kept)
                 gradients.watch(f"{name}.forward", list(recorder.parents), inputs, output)
         except Exception:
             recorder.fault(name, traceback.format_exc())

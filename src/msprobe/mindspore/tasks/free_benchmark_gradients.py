@@ -1,7 +1,7 @@
-"""The backward stage of free_benchmark: the gradients of a call at the changed input against those that it had.
+"""The backward stage of free_benchmark on MindSpore.
 
-The second backward runs inside the hook where the first one's gradients have come; there a failing operator
-ends nothing.
+The second backward runs inside the hook that gets the gradients of the first. An operator that fails there does not
+end the differentiation.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from msprobe.mindspore.tasks.dry_runs import has_no_double
 from msprobe.mindspore.tasks.perturb import array_of
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import CRC, dtypes, render_array
-from msprobe.tasks.free_benchmark.perturbation import NotChanged, changed, mapped
-from msprobe.tasks.free_benchmark.second_run import Call, short
+from msprobe.tasks.free_benchmark.backward import BackwardCheck
+from msprobe.tasks.free_benchmark.perturbation import NotChanged, change_arguments, map_leaves
 
 if TYPE_CHECKING:
     from msprobe.mindspore.tasks.free_benchmark_calls import FreeBenchmarkApis
-    from msprobe.mindspore.tasks.second_run import Random, Second
+    from msprobe.mindspore.tasks.second_run import MindSporeSecondRun, Random
 
 _vector_jacobian = ops.GradOperation(get_all=True, sens_param=True)
 
 
 class Kept(NamedTuple):
-    """A forward call, for the second run of its backward; MindSpore counts no versions, so digests tell a change."""
+    """A forward call, for the second run of its backward. MindSpore has no version counter, so digests show changes."""
 
     func: Callable[..., Any]
     args: Any
     kwargs: Any
     marks: list[Optional[str]]
     random: Optional[Random]
-    place: int
+    stack: int
 
 
 def digests(tensors: Sequence[Any]) -> list[Optional[str]]:
@@ -56,56 +56,40 @@ class FreeBenchmarkGradients(HeldGradients):
 
     apis: FreeBenchmarkApis
 
-    def __init__(self, recorder: Any, texts: TensorTexts, second: Second) -> None:
+    def __init__(self, recorder: Any, texts: TensorTexts, second: MindSporeSecondRun) -> None:
         super().__init__(recorder, texts)
-        self.second = second
-        self._kept: dict[str, Kept] = {}
-
-    def keep(self, name: str, kept: Kept) -> None:
-        self._kept[name] = kept
+        self.checks = BackwardCheck(second, self)
+        self._second = second
 
     def close(self) -> None:
         super().close()
-        self._kept.clear()
+        self.checks.close()
 
-    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
-        kept = self._kept.pop(record.name, None)
-        second = self.second
-        if kept is None or all(grad is None for grad in incoming):
-            return
-        name = record.name.rpartition(".")[0]
-        title = name.rpartition(".")[0]
-        target = second.first_float(kept.args, kept.kwargs)
-        if target is None:
-            return
-        if has_no_double(second.mode, title, second.dtype(target)):
-            second.run.leave_out(title, "MindSpore has no float64 for it")
-            return
-        if digests(tensors_in((kept.args, kept.kwargs), [])) != kept.marks:
-            second.run.leave_out(title, "what it received was changed before its gradient came")
-            return
-        first = [None if position in record.shared else _tensor(grad) for position, grad in enumerate(outgoing)]
-        call = Call(name, second.dtype(target), str(target.dtype), tuple(target.shape), first, len(outgoing) > 1)
+    def find_obstacle(self, kept: Kept, title: str, dtype: str) -> str:
+        if has_no_double(self._second.mode, title, dtype):
+            return "MindSpore has no float64 for it"
+        changed = digests(tensors_in((kept.args, kept.kwargs), [])) != kept.marks
+        return "its input was changed before its gradient came" if changed else ""
+
+    def run_again(self, kept: Kept, incoming: Sequence[Any], first: Sequence[Any]) -> list[Any]:
         try:
             with ExitStack() as stack:
                 self.apis.quietly(stack)
-                second.apart(kept.random, stack)
-                given = [_tensor(grad) for grad in incoming]
-                again = _gradients_again(second, kept, given, first)
-            found = second.differences(call, again, "backward", given)
+                self._second.isolate(kept.random, stack)
+                return _gradients_again(self._second, kept, incoming, first)
         except NotChanged:
-            return
-        except Exception as error:
-            clear_after_error()  # a differentiation that has failed in Python stays open otherwise
-            second.run.leave_out(title, f"its backward cannot be run again, {type(error).__name__}: {short(error)}")
-            return
-        second.judge(call, "backward", found, lambda: kept.place)
+            raise
+        except Exception:
+            clear_after_error()  # otherwise a differentiation that failed in Python stays open
+            raise
+
+    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
+        self.checks.check(record.name, [*map(_tensor, incoming)], [*map(_tensor, outgoing)], record.shared)
 
 
-def _gradients_again(second: Second, kept: Kept, given: list[Any], first: list[Any]) -> list[Any]:
-    """The gradients of the arguments at the changed input, in argument order; None where there was none."""
-    args, kwargs = mapped((kept.args, kept.kwargs), (TensorPy,), _alias)
-    args, kwargs = changed(second.mode, args, kwargs, second.ways)
+def _gradients_again(second: MindSporeSecondRun, kept: Kept, given: Sequence[Any], first: Sequence[Any]) -> list[Any]:
+    args, kwargs = map_leaves((kept.args, kept.kwargs), (TensorPy,), _alias)
+    args, kwargs = change_arguments(second.mode, args, kwargs, second.perturbations)
     leaves = tensors_in((args, kwargs), [])
     wanted = [place for place, leaf in enumerate(leaves) if first[place] is not None and _differentiable(leaf)]
     if not wanted:
@@ -119,7 +103,7 @@ def _gradients_again(second: Second, kept: Kept, given: list[Any], first: list[A
             place = next(at)
             return replaced.get(place, leaf)
 
-        new_args, new_kwargs = mapped((args, kwargs), (TensorPy,), put)
+        new_args, new_kwargs = map_leaves((args, kwargs), (TensorPy,), put)
         outputs = tensors_in(kept.func(*new_args, **new_kwargs), [])
         return tuple(
             output if output.dtype == grad.dtype else ops.cast(output, grad.dtype)
@@ -129,20 +113,20 @@ def _gradients_again(second: Second, kept: Kept, given: list[Any], first: list[A
 
     sens = tuple(grad for grad in given if grad is not None)
     made = iter(_vector_jacobian(function)(*(leaves[place] for place in wanted), sens))
-    answers: list[Any] = [None] * len(leaves)
+    results: list[Any] = [None] * len(leaves)
     for place in wanted:
-        answers[place] = next(made)
-        answers[place].asnumpy()
-    return answers
+        results[place] = next(made)
+        results[place].asnumpy()
+    return results
 
 
 def _tensor(grad: Any) -> Any:
-    """A gradient that is a sum over several edges is in memory of our own."""
+    """A gradient that msprobe has summed over several edges is a numpy array."""
     return Tensor.from_numpy(grad.array) if isinstance(grad, Snapshot) else grad
 
 
 def _alias(tensor: Any) -> Any:
-    """The same values as a tensor of our own, outside of every graph."""
+    """A new tensor with the same values, outside every graph."""
     return Tensor.from_numpy(array_of(tensor))
 
 

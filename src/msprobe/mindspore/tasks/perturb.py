@@ -1,6 +1,6 @@
 """The six ways in which free_benchmark changes what a call receives, for tensors of MindSpore.
 
-Computed with numpy: an operator of the framework costs more than what it does here. Only `fix` raises with
+They are computed with numpy, which costs less than an operator of the framework. Only `fix` raises precision with
 operators, so that gradients flow through them.
 """
 
@@ -24,7 +24,7 @@ _ON_CPU = {**_RAISED, "float32": "float64", "complex64": "complex128"}
 
 
 def array_of(tensor: Any) -> Array:
-    """The values of a tensor, where they are if they lie in C order; asking for them waits for the operator."""
+    """The values of a tensor, not copied if they are in C order. Reading them waits for the operator."""
     row = row_of(tensor)
     if row is None:
         raise TypeError(f"values of {tensor.dtype} cannot be read")
@@ -38,11 +38,11 @@ def copy_of(value: Any) -> Any:
     return Tensor.from_numpy(np.array(array_of(value))) if isinstance(value, TensorPy) else value
 
 
-class MindSporeWays:
+class MindSporePerturbations:
     leaves: tuple[type, ...] = (TensorPy, kinds.Type)
 
     def __init__(self, graph: bool = False) -> None:
-        """`graph`: gradients are to flow through what is raised."""
+        """`graph`: gradients flow through the raised tensors."""
         self._graph = graph
 
     def is_float(self, value: Any) -> bool:
@@ -51,7 +51,7 @@ class MindSporeWays:
         row = row_of(value)
         return row is not None and row.kind == dtypes.FLOAT
 
-    def raised(self, value: Any, mode: str) -> Any:
+    def raise_precision(self, value: Any, mode: str) -> Any:
         table = _ON_CPU if mode == TO_CPU else _RAISED
         row = row_of(value) if isinstance(value, TensorPy) else dtypes.BY_MINDSPORE.get(str(value))
         wider = table.get(row.name) if row is not None else None
@@ -63,10 +63,10 @@ class MindSporeWays:
             return ops.cast(value, getattr(mindspore, wider))
         array = array_of(value)
         if row is not None and row.name == "bfloat16":
-            return Tensor.from_numpy(_widened(array))
+            return Tensor.from_numpy(_widen(array))
         return Tensor.from_numpy(array.astype(wider))
 
-    def altered(self, tensor: Any, mode: str) -> Any:
+    def alter(self, tensor: Any, mode: str) -> Any:
         row = row_of(tensor)
         if row is None or row.name not in NOISE or 0 in tensor.shape:
             raise NotChanged
@@ -74,12 +74,12 @@ class MindSporeWays:
         return Tensor.from_numpy(np.ascontiguousarray(new).reshape(tuple(tensor.shape)))
 
 
-def _widened(array: Array) -> Array:
+def _widen(array: Array) -> Array:
     """bfloat16 as float32: the same bits, and zeros."""
     return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-def _narrowed(array: Array, row: dtypes.Dtype) -> Array:
+def _narrow(array: Array, row: dtypes.Dtype) -> Array:
     if row.name != "bfloat16":
         return array.astype(row.name)
     wide = array.view(np.uint32)
@@ -89,16 +89,16 @@ def _narrowed(array: Array, row: dtypes.Dtype) -> Array:
 
 def _add_noise(array: Array, row: dtypes.Dtype) -> Array:
     noise = NOISE[row.name]
-    wide = _widened(array) if row.name == "bfloat16" else array.astype(np.float32) if row.itemsize == 2 else array
+    wide = _widen(array) if row.name == "bfloat16" else array.astype(np.float32) if row.itemsize == 2 else array
     with np.errstate(all="ignore"):
         large = np.abs(wide) > math.sqrt(noise)
         if not large.any():
             raise NotChanged
-        return _narrowed(wide + large.astype(wide.dtype) * wide.dtype.type(noise), row)
+        return _narrow(wide + large.astype(wide.dtype) * wide.dtype.type(noise), row)
 
 
 def _bit_noise(array: Array, row: dtypes.Dtype) -> Array:
-    """Infinities stay: their lowest bit would make them NaN."""
+    """Not infinities: changing their lowest bit makes them NaN."""
     unsigned = np.ascontiguousarray(array).view(f"u{row.itemsize}")
     one = unsigned.dtype.type(1)
     magnitude = unsigned & ~(one << unsigned.dtype.type(8 * row.itemsize - 1))

@@ -1,4 +1,4 @@
-"""What MindSpore brings to a second run: its tensors as numbers in memory, and the random state put back."""
+"""free_benchmark on MindSpore: tensors as numbers in memory, and the random state of the first run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import mindspore
 from msprobe.collect import notices
 from msprobe.frameworks.mindspore.tensors import row_of
 from msprobe.mindspore.tasks.dry_runs import DryRuns
-from msprobe.mindspore.tasks.perturb import MindSporeWays, array_of
+from msprobe.mindspore.tasks.perturb import MindSporePerturbations, array_of
 from msprobe.stats.scan import FORMATS
-from msprobe.tasks.free_benchmark.perturbation import TO_CPU, first_float
+from msprobe.tasks.free_benchmark.perturbation import TO_CPU
 from msprobe.tasks.free_benchmark.run import FreeBenchmarkRun
 from msprobe.tasks.free_benchmark.second_run import Flat, SecondRun, host_random, set_host_random
 
@@ -20,7 +20,7 @@ _COMPLEX = {"complex64": "float32", "complex128": "float64"}
 
 
 class Random(NamedTuple):
-    """The state of everything that a call may draw from; `host` for functions of the user's own."""
+    """The state of all generators that a call may draw from; `host` only for user functions."""
 
     host: Any
     generator: Any
@@ -35,18 +35,17 @@ class Random(NamedTuple):
         mindspore.set_rng_state(self.generator)
 
     def drawn(self) -> bool:
-        """Whether the generator has moved since."""
+        """Whether a number was drawn since."""
         return bool((self.generator.asnumpy() != mindspore.get_rng_state().asnumpy()).any())
 
 
-class Second(SecondRun):
-    """What MindSpore brings to the second run; shared by the forward and the backward stage."""
+class MindSporeSecondRun(SecondRun):
+    """Shared by the forward and the backward stage."""
 
-    def __init__(self, run: FreeBenchmarkRun, rehearsals: DryRuns, step: int, rank: int) -> None:
-        super().__init__(run, step, rank)
-        self.rehearsals = rehearsals
-        self.ways = MindSporeWays()
-        self.raising_with_graph = MindSporeWays(graph=True)
+    def __init__(self, run: FreeBenchmarkRun, dry_runs: DryRuns, step: int, rank: int) -> None:
+        super().__init__(run, MindSporePerturbations(), step, rank)
+        self.dry_runs = dry_runs
+        self.perturbations_with_graph = MindSporePerturbations(graph=True)
 
     def dtype(self, tensor: Any) -> str:
         row = row_of(tensor)
@@ -64,20 +63,17 @@ class Second(SecondRun):
             array = array.copy(order="C")
         return Flat(array, array.__array_interface__["data"][0], FORMATS[name], array.size)
 
-    def apart(self, random: Optional[Random], stack: ExitStack) -> None:
+    def isolate(self, random: Optional[Random], stack: ExitStack) -> None:
         """Until the stack unwinds: the random numbers of the first run."""
         if random is not None:
             stack.callback(Random.now(random.host is not None).put_back)
             random.put_back()
-
-    def first_float(self, args: Any, kwargs: Any) -> Optional[Any]:
-        return first_float(args, kwargs, self.ways.is_float)
 
 
 def warn_of_device(mode: str) -> None:
     target = mindspore.get_context("device_target")
     if mode == TO_CPU and target != "CPU":
         notices.warn_once(
-            f"free_benchmark: MindSpore runs one call where it runs all, on {target}: with to_cpu the second run is in "
-            "raised precision there."
+            f"free_benchmark: MindSpore runs every call on {target}: with to_cpu the second run stays there, in raised "
+            "precision."
         )

@@ -1,7 +1,7 @@
-"""What a call does beside returning something: draws random numbers, writes what it receives, talks to other ranks.
+"""The side effects of a call: it draws random numbers, writes its input, communicates with other ranks.
 
-MindSpore does not say it in one place, so it is read off names: of the listed functions, of the operators' classes and,
-inside a function of the user's own, of the operators that it was seen to run.
+MindSpore does not list them in one place, so they are derived from names: of the listed functions, of the operators'
+classes and, for a user function, of the operators that it ran.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANDOM_OPERATORS = re.compile(
     r"Rand|Dropout|Uniform|(Standard|Truncated|Log|Inplace)Normal|^Normal|Multinomial|Bernoulli|^Gamma|Poisson|Laplace"
     r"|Sampler|Shuffle|Exponential"
 )
-# These draw from the generator, whose state can be put back; older operators keep one of their own, which cannot.
+# These draw from the generator, whose state can be restored; older operators have their own, whose state cannot.
 _FROM_GENERATOR = re.compile(r"Ext$|^Inplace|^Normal(Tensor|Float)")
 _COLLECTIVES = re.compile(
     r"^(Inner|Dist)Comm|^(All|Reduce|Collective|NeighborExchange|Alltoall|AlltoAll)(Reduce|Gather|Scatter|toAll|ToAll|V)"
@@ -69,7 +69,7 @@ def _inplace_at(function: Callable[..., Any]) -> int:
 
 
 def effects_of(api: Api, func: Any, args: Any, kwargs: Any) -> Effects:
-    """Of a listed function or of a Primitive that a Cell owns."""
+    """The effects of a listed function, or of a Primitive that a Cell owns."""
     known = _of_name(api.title, api.name)
     owner = getattr(func, "args", None)
     if owner and isinstance(owner[0], ops.Primitive):
@@ -81,7 +81,7 @@ def effects_of(api: Api, func: Any, args: Any, kwargs: Any) -> Effects:
 
 
 class Watched:
-    """Runs a function of the user's own once, and knows afterwards which kinds of operator ran inside."""
+    """Runs a user function once, and knows afterwards which kinds of operator ran inside."""
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self._func = func

@@ -7,14 +7,15 @@ from typing import Callable
 
 from msprobe.collect.step_context import StepContext
 from msprobe.pytorch.step_hooks import TaskHooks
-from msprobe.pytorch.tasks.free_benchmark_calls import FreeBenchmarkApis, Second
+from msprobe.pytorch.tasks.free_benchmark_calls import FreeBenchmarkApis
 from msprobe.pytorch.tasks.free_benchmark_gradients import FreeBenchmarkGradients
+from msprobe.pytorch.tasks.second_run import TorchSecondRun
 from msprobe.tasks.free_benchmark import FreeBenchmark
 
 
 def hooks_of(task: FreeBenchmark) -> Callable[[StepContext], TaskHooks]:
     def make_hooks(context: StepContext) -> TaskHooks:
-        second = Second(task.run, context.step, context.rank or 0)
+        second = TorchSecondRun(task.run, context.step, context.rank or 0)
         return TaskHooks(
             gradients=partial(FreeBenchmarkGradients, second=second),
             apis=partial(FreeBenchmarkApis, second=second),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import torch
 
@@ -16,13 +16,13 @@ _NOISE = {getattr(torch, name): noise for name, noise in NOISE.items()}
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class TorchWays:
+class TorchPerturbations:
     leaves: tuple[type, ...] = (torch.Tensor, torch.dtype, torch.device)
 
     def is_float(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.is_floating_point()
 
-    def raised(self, value: Any, mode: str) -> Any:
+    def raise_precision(self, value: Any, mode: str) -> Any:
         to_cpu = mode == TO_CPU
         table = _ON_CPU if to_cpu else RAISED
         if isinstance(value, torch.device):
@@ -34,25 +34,21 @@ class TorchWays:
             return value.cpu() if to_cpu else value
         return value.to("cpu", wider) if to_cpu else value.to(wider)
 
-    def altered(self, tensor: Any, mode: str) -> Any:
+    def alter(self, tensor: Any, mode: str) -> Any:
         if tensor.layout is not torch.strided or not tensor.numel():
             raise NotChanged
         return _CHANGES[mode](tensor)
 
 
-WAYS = TorchWays()
+PERTURBATIONS = TorchPerturbations()
 
 
-def first_float(args: Any, kwargs: Any) -> Optional[Any]:
-    return perturbation.first_float(args, kwargs, WAYS.is_float)
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    return perturbation.map_leaves(value, PERTURBATIONS.leaves, change)
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    return perturbation.mapped(value, WAYS.leaves, change)
-
-
-def changed(mode: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    return perturbation.changed(mode, args, kwargs, WAYS)
+def change_arguments(mode: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    return perturbation.change_arguments(mode, args, kwargs, PERTURBATIONS)
 
 
 def _add_noise(tensor: Any) -> Any:
@@ -70,7 +66,7 @@ def _bit_noise(tensor: Any) -> Any:
     if integers is None:
         raise NotChanged
     magnitude = tensor.abs()
-    # Infinities stay: their lowest bit would make them NaN.
+    # Not infinities: changing their lowest bit makes them NaN.
     large = (magnitude > torch.finfo(tensor.dtype).smallest_normal) & (magnitude < math.inf)
     if not bool(large.any()):
         raise NotChanged

@@ -1,8 +1,8 @@
-"""Which difference between two answers is one, for a sound function: by dtype, by what was changed and by stage.
+"""How much the results of a sound function may differ: by dtype, by what was changed and by stage.
 
-docs/free_benchmark.md says how the figures were measured. The limits of the field hold wherever sound networks stay
-below them. They do not where half precision is moved by a spacing of its own: a sound matrix product of bfloat16
-moves by several.
+docs/free_benchmark.md says how the figures were measured. The limits of mindstudio-probe are used where sound networks
+stay below them. They do not where half precision changes by one spacing: a sound matrix product of bfloat16 then
+changes by several.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from msprobe.tasks.free_benchmark.perturbation import NO_CHANGE, NOISY, RAISING
 _LIMITS = {"float16": 1.002, "bfloat16": 1.004}
 _OTHERS = 1.0002
 _HALVES = ("float16", "bfloat16")
-# So many spacings of half precision may noise of one spacing become.
+# How many spacings of half precision noise of one spacing may become.
 _SPACINGS = {
     ("add_noise", "forward"): 2,
     ("add_noise", "backward"): 3,
     ("bit_noise", "forward"): 10,
     ("bit_noise", "backward"): 24,
 }
-# Values this small beside the largest of an output are compared as if they were this large: what cancels to
-# nearly nothing has no relative precision to lose.
+# Values below this share of the largest of an output are compared as if they were this large: what cancels to
+# nearly zero has no relative precision.
 _FLOOR = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
 _FLOOR_OTHERS = 2.0**-9
 _NOISY_FLOOR = {"float16": 2.0**-3, "bfloat16": 2.0**-3}
@@ -39,7 +39,7 @@ def coarser(one: str, other: str) -> str:
 
 
 def limit_of(dtype: str, mode: str, stage: str) -> float:
-    """The largest ratio that is no finding, for an output judged by this dtype."""
+    """The largest ratio that is not a finding, for an output judged by this dtype."""
     mode = _judged_as(mode, stage)
     if mode == NO_CHANGE:
         return 1.0
@@ -66,5 +66,5 @@ def floor_of(dtype: str, mode: str, stage: str, largest: float, summed: float = 
 
 
 def _judged_as(mode: str, stage: str) -> str:
-    """What a forward call keeps for its backward is rounded: noise, whatever else is changed."""
+    """What a forward call keeps for its backward is rounded, which is noise in any mode."""
     return "bit_noise" if stage == "backward" and mode in RAISING else mode

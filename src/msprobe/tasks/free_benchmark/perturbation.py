@@ -1,4 +1,4 @@
-"""What a second run receives: nested arguments with one tensor, or every tensor, changed.
+"""Makes the input of a second run: nested arguments with one tensor, or every tensor, changed.
 
 The framework changes a tensor (`Perturbations`). This file decides which tensors, and when there is nothing to change.
 """
@@ -19,7 +19,7 @@ class NotChanged(Exception):
 
 
 class Perturbations(Protocol):
-    """What a framework knows of its own arguments."""
+    """How a framework changes its tensors."""
 
     leaves: tuple[type, ...]
     """Tensors, dtypes and devices."""
@@ -27,23 +27,23 @@ class Perturbations(Protocol):
     def is_float(self, value: Any) -> bool:
         """Whether it is a floating-point tensor."""
 
-    def raised(self, value: Any, mode: str) -> Any:
-        """A leaf in the precision, and the place, of the second run; itself where it stays as it is."""
+    def raise_precision(self, value: Any, mode: str) -> Any:
+        """A leaf in the precision, and on the device, of the second run; the leaf itself where it does not change."""
 
-    def altered(self, tensor: Any, mode: str) -> Any:
-        """A copy with noise or swapped elements. Raises NotChanged where that would be the tensor again."""
+    def alter(self, tensor: Any, mode: str) -> Any:
+        """A copy with noise or swapped elements. Raises NotChanged where it would equal the tensor."""
 
 
-def mapped(value: Any, leaves: tuple[type, ...], change: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, leaves: tuple[type, ...], change: Callable[[Any], Any]) -> Any:
     """Nested arguments with every leaf changed."""
     if isinstance(value, leaves):
         return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(member, leaves, change) for member in value))
+        return type(value)(*(map_leaves(member, leaves, change) for member in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(mapped(member, leaves, change) for member in value)
+        return type(value)(map_leaves(member, leaves, change) for member in value)
     if isinstance(value, dict):
-        return {key: mapped(member, leaves, change) for key, member in value.items()}
+        return {key: map_leaves(member, leaves, change) for key, member in value.items()}
     return value
 
 
@@ -59,33 +59,33 @@ def first_float(args: Any, kwargs: Any, is_float: Callable[[Any], bool]) -> Opti
     return None
 
 
-def changed(mode: str, args: Any, kwargs: Any, ways: Perturbations) -> tuple[Any, Any]:
-    """The arguments of the second run. Raises NotChanged where it would be the first run again."""
+def change_arguments(mode: str, args: Any, kwargs: Any, perturbations: Perturbations) -> tuple[Any, Any]:
+    """The arguments of the second run. Raises NotChanged where they would equal those of the first."""
     if mode == NO_CHANGE:
         return args, kwargs
     if mode in RAISING:
-        return _raised(mode, args, kwargs, ways)
-    target = first_float(args, kwargs, ways.is_float)
+        return _raise_all(mode, args, kwargs, perturbations)
+    target = first_float(args, kwargs, perturbations.is_float)
     if target is None:
         raise NotChanged
-    new = ways.altered(target, mode)
+    new = perturbations.alter(target, mode)
 
     def swap(value: Any) -> Any:
         return new if value is target else value
 
-    return mapped(args, ways.leaves, swap), mapped(kwargs, ways.leaves, swap)
+    return map_leaves(args, perturbations.leaves, swap), map_leaves(kwargs, perturbations.leaves, swap)
 
 
-def _raised(mode: str, args: Any, kwargs: Any, ways: Perturbations) -> tuple[Any, Any]:
+def _raise_all(mode: str, args: Any, kwargs: Any, perturbations: Perturbations) -> tuple[Any, Any]:
     any_raised = mode == TO_CPU
 
     def change(value: Any) -> Any:
         nonlocal any_raised
-        new = ways.raised(value, mode)
-        any_raised = any_raised or (new is not value and ways.is_float(value))
+        new = perturbations.raise_precision(value, mode)
+        any_raised = any_raised or (new is not value and perturbations.is_float(value))
         return new
 
-    new = mapped(args, ways.leaves, change), mapped(kwargs, ways.leaves, change)
+    new = map_leaves(args, perturbations.leaves, change), map_leaves(kwargs, perturbations.leaves, change)
     if not any_raised:
         raise NotChanged
     return new

@@ -1,6 +1,6 @@
-"""free_benchmark: a call run a second time on changed input, and the two answers compared; no golden run.
+"""free_benchmark: a call runs a second time on changed input, and the two results are compared; no golden run.
 
-The frontend changes the input and runs the call; what a difference means, the limits and how preheating
+The framework changes the input and runs the call. What a difference means, the limits and how preheating
 moves them, the csv and the summary are here.
 """
 
@@ -26,10 +26,10 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Difference:
-    """What the comparison of one output gave."""
+    """The comparison of one output."""
 
     index: Optional[int]  # None where the call has one output
-    dtype: str  # whose precision it is judged by
+    dtype: str  # its limit is used
     ratio: float
     unequal: int
 
@@ -38,7 +38,7 @@ class Difference:
 
 
 @dataclass
-class _Standing:
+class _ApiResult:
     """One API over the run."""
 
     checked: int = 0
@@ -56,14 +56,14 @@ class _Preheat:
 
 
 class FreeBenchmarkRun:
-    """What is known over the steps of a run."""
+    """The results over the steps of a run."""
 
     def __init__(self, section: FreeBenchmarkSettings, dump_path: Path) -> None:
         self.section = section
         self._csv = Results(dump_path / CSV)
-        self._standings: dict[str, _Standing] = {}
+        self._results: dict[str, _ApiResult] = {}
         self._preheated: dict[tuple[str, str], _Preheat] = {}
-        self._left_out: dict[str, str] = {}
+        self._skipped: dict[str, str] = {}
         self._first_step: Optional[int] = None
 
     def limit(self, title: str, dtype: str, stage: str) -> float:
@@ -71,7 +71,7 @@ class FreeBenchmarkRun:
         return known.limit if known is not None else limit_of(dtype, self.section.pert_mode, stage)
 
     def wants_sample(self, title: str, dtype: str, step: int) -> bool:
-        """Whether this call is to be compared with the CPU as well."""
+        """Whether this call is also compared with the CPU."""
         if not self.section.if_preheat:
             return False
         self._first_step = step if self._first_step is None else self._first_step
@@ -82,7 +82,7 @@ class FreeBenchmarkRun:
         return entry.samples[step] <= self.section.max_sample
 
     def preheat(self, title: str, dtype: str, changed: float, against_cpu: float) -> None:
-        """One sample: a false alarm raises the limit of this API, a fault that would be missed lowers it."""
+        """Takes one sample: a false alarm raises the limit of this API, a fault that would be missed lowers it."""
         entry = self._preheated[title, dtype]
         base = limit_of(dtype, self.section.pert_mode, "forward")
         if against_cpu <= base < math.inf and changed > entry.limit and math.isfinite(changed):
@@ -94,40 +94,40 @@ class FreeBenchmarkRun:
         self, name: str, stage: str, step: int, rank: int, dtype: str, shape: tuple[int, ...],
         differences: list[Difference], where: str,
     ) -> None:  # fmt: skip
-        """Counts a call, and writes a row for each output that is too far off."""
+        """Counts a call, and writes a row for each output that differs too much."""
         title = ".".join(name.split(".")[:-1])
-        standing = self._standings.setdefault(title, _Standing())
-        standing.checked += 1
+        result = self._results.setdefault(title, _ApiResult())
+        result.checked += 1
         failed = [one for one in differences if one.exceeds(self.limit(title, one.dtype, stage))]
         if not failed:
             return
-        standing.failed += 1
+        result.failed += 1
         worst = max(one.ratio for one in failed)
-        if worst >= standing.worst:
-            standing.worst, standing.where = worst, where
+        if worst >= result.worst:
+            result.worst, result.where = worst, where
         for one in failed:
             index = "" if one.index is None else one.index
             row = (rank, self.section.pert_mode, stage, step, name, one.ratio - 1.0, dtype, shape, index)
             self._csv.add(row)
 
-    def leave_out(self, title: str, reason: str) -> None:
-        """An API that cannot be checked, named once."""
-        if title not in self._left_out:
-            self._left_out[title] = reason
+    def skip(self, title: str, reason: str) -> None:
+        """Logs once that an API cannot be checked."""
+        if title not in self._skipped:
+            self._skipped[title] = reason
             notices.warn(f"free_benchmark: {title} is not checked: {reason}.")
 
     def summary(self) -> list[str]:
-        """What is told when the run ends: the APIs, the most unstable first."""
+        """The message at the end of the run: the APIs, the most unstable first."""
         mode = self.section.pert_mode
-        checked = sum(one.checked for one in self._standings.values())
+        checked = sum(one.checked for one in self._results.values())
         if not checked:
             return [f"free_benchmark ({mode}): no call was checked."]
         failing = sorted(
-            ((title, one) for title, one in self._standings.items() if one.failed),
+            ((title, one) for title, one in self._results.items() if one.failed),
             key=lambda item: (-item[1].worst, -item[1].failed, item[0]),
         )
         if not failing:
-            return [f"free_benchmark ({mode}): {checked} calls were checked, and none was too far off."]
+            return [f"free_benchmark ({mode}): {checked} calls were checked, and none differs too much."]
         lines = [
             f"{title}: {one.failed} of {one.checked} calls, max_rel {one.worst - 1.0:.3g}, {one.where}"
             for title, one in failing[:_SHOWN]

@@ -1,4 +1,4 @@
-"""A call has been run a second time: its answers are compared with the first, judged, and told where it stands.
+"""Compares the results of a second run with those of the first, and judges the difference.
 
 A framework makes the second run and shows its tensors as `Flat`; the rest is the same for both.
 """
@@ -17,29 +17,29 @@ from msprobe.dump.stack_frames import source_line
 from msprobe.stats import dtypes
 from msprobe.stats.scan import FORMATS, ratio, scan
 from msprobe.tasks.free_benchmark.limits import coarser, floor_of
-from msprobe.tasks.free_benchmark.perturbation import NOISY, TO_CPU, NotChanged
+from msprobe.tasks.free_benchmark.perturbation import NOISY, TO_CPU, NotChanged, Perturbations, first_float
 from msprobe.tasks.free_benchmark.run import Difference, FreeBenchmarkRun
 
 _NAMES = tuple(FORMATS)
 
 
 class Flat(NamedTuple):
-    """The numbers of a tensor, one after the other in host memory; complex ones as their parts."""
+    """The numbers of a tensor in contiguous host memory; a complex number as two."""
 
     memory: Any
-    """Whatever keeps them there."""
+    """What keeps them alive."""
     address: int
     code: int
-    """One of FORMATS; -1 for what is only equal or not, by `memory`, which then is an array."""
+    """One of FORMATS; -1 for numbers that are only equal or not. `memory` is then an array."""
     size: int
 
 
 class Call(NamedTuple):
-    """One call that is checked: `target` is the first float tensor that it received."""
+    """One call that is checked. `dtype` and `shape` are those of the first float tensor that it received."""
 
     name: str
     dtype: str
-    """Of the target, as it is called in every framework."""
+    """The name that all frameworks share."""
     dtype_text: str
     shape: tuple[int, ...]
     first: Sequence[Any]
@@ -51,10 +51,11 @@ class Call(NamedTuple):
 
 
 class SecondRun:
-    """Compares and judges; one a step."""
+    """One step: compares and judges."""
 
-    def __init__(self, run: FreeBenchmarkRun, step: int, rank: int) -> None:
+    def __init__(self, run: FreeBenchmarkRun, perturbations: Perturbations, step: int, rank: int) -> None:
         self.run = run
+        self.perturbations = perturbations
         self.mode = run.section.pert_mode
         self.fixes = run.section.handler_type == "fix"
         self.step = step
@@ -62,7 +63,7 @@ class SecondRun:
         self._frames: dict[int, Any] = {}
         self.stacks = Stacks(self._frames.__setitem__)
 
-    # What a framework says.
+    # What a framework defines.
 
     def flat(self, tensor: Any) -> Flat:
         raise NotImplementedError
@@ -70,38 +71,46 @@ class SecondRun:
     def dtype(self, tensor: Any) -> str:
         raise NotImplementedError
 
-    # What is the same for all.
+    # The same for all frameworks.
 
-    def where(self, place: int) -> str:
-        return source_line(self._frames[place]()) or "from a place that is not known"
+    def first_float(self, args: Any, kwargs: Any) -> Optional[Any]:
+        """The first floating-point tensor of the arguments."""
+        return first_float(args, kwargs, self.perturbations.is_float)
+
+    def make_call(self, name: str, target: Any, first: Sequence[Any], nested: bool) -> Call:
+        """`target` is the first float tensor that the call received, `first` what it returned."""
+        return Call(name, self.dtype(target), str(target.dtype), tuple(target.shape), first, nested)
+
+    def where(self, stack: int) -> str:
+        return source_line(self._frames[stack]()) or "at an unknown line"
 
     def forward(
-        self, call: Call, again: Callable[[str], Sequence[Any]], place: Callable[[], int]
+        self, call: Call, again: Callable[[str], Sequence[Any]], stack: Callable[[], int]
     ) -> Optional[Sequence[Any]]:
-        """Runs a call again by `again(mode)` and judges. Its answers, or None where there is nothing to compare."""
+        """Runs a call again by `again(mode)` and judges. Returns its results; None if there is nothing to compare."""
         try:
-            answers = again(self.mode)
-            found = self.differences(call, answers, "forward")
+            results = again(self.mode)
+            found = self.differences(call, results, "forward")
         except NotChanged:
             return None
         except Exception as error:
-            self.run.leave_out(call.title, f"its second run failed, {type(error).__name__}: {short(error)}")
+            self.run.skip(call.title, f"its second run failed, {type(error).__name__}: {short(error)}")
             return None
         if self.run.wants_sample(call.title, call.dtype, self.step):
             self._sample(call, again, found)
-        self.judge(call, "forward", found, place)
-        return answers
+        self.judge(call, "forward", found, stack)
+        return results
 
-    def judge(self, call: Call, stage: str, found: list[Difference], place: Callable[[], int]) -> None:
+    def judge(self, call: Call, stage: str, found: list[Difference], stack: Callable[[], int]) -> None:
         limits = self.run.limit
         failed = any(one.exceeds(limits(call.title, one.dtype, stage)) for one in found)
-        where = self.where(place()) if failed else ""
+        where = self.where(stack()) if failed else ""
         self.run.judge(call.name, stage, self.step, self.rank, call.dtype_text, call.shape, found, where)
 
     def differences(
         self, call: Call, second: Sequence[Any], stage: str, incoming: Sequence[Any] = ()
     ) -> list[Difference]:
-        """`incoming`, in the backward stage, is what the call's gradients were computed from."""
+        """`incoming`, in the backward stage, are the gradients that the call's were computed from."""
         first = call.first
         if len(first) != len(second):
             raise ValueError(f"it returned {len(second)} tensors the second time and {len(first)} the first")
@@ -133,11 +142,11 @@ class SecondRun:
         return (math.inf if flipped else worst), unequal
 
     def _sample(self, call: Call, again: Callable[[str], Sequence[Any]], found: list[Difference]) -> None:
-        """Preheating: the same call on the CPU, in raised precision, says whether the first answer was right."""
+        """Preheating: the same call on the CPU, in raised precision, shows whether the first result was right."""
         try:
             right = self.differences(call, again(TO_CPU), "forward")
         except Exception as error:
-            self.run.leave_out(call.title, f"it cannot be preheated on the CPU, {short(error)}")
+            self.run.skip(call.title, f"it cannot be preheated on the CPU, {short(error)}")
             return
         worst = max((one.ratio for one in found), default=1.0)
         self.run.preheat(call.title, call.dtype, worst, max((one.ratio for one in right), default=1.0))
@@ -158,7 +167,7 @@ def short(error: BaseException) -> str:
 
 
 def host_random() -> tuple[Any, Any]:
-    """The state of Python's and numpy's random numbers: functions of the user's own may draw from them."""
+    """The state of Python's and numpy's random numbers: user functions may draw from them."""
     return random.getstate(), np.random.get_state()
 
 
