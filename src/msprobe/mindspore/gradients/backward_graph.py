@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from mindspore._c_expression import BackwardNodePy, TensorPy
 
+from msprobe.collect.calls.tensor_search import TensorSearch
 from msprobe.collect.gradients.backward_record import Exit
-from msprobe.collect.tensor_search import TensorSearch
 
 AVAILABLE = hasattr(BackwardNodePy, "register_prehook") and hasattr(TensorPy, "_grad_node")
 LEAF = 2**64 - 1  # the sequence number of an input or a parameter
