@@ -196,4 +196,5 @@ class Modules(ModuleCalls):
             recorder.fault(title, traceback.format_exc())
 
     def _parameters_of(self, module: Any) -> Mapping[str, Any]:
-        return {} if is_opaque(module) else module._parameters
+        parameters: Mapping[str, Any] = module._parameters
+        return parameters if parameters and not is_opaque(module) else {}
