@@ -15,7 +15,7 @@ from torch import nn
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.values import Values
 from msprobe.pytorch import PrecisionDebugger
-from msprobe.pytorch.apis import mode_scope
+from msprobe.pytorch.apis import opaque_regions
 from msprobe.pytorch.gradients import call_gradients
 from msprobe.pytorch.tasks.overflow_inspector import TorchTensorInspector
 from msprobe.pytorch.tensors import tensor_text
@@ -42,7 +42,7 @@ PLACES = {
     "the graph": (call_gradients.Gradients, "watch"),
     "gradients coming in": (call_gradients.Gradients, "_take_incoming"),
     "gradients going out": (call_gradients.Gradients, "_take_outgoing"),
-    "regions": (mode_scope, "_runs_without_modes"),
+    "regions": (opaque_regions, "_runs_without_modes"),
 }
 
 
@@ -116,7 +116,7 @@ def test_a_fault_around_a_fused_module_at_level_l0_stays_ours(tmp_path, monkeypa
     batch = torch.ones(1, 3, 8)
     with torch.no_grad():
         expected = layer(batch)
-    monkeypatch.setattr(mode_scope, "_runs_without_modes", broken)
+    monkeypatch.setattr(opaque_regions, "_runs_without_modes", broken)
     debugger = PrecisionDebugger(configured(tmp_path, level="L0"))
     debugger.start(layer)
     with torch.no_grad():

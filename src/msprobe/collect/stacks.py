@@ -1,7 +1,7 @@
-"""Where a call came from: the Python stack, walked cheaply and written once.
+"""Where a call came from: the Python stack, read cheaply and written once.
 
-A stack is known by its (code, instruction) pairs. Line numbers are read when a stack is first seen,
-source text when it is written, on the writer's thread.
+The (code, instruction) pairs of its frames identify a stack. Line numbers are read when a stack is first seen, source
+text when it is written, on the writer's thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Position = tuple[str, int, str]
 
 
 def _key(skip: int) -> Hashable:
-    """What tells one stack from another; the frame of the caller is the first to be skipped."""
+    """Identifies a stack; the frame of the caller is the first to be skipped."""
     frame: Optional[FrameType] = sys._getframe(skip + 1)
     key: list[int] = []
     while frame is not None:
@@ -37,9 +37,9 @@ except ImportError:
 
 
 class _Known:
-    """Stacks that were met in this process: a step has those of the step before it.
+    """The stacks of this process: a step has those of the step before it.
 
-    An entry holds the code objects: an id is an identity only while its object lives.
+    An entry holds the code objects: an id is unique only while its object lives.
     """
 
     LIMIT = 4096
@@ -101,7 +101,7 @@ class Stacks:
         self._alive: list[object] = []
 
     def number(self, depth: int = 1) -> int:
-        """The number of the caller's stack. `depth` frames of ours are left out at the top."""
+        """The number of the caller's stack, without the `depth` frames at the top, which are ours."""
         identity = stack_key(depth + 1)
         number = self._numbers.get(identity)
         if number is None:

@@ -1,7 +1,7 @@
-"""What a call received or returned, as the JSON text that dump.json holds.
+"""Arguments and results of a call, as the JSON text that dump.json holds.
 
 Text rather than objects: a record is rendered once, when it is seen, and only copied afterwards.
-Tensors and other framework values are rendered by the frontend's adapter; everything else here.
+The frontend's adapter renders tensors and other framework values; everything else is rendered here.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _DEPTH = 16
 _TEXT = 1000
 _BITS = 4096  # of an int: Python reads no JSON number of more than 4300 digits
 _REPEATED = 10_000
-"""Objects that refer to each other stand in exponentially many places: of one argument, so many values may come again.
-What is only long is whole."""
+"""How many values of one argument may be repeated: objects that refer to each other can appear exponentially often.
+A value that is only long is not cut."""
 _Seen = dict[int, int]
-"""The containers of one argument by id; under 0 (no object's), how many values came again."""
+"""The containers of one argument by id; under 0, which is no id, how many values were repeated."""
 
 
 class Adapter(Protocol):
-    """What a framework must be able to do for a record to be rendered."""
+    """What a frontend renders."""
 
     tensor_types: frozenset[type]
 
     def tensor_text(self, tensor: Any, path: str) -> str:
-        """The JSON object of one tensor. `path` is where a file of it would be named after; "" when none may be."""
+        """The JSON object of one tensor. `path` is the name of its file, "" when it gets none."""
 
     def other_text(self, value: Any, path: str) -> Optional[str]:
         """The JSON of a framework value (a dtype, a device, a subclass of tensor), or None when it is not one."""
@@ -39,7 +39,7 @@ def quoted(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def key_text(name: str) -> str:
-    """A name that comes again and again: of a parameter, of an argument."""
+    """A name that is used again and again: of a parameter, of an argument."""
     return quoted(name)
 
 
@@ -48,7 +48,7 @@ def scalar_text(kind: str, value: object) -> str:
 
 
 class Values:
-    """Renders arguments and results. Never raises for an odd value: it is named by its type instead."""
+    """Renders arguments and results. An unknown value becomes the name of its type; nothing raises."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._tensor = adapter.tensor_text
@@ -85,7 +85,7 @@ class Values:
         return self._mapping(_named(values), path, _DEPTH, None)
 
     def result(self, value: Any, path: str) -> str:
-        """What a call returned: a tuple gives its members, anything else a list of one."""
+        """The result of a call: the members of a tuple, or a list of one."""
         if type(value) in self._tensor_types:
             return f"[{self._tensor(value, f'{path}.0' if path else '')}]"
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
@@ -93,7 +93,7 @@ class Values:
         return self.sequence((value,), path)
 
     def value(self, value: Any, path: str) -> str:
-        """One value as it stands."""
+        """One value by itself."""
         if type(value) in self._tensor_types:
             return self._tensor(value, path)
         return self._value(value, path)
@@ -138,7 +138,7 @@ class Values:
         return f"[{', '.join(members)}]"
 
     def _mapping(self, items: Any, path: str, depth: int, seen: Optional[_Seen]) -> str:
-        """Without `seen` each member is an argument of its own."""
+        """Without `seen`, each member is a separate argument."""
         members = [
             f"{key_text(name)}: {self._value(member, f'{path}.{name}' if path else '', depth, seen)}"
             for name, member in items
@@ -147,7 +147,7 @@ class Values:
 
 
 def _named(values: Any) -> Any:
-    """The items of a dict under names, each of which stands once: 0 and "0" do not become one."""
+    """The items of a dict under unique names: 0 and "0" do not become one."""
     for key in values:
         if type(key) is not str:
             break
@@ -180,7 +180,7 @@ def _string_text(value: str) -> str:
 
 
 def _index(value: Any) -> Any:
-    """A bound of a slice: a number, or what its type is called (a tensor has no JSON form here)."""
+    """A bound of a slice: a number, or the name of its type (a tensor has no JSON form here)."""
     if value is None:
         return None
     index = getattr(value, "__index__", None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import traceback
 from typing import Any, Callable, Optional, Protocol
 
-from msprobe.collect.gradients.call_gradients import CallGradients
+from msprobe.collect.gradients.call_gradients import RECOMPUTED, CallGradients
 from msprobe.collect.recorder import Recorder
 from msprobe.dump.names import FORWARD
 
@@ -102,7 +102,7 @@ class ApiCalls:
 
     def _members(self, api: Api) -> str:
         """JSON members that follow the output of a call."""
-        extra = '"is_recompute": true' if self._running_pass() >= 0 and self._gradients.recomputes() else ""
+        extra = RECOMPUTED if self._running_pass() >= 0 and self._gradients.recomputes() else ""
         if api.members and self._with_inputs:
             return f"{extra}, {api.members}" if extra else api.members
         return extra

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from msprobe.collect.gradients.call_gradients import CallGradients
+from msprobe.collect.gradients.call_gradients import RECOMPUTED, CallGradients
 from msprobe.collect.recorder import Recorder
+from msprobe.collect.values import key_text
 from msprobe.dump.names import FORWARD
 
 
@@ -78,7 +79,8 @@ class ModuleCalls:
         error = sys.exc_info()[1]
         failed = error is not None and error is not call.error
         if call.call is not None:
-            extra = self._gradients.recompute_member()
+            gradients = self._gradients
+            extra = RECOMPUTED if gradients.running_pass() >= 0 and gradients.recomputes() else ""
             if failed:
                 assert error is not None
                 recorder.fail(call.call, error, extra)
@@ -96,8 +98,13 @@ class ModuleCalls:
         if not parameters:
             return extra
         path = recorder.tensors_path(name, "parameters")
-        given = {key: parameter for key, parameter in parameters.items() if parameter is not None}
-        text = f'"parameters": {recorder.values.mapping(given, path)}'
+        value = recorder.values.value
+        members = [
+            f"{key_text(key)}: {value(parameter, f'{path}.{key}' if path else '')}"
+            for key, parameter in parameters.items()
+            if parameter is not None
+        ]
+        text = f'"parameters": {{{", ".join(members)}}}'
         return f"{text}, {extra}" if extra else text
 
 

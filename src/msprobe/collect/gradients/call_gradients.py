@@ -3,7 +3,7 @@
 Before a call the frontend notes the edges that lead to its inputs. After the call it walks the graph from the outputs
 back to those edges and hooks the nodes that it finds. A hook on the node where an output's gradient comes in gives the
 record's `input`; one on the node whose edge leads to an input gives that input's gradient *from this call*, whatever
-else the input feeds. It works the same for one operator, a composite such as cross_entropy, and a whole module.
+else the input feeds. It works the same for one operator, a composite such as cross_entropy, and a module.
 
 A frontend derives from `CallGradients` and adds `watch`, which reads its graph and registers `_fire` on the nodes.
 """
@@ -18,6 +18,9 @@ from typing import Any, Callable, NamedTuple, Optional
 from msprobe.collect.gradients.backward_record import BackwardRecord, Places
 from msprobe.collect.recorder import Recorder
 from msprobe.dump.names import backward_of
+
+RECOMPUTED = '"is_recompute": true'
+"""The JSON member of a forward call that a backward pass runs again."""
 
 
 class BackwardEngine(NamedTuple):
@@ -54,7 +57,7 @@ class CallGradients:
 
     def recompute_member(self) -> str:
         """The JSON member of a forward call that a backward pass runs again, "" for others."""
-        return '"is_recompute": true' if self.running_pass() >= 0 and self.recomputes() else ""
+        return RECOMPUTED if self.running_pass() >= 0 and self.recomputes() else ""
 
     # What a framework does in its own way.
 

@@ -1,9 +1,9 @@
-"""Where API calls are intercepted: every place that holds a listed function, while a step is collected.
+"""Intercepts API calls: replaces every listed function, wherever it is held, while a step is collected.
 
-The functions of mint and ops and the methods of Tensor are replaced in the namespaces that hold them; so
-are the names that other modules have bound them to (`from mindspore.ops import relu`), the functions that
-Cells of the model keep as attributes (`self.act = ops.gelu`), and `__call__` of the classes of the
-Primitives that these Cells own. `take_out` puts back exactly what was there.
+The functions of mint and ops and the methods of Tensor are replaced in the namespaces that hold them. So are the names
+that other modules have bound to them (`from mindspore.ops import relu`), the functions that Cells of the model keep as
+attributes (`self.act = ops.gelu`), and `__call__` of the classes of the Primitives that these Cells own. `take_out`
+restores exactly what was there.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ _NOT_USERS = ("mindspore", "msprobe", "numpy", "torch", "sys", "builtins")
 # Primitives that compute nothing.
 _METADATA = frozenset({"Shape", "TensorShape", "DType", "Rank", "Size"})
 _ABSENT = object()
-# A namespace (the dict of a module or a Cell) or a class, a name in it, what stands there while collecting, what stood
-# there before.
+# A namespace (the dict of a module or a Cell) or a class, a name in it, its value while collecting, its value before.
 Site = tuple[Any, str, Any, Any]
 
 
 class _User:
-    """A module that may have bound listed functions to names of its own; read again only when it has grown."""
+    """A module that may have bound listed functions to names of its own. It is read again only when it has grown."""
 
     def __init__(self, module: ModuleType) -> None:
         self.names = vars(module)
@@ -42,7 +41,7 @@ class _User:
 
 
 class ApiPatches:
-    """One a process. The replacements are made once; putting them in and out is setting attributes."""
+    """One per process. The replacements are made once; putting them in and out only sets attributes."""
 
     def __init__(self, table: Sequence[Listed]) -> None:
         self._apis: Optional[Apis] = None
@@ -60,7 +59,7 @@ class ApiPatches:
                 self._by_function.setdefault(id(listed.function), replacement)
 
     def put_in(self, apis: Apis, cells: Sequence[Any]) -> None:
-        """From here on calls go through `apis`; `cells` are those whose attributes and Primitives count."""
+        """From here on calls go through `apis`, also those of the attributes and Primitives of `cells`."""
         self._apis = apis
         for listed, replacement in self._listed:
             self._add(listed, replacement)
@@ -85,7 +84,7 @@ class ApiPatches:
             setattr(kind, name, replacement)
 
     def suspend(self) -> None:
-        """Everything is as without us, until `resume`. What somebody has replaced since is left alone."""
+        """Restores everything until `resume`, except what somebody else has replaced since."""
         for names, name, replacement, before in self._names:
             if names.get(name) is replacement:
                 names[name] = before
@@ -98,7 +97,7 @@ class ApiPatches:
                 setattr(kind, name, before)
 
     def _add(self, listed: Listed, replacement: Any) -> None:
-        """One listed function, where it is now: somebody may have put another in its place since the list was read."""
+        """Adds one listed function. Somebody may have replaced it since the list was read."""
         holder, name, function, api = listed
         if getattr(holder, name) is not function:
             function = getattr(holder, name)
@@ -168,7 +167,7 @@ class ApiPatches:
 
 
 def _attributes(primitive: Any) -> str:
-    """What it takes to make the Primitive again: a stride is no argument of its call."""
+    """The arguments that make the Primitive again: a stride is not an argument of its call."""
     given = getattr(primitive, "init_attrs", None)
     plain = {str(key): value for key, value in given.items() if key != "name"} if isinstance(given, dict) else {}
     return f'"attributes": {Values(TensorTexts(0, None)).value(plain, "")}'

@@ -1,8 +1,8 @@
 """Regions under `mindspore.jit` inside a dynamic run.
 
-In ast mode a region is compiled: it is one record, `Jit.{name}.{n}`, and everything of ours is out while it
-runs, or our replacements and hooks would be compiled into it. In bytecode mode the capture is switched off
-while collecting, so that the region runs as Python and its APIs are seen.
+In ast mode a region is compiled. It is one record, `Jit.{name}.{n}`, and all our hooks are off while it runs, or
+MindSpore would compile them into it. In bytecode mode the capture is switched off while collecting, so that the region
+runs as Python and its APIs are recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msprobe.mindspore.apis.api_calls import Apis
 
 class JitRegions:
     def __init__(self, apis: Optional[Apis], suspend: Callable[[], None], resume: Callable[[], None]) -> None:
-        """`suspend` and `resume` take everything of ours out and in again round a compiled region."""
+        """`suspend` and `resume` take all our hooks off and put them on again around a compiled region."""
         self._apis = apis
         self._suspend = suspend
         self._resume = resume
@@ -32,11 +32,11 @@ class JitRegions:
         self._alone = False
 
     def install(self, alone: bool = False) -> None:
-        """`alone`: nothing else is in, so there is nothing to suspend."""
+        """`alone`: no other hooks are on, so there is nothing to suspend."""
         if self._originals:
             return
         self._alone = alone
-        self._replace(_JitExecutor, "__call__", self._compiled(_JitExecutor.__call__))
+        self._replace(_JitExecutor, "__call__", self._record_region(_JitExecutor.__call__))
         if PIJitCaptureContext is not None:
             self._replace(PIJitCaptureContext, "__enter__", lambda context: None)
             self._replace(PIJitCaptureContext, "__exit__", lambda context, *error: None)
@@ -50,7 +50,7 @@ class JitRegions:
         self._originals.append((holder, name, vars(holder)[name]))
         setattr(holder, name, replacement)
 
-    def _compiled(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _record_region(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(executor: Any, *args: Any, **kwargs: Any) -> Any:
             owner = executor.obj
             name = type(owner).__name__ if owner is not None else executor.fn.__name__

@@ -1,7 +1,7 @@
 """Cells (level L0 and mix): forward pre- and post-hooks on every Cell below the model.
 
-The hooks are put into the Cells' own tables rather than registered: registering tells MindSpore to
-compile every `jit` function anew, at every start and stop, for hooks that compiled code never runs.
+The hooks are put into the Cells' own tables rather than registered: after a registration MindSpore compiles every
+`jit` function again, at every start and stop, for hooks that compiled code never runs.
 The backward of a Cell is read off the graph like that of an API, so that Cells with dict or mixed outputs
 have one too.
 """
@@ -23,11 +23,11 @@ _RECOMPUTE = "_recompute_cell"  # MindSpore's own wrapping of a Cell that is rec
 
 
 class Models(list[Any]):
-    """Models that the user gave as a list or tuple: their place in it is part of their Cells' names."""
+    """Models that the user passed as a list or tuple: the names of their Cells contain the index of the model."""
 
 
 class Named(NamedTuple):
-    """A Cell, what its records are called, and what those of the Cell around it are."""
+    """A Cell, the title of its records, and the title of the Cell around it."""
 
     title: str
     cell: Any

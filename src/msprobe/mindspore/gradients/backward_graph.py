@@ -1,7 +1,7 @@
 """Reading MindSpore's backward graph: which nodes lie between a call's outputs and its inputs.
 
-A node is known by its unique identity, because MindSpore makes a new Python object every time one is asked
-for. Nothing here hooks anything.
+Nodes are compared by their unique identity, because MindSpore makes a new Python object each time it is asked for a
+node. Nothing here hooks anything.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from mindspore._c_expression import BackwardNodePy, TensorPy
 
+from msprobe.collect.calls.tensor_search import TensorSearch
 from msprobe.collect.gradients.backward_record import Exit
-from msprobe.collect.tensor_search import TensorSearch
 
 AVAILABLE = hasattr(BackwardNodePy, "register_prehook") and hasattr(TensorPy, "_grad_node")
 LEAF = 2**64 - 1  # the sequence number of an input or a parameter
@@ -53,7 +53,7 @@ class Inputs:
 
 
 class Graph:
-    """What was read of the graph while the outermost call runs.
+    """The part of the graph that was read while the outermost call runs.
 
     Cells are nested, so a node is met once for each Cell around it. What it leads to is read from MindSpore once and
     forgotten with the outermost Cell, so that the graph is not kept alive.

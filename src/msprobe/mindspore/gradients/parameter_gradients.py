@@ -1,9 +1,8 @@
-"""The gradients of parameters: what MindSpore hands back when a function is differentiated.
+"""The gradients of parameters: what MindSpore returns when a function is differentiated.
 
-Every way to differentiate ends in one call of the executor, which returns the gradients of the weights it
-was asked for. They are recorded there: after hooks of the user's, before any reduction over ranks. Hooks on
-the parameters would do as well, but taking them off waits for the runtime, and cannot be done at all after
-an operator has failed.
+Every way to differentiate ends in one call of the executor, which returns the gradients of the requested weights. They
+are recorded there: after hooks of the user, before any reduction over ranks. Hooks on the parameters would work too,
+but removing them waits for the runtime and is impossible after an operator has failed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from msprobe.mindspore.executor import EXECUTOR
 
 
 class ParameterGradients:
-    """Records `{Cell}.parameters_grad` of one step, for the parameters that it has been told of."""
+    """Records `{Cell}.parameters_grad` of one step, for the watched parameters."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -37,7 +36,7 @@ class ParameterGradients:
                 self._places.setdefault(id(parameter), (record, name))
 
     def install(self) -> None:
-        """From here on, until `remove`: the backward may come after the hooks of the forward are off."""
+        """Records until `remove`: the backward may come after the hooks of the forward are off."""
         if self._original is not None or not self._places:
             return
         original = self._original = EXECUTOR.grad

@@ -1,12 +1,12 @@
 """Kernels (level L2, dynamic graph): operators through MindSpore's dispatch mode, forward and backward.
 
-The mode is blind in places; each was found by running (tests/mindspore/test_blind_kernels.py):
-- the framework runs the backward of operators of the older kind (Conv2D, LayerNorm, BatchNorm, MaxPool, BiasAdd, …)
-  in C++. They have a node of the backward graph when we see them, and their gradients are read off it;
-- so it does with a few of the newer kind (Softmax, Sqrt, Max, Slice, …), whose node is there a little later: on what
-  the next operator takes or the API gives back;
-- some calls (cat, indexing) reach no dispatch at all: the API's own inputs and outputs are recorded in their place.
-What stays unseen even so is told once, by name.
+The mode does not see everything (tests/mindspore/test_blind_kernels.py shows each case):
+- The framework runs the backward of operators of the older kind (Conv2D, LayerNorm, BatchNorm, MaxPool, BiasAdd, …)
+  in C++. They have a node of the backward graph when we see them, and their gradients are read off it.
+- It does the same with a few operators of the newer kind (Softmax, Sqrt, Max, Slice, …). Their node is there a little
+  later: on what the next operator takes or the API returns.
+- Some calls (cat, indexing) reach no dispatch at all: the inputs and outputs of the API are recorded instead.
+msprobe logs the names of the operators that it still does not see.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Kernels:
         self._gradients = gradients
         self._waiting: list[Waiting] = []
         self.seen = 0
-        self._mode = self._made_mode()
+        self._mode = self._make_mode()
         self._on = False
 
     def install(self) -> None:
@@ -70,7 +70,7 @@ class Kernels:
             self._mode.__exit__(None, None, None)
 
     def settle(self, values: Any) -> None:
-        """Tensors that the framework has finished: some may be the outputs whose nodes we wait for."""
+        """Looks for the nodes that we wait for among tensors that the framework has finished."""
         for tensor in tensors_in(values, []) if self._waiting else ():
             node = node_of(tensor)
             operator = node.name() if node is not None else ""
@@ -80,14 +80,14 @@ class Kernels:
                 self._watch(found.name, found.parents, found.inputs, tensor)
 
     def inputs(self, args: Any, kwargs: Any) -> Optional[Inputs]:
-        """What leads to these inputs in the backward graph, where gradients are wanted."""
+        """The edges that lead to these inputs in the backward graph, where gradients are wanted."""
         if not (AVAILABLE and self._recorder.selection.backward and requires_grad()):
             return None
         found = self._gradients.inputs(args, kwargs)
         return found if found.edges else None
 
     def record_call(self, api: str, args: Any, kwargs: Any, output: Any, inputs: Optional[Inputs]) -> None:
-        """An API that gave out new tensors, and no operator was seen inside it."""
+        """Records an API that returned new tensors although no operator was seen inside it."""
         given = {id(tensor) for tensor in tensors_in((args, kwargs), [])}
         if all(id(tensor) in given for tensor in tensors_in(output, [])):
             return
@@ -104,11 +104,11 @@ class Kernels:
             self._watch(name, parents, inputs, output)
 
     def unseen(self) -> list[str]:
-        """What is still waited for when the step ends."""
+        """The operators whose nodes have not come when the step ends."""
         return sorted({one.operator for one in self._waiting})
 
-    def _made_mode(self) -> Any:
-        """Made here because the base class is not there in every version."""
+    def _make_mode(self) -> Any:
+        """The class is made here because not every version of MindSpore has its base."""
         kernels = self
 
         class Mode(MsDispatchMode):
@@ -155,7 +155,7 @@ class Kernels:
         self._gradients.watch(name, list(parents), inputs, output)
 
     def _watched_inputs(self, name: str, operator: str, args: Any, kwargs: Any, old: bool) -> Optional[Inputs]:
-        """What leads to the inputs of an operator whose backward the mode does not see."""
+        """The edges that lead to the inputs of an operator whose backward the mode does not see."""
         try:
             self.settle(args)
             return self.inputs(args, kwargs) if old or operator in _BLIND else None
@@ -165,7 +165,7 @@ class Kernels:
 
 
 class ApiStack(Apis):
-    """Knows which API runs. It records two kinds: compiled regions, whole, and calls that reach no dispatch."""
+    """Knows which API runs. It records compiled regions, each as one call, and calls that reach no dispatch."""
 
     kernels: Kernels
 
@@ -199,4 +199,4 @@ class ApiStack(Apis):
 
 
 class ModuleStack(ModulePlaces, Cells):
-    """Cell hooks that only say where we are."""
+    """Cell hooks that only say which Cell runs."""

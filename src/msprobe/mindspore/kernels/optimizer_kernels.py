@@ -1,5 +1,7 @@
-"""Optimizers at level L2: one record a call. MindSpore compiles them, so that its dispatch mode sees nothing inside;
-what they did is the gradients and the parameters before, and the parameters after."""
+"""Optimizers at level L2: one record a call. MindSpore compiles them, so its dispatch mode sees nothing inside.
+
+The record has the gradients and the parameters before the call, and the parameters after it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ except ImportError:
 
 
 class Optimizers:
-    """The calls of every optimizer, put in and taken out."""
+    """Records the calls of every optimizer while it is installed."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -31,7 +33,7 @@ class Optimizers:
         if not self._own:
             for base in _BASES:
                 self._own.append((base, vars(base).get("__call__")))
-                base.__call__ = self._recording(base.__call__)
+                base.__call__ = self._record_calls(base.__call__)
 
     def remove(self) -> None:
         for base, own in self._own:
@@ -41,7 +43,7 @@ class Optimizers:
                 base.__call__ = own
         self._own.clear()
 
-    def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _record_calls(self, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self._recorder
 
         def call(optimizer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""APIs (level L1 and mix): a TorchFunctionMode that sees every call of torch, whatever name it was bound to.
+"""APIs (level L1 and mix): a TorchFunctionMode that sees every call of torch, whatever name the script uses for it.
 
-The mode is off inside its own handler, so what a recorded API does internally is not seen: it is a
-leaf. A Python function of torch that is not in the list is run as a twin of itself, one that does not
-hand itself to modes again, with the mode on: what it calls is seen.
+The mode is off inside its own handler, so it does not see what a recorded API calls: the API is a leaf. A Python
+function of torch that is not in the list runs as a twin of itself with the mode on, so that the mode sees what it
+calls. The twin has the same code but does not hand itself to modes again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _PLAIN = (_Tensor, _Parameter)
 _as_usual = getattr(torch.Tensor.__torch_function__, "__func__", None)
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
-# What runs in a backward pass is seen too: recomputation, the backward of the user's own functions.
+# The mode sees the calls inside a backward pass too: recomputation, the backward of the user's own functions.
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _EXPOSING = frozenset(
     (
@@ -44,7 +44,7 @@ _SPELLED = frozenset(getattr(torch.Tensor, method) for method in ARRIVES_AS.valu
 
 
 class _Leaf(threading.local):
-    """Of one thread: how many registered APIs it is inside of, and of which functions it runs the twins."""
+    """For one thread: how many registered APIs it is in, and the functions whose twins it runs."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -106,7 +106,7 @@ class Apis(ApiCalls, TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _distrust(self, func: Any, args: Any) -> None:
-        """Memory changes, or may be changed from now on, without a version counter moving."""
+        """Memory changes, or may change from now on, although no version counter moves."""
         if func in _EXPOSING and args:
             with _NoTorchFunction():
                 self._texts.expose(args[0])
@@ -130,11 +130,11 @@ class Apis(ApiCalls, TorchFunctionMode):
 
     @property
     def busy(self) -> bool:
-        """Whether this thread is inside a registered API, where the mode is off on purpose."""
+        """Whether this thread is in a registered API, where the mode is off on purpose."""
         return self._leaf.depth > 0
 
     def record_custom(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
-        """`record` for a registered function: the mode, which such a function does not reach, is off inside it."""
+        """`record` for a registered function. Such a call does not reach the mode, so it is switched off here."""
         if self._leaf.depth or self._recorder.closed:
             return func(*args, **kwargs)
         self._leaf.depth += 1
@@ -176,11 +176,11 @@ class Apis(ApiCalls, TorchFunctionMode):
             self._gradients.watch(name, parents, inputs, output)
 
     def pause(self) -> None:
-        """Nothing is called any more, but a collective may still be under way."""
+        """stop(): no more calls come, but a collective may still be running."""
         self._collectives.pause()
 
     def let_go(self) -> None:
-        """Nothing of ours refers to a tensor of the script's after this, not even weakly."""
+        """Drops all references to tensors of the script, also the weak ones."""
         self._texts.forget()
 
     def end(self) -> None:
@@ -189,7 +189,7 @@ class Apis(ApiCalls, TorchFunctionMode):
 
     def _run_inside(self, func: Any, args: Any, kwargs: Any) -> Any:
         running = self._leaf.running
-        if func in running:  # a helper of the twin's has handed the function to us again
+        if func in running:  # a function that the twin calls has handed it to us again
             return func(*args, **kwargs)
         twin = self._twins.get(func)
         if twin is None:
@@ -220,7 +220,7 @@ class Apis(ApiCalls, TorchFunctionMode):
 
 
 def _with_torch_function(func: Any) -> Callable[..., Any]:
-    """`func` for arguments with a __torch_function__ of their own: it sees the call, but nothing of what we do."""
+    """`func` for arguments with a __torch_function__ of their own, which sees the call but not what we do."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch._C._EnableTorchFunction():

@@ -1,206 +1,24 @@
-"""Keeps the API mode on where it should be, and off where it would change the result.
+"""Keeps the API mode on while a step is collected, and off where it would change the result.
 
-New threads begin without it. It must be out of the way: MultiheadAttention and TransformerEncoderLayer
-leave their fused path when they see a mode or a hook, which changes the last digits, and compiled code
-breaks its graphs. Such a region runs without us and is one opaque record. The modules in question, and
-what is below them, have no hooks of their own: the global ones here call those.
+New threads begin without the mode: the global hooks of `OpaqueRegions` put it on when a module is called.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-import threading
-import traceback
-from collections.abc import Mapping, Sequence
-from types import FrameType
-from typing import Any, NamedTuple, Optional
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import torch
-from torch.nn.modules import module as module_hooks
 
 from msprobe.collect import notices
 from msprobe.collect.recorder import Recorder
-from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_stack import is_on, modes, put_on, take_off
-from msprobe.pytorch.modules.copies import PlainCopies
-from msprobe.pytorch.modules.module_calls import Modules, is_compiled_in_place, is_traced
-
-_FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
+from msprobe.pytorch.apis.opaque_regions import OpaqueRegions, may_run_without_modes
+from msprobe.pytorch.modules.module_calls import Modules, is_compiled_in_place
 
 
-class _Region(NamedTuple):
-    owner: int
-    """The id of the module, or of the frame that runs compiled code."""
-    action: str
-    """What was done with the mode, to be undone: "entered" (then we are here), "left", or "" for nothing."""
-    record: Any = None
-    depth: int = 0
-    """Of the stack where a module's began: a call from no deeper shows that it was interrupted."""
-
-
-class _Open(threading.local):
-    """The regions that this thread is in."""
-
-    def __init__(self) -> None:
-        self.regions: list[_Region] = []
-
-    def without_us(self) -> bool:
-        return bool(self.regions) and self.regions[-1].action != "entered"
-
-    def ends_with(self, owner: Any) -> bool:
-        return bool(self.regions) and self.regions[-1].owner == id(owner)
-
-
-class _Regions:
-    """Global module hooks and the entry to compiled functions, while a step is collected."""
-
-    def __init__(self, mode: Optional[Apis], modules: Optional[Modules], recorder: Recorder) -> None:
-        self._mode = mode
-        self._modules = modules
-        self._recorder = recorder
-        self._open = _Open()
-        self._hooks: dict[int, tuple[Any, Any]] = {}  # of the modules that have none of their own
-        self._key = 0
-        self._dynamo: Any = None
-        self._set_eval_frame: Any = None
-
-    def _install_hooks(self) -> None:
-        """Under the key of the hooks of modules, where there are any: those modules give their kwargs for it."""
-        if self._modules is None:
-            self._key = PlainCopies().key
-        else:
-            self._key = self._modules.key
-            self._hooks = self._modules.take_off(_may_run_without_modes)
-        module_hooks._global_forward_pre_hooks[self._key] = self._before
-        module_hooks._global_forward_hooks[self._key] = self._after
-        module_hooks._global_forward_hooks_always_called[self._key] = True
-
-    def _install_switch(self) -> None:
-        self._dynamo = _eval_frame()
-        if hasattr(self._dynamo, "_maybe_set_eval_frame"):
-            self._set_eval_frame = self._dynamo._maybe_set_eval_frame
-            self._dynamo._maybe_set_eval_frame = self._around_compiled
-
-    def remove(self) -> None:
-        module_hooks._global_forward_pre_hooks.pop(self._key, None)
-        module_hooks._global_forward_hooks.pop(self._key, None)
-        module_hooks._global_forward_hooks_always_called.pop(self._key, None)
-        if self._set_eval_frame is not None:
-            self._dynamo._maybe_set_eval_frame = self._set_eval_frame
-            self._set_eval_frame = None
-
-    def _before(self, module: Any, args: Any, kwargs: Any = None) -> None:
-        if is_traced() or (self._open.regions and self._open.without_us() and not self._was_interrupted(_depth())):
-            return
-        try:
-            mode = self._mode
-            on = mode is not None and is_on(mode)
-            first = mode is not None and self._recorder.on_first_batch is not None
-            hooks = self._hooks.get(id(module))
-            apart = _runs_without_modes(module)
-            if (on or mode is None) and not first and hooks is None and not apart:
-                return
-            with torch._C.DisableTorchFunction():
-                if first:
-                    self._recorder.first_batch(args, kwargs or {})
-                if hooks is not None:
-                    hooks[0](module, args, kwargs)
-                if apart:
-                    self._begin(module, id(module), on, hooks is not None, args, _depth())
-                elif mode is not None and not on and not mode.busy:
-                    put_on(mode)
-                    self._open.regions.append(_Region(id(module), "entered"))
-        except Exception:
-            self._recorder.fault("module hook", traceback.format_exc())
-
-    def _after(self, module: Any, args: Any, *kwargs_and_output: Any) -> None:
-        if is_traced():
-            return
-        hooks = self._hooks.get(id(module))
-        if hooks is None and not self._open.regions:
-            return
-        ends = self._open.ends_with(module)
-        if not ends and (hooks is None or self._open.without_us()):
-            return
-        output = kwargs_and_output[-1]
-        try:
-            with torch._C.DisableTorchFunction():
-                if ends:
-                    self._end(output)
-                if hooks is not None:
-                    hooks[1](module, args, {}, output)
-        except Exception:
-            self._recorder.fault("module hook", traceback.format_exc())
-
-    def _was_interrupted(self, depth: int) -> bool:
-        """Torch calls no hook at the end of a module that a KeyboardInterrupt ended: what we left, we enter again."""
-        regions = self._open.regions
-        while regions and regions[-1].depth >= depth:
-            if regions.pop().action == "left":
-                put_on(self._mode)
-        return not self._open.without_us()
-
-    def _begin(self, region: Any, owner: int, on: bool, named: bool, args: Any, depth: int = 0) -> None:
-        """From here on this thread runs without us. The record of a `named` module is its own."""
-        if on:
-            take_off(self._mode)
-        record = None
-        try:
-            api = _api_of(region)
-            if self._mode is not None and not named and not self._mode.busy:
-                record = self._mode.open_opaque(api, args)
-        finally:
-            self._open.regions.append(_Region(owner, "left" if on else "", record, depth))
-
-    def _end(self, output: Any) -> None:
-        region = self._open.regions.pop()
-        if region.action == "entered":
-            take_off(self._mode)
-        elif region.action == "left":
-            put_on(self._mode)
-        if region.record is not None and self._mode is not None:
-            self._mode.close_opaque(region.record, output)
-
-    def _around_compiled(self, callback: Any) -> Any:
-        """Stands for dynamo's switch: a compiled function turns it on when it is entered and back when it ends."""
-        frame = sys._getframe(1)
-        ends = self._open.ends_with(frame)
-        try:
-            if not ends and callable(callback) and "fn" in frame.f_locals and not self._open.without_us():
-                self._enter_compiled(frame)
-        except Exception:
-            self._recorder.fault("compiled function", traceback.format_exc())
-        result = self._set_eval_frame(callback)  # from here on, or up to here, what runs is compiled: nothing of ours
-        try:
-            if ends:
-                self._leave_compiled(frame.f_locals)
-        except Exception:
-            self._recorder.fault("compiled function", traceback.format_exc())
-        return result
-
-    def _enter_compiled(self, frame: FrameType) -> None:
-        function, args = frame.f_locals["fn"], frame.f_locals.get("args", ())
-        module = _module_of(function)
-        hooks = self._hooks.get(id(module))
-        on = self._mode is not None and is_on(self._mode)
-        if on or hooks is not None:
-            with torch._C.DisableTorchFunction():
-                if hooks is not None:
-                    hooks[0](module, args, frame.f_locals.get("kwargs"))
-                self._begin(function if module is None else module, id(frame), on, hooks is not None, args)
-
-    def _leave_compiled(self, scope: Mapping[str, Any]) -> None:
-        module, output = _module_of(scope["fn"]), scope.get("result")
-        hooks = self._hooks.get(id(module))
-        with torch._C.DisableTorchFunction():
-            self._end(output)
-            if hooks is not None:
-                hooks[1](module, scope.get("args", ()), {}, output)
-
-
-class ApiModeScope(_Regions):
+class ApiModeScope(OpaqueRegions):
     """Levels with a mode: L1, mix, L2."""
 
     def __init__(self, mode: Apis, modules: Optional[Modules]) -> None:
@@ -209,7 +27,7 @@ class ApiModeScope(_Regions):
         self._swap_tensors: Any = None
 
     def install(self) -> None:
-        for mode in modes():  # of a step that was ended inside of a backward pass, torch has put it back since
+        for mode in modes():  # a step ended inside a backward pass, and torch has put its mode back since
             if isinstance(mode, Apis) and mode.recorder.closed:
                 take_off(mode)
         put_on(self._apis)
@@ -225,18 +43,18 @@ class ApiModeScope(_Regions):
             take_off(self._apis)
         else:
             notices.warn_once(
-                "Something in the script took msprobe's mode off torch's stack of modes between start() and stop(): "
-                "APIs called after that were seen only inside modules."
+                "The script removed msprobe's mode from torch's stack of modes between start() and stop(): "
+                "later API calls were recorded only inside modules."
             )
 
     def _around_swap(self, *tensors: Any) -> None:
-        """Stands for torch.utils.swap_tensors, which refuses a tensor that somebody refers to weakly, as we do."""
+        """Replaces torch.utils.swap_tensors, which refuses a tensor with weak references, such as ours."""
         self._apis.let_go()
         self._swap_tensors(*tensors)
 
 
-class FusedPaths(_Regions):
-    """Level L0, where there is no mode. Nothing is installed where the models have no such module."""
+class FusedPaths(OpaqueRegions):
+    """Level L0, which has no mode. Nothing is installed unless the models have modules that may run without modes."""
 
     def __init__(self, modules: Modules, models: Sequence[Any], recorder: Recorder) -> None:
         super().__init__(None, modules, recorder)
@@ -245,63 +63,7 @@ class FusedPaths(_Regions):
 
     def install(self) -> None:
         every = (*self._models, *self._hooked)
-        if any(map(_may_run_without_modes, every)):
+        if any(map(may_run_without_modes, every)):
             self._install_hooks()
         if any(map(is_compiled_in_place, every)):
             self._install_switch()
-
-
-def _eval_frame() -> Any:
-    """The module of dynamo that enters compiled code. Imported here (making an optimizer imports it too): were it
-    imported later, by the first torch.compile of the script, that would run into our mode."""
-    try:
-        return importlib.import_module("torch._dynamo.eval_frame")
-    except ImportError:
-        return None
-
-
-def _depth() -> int:
-    """How many frames are below the caller's."""
-    depth, frame = 0, sys._getframe(1).f_back
-    while frame is not None:
-        depth, frame = depth + 1, frame.f_back
-    return depth
-
-
-def _module_of(function: Any) -> Any:
-    """The module that was compiled in place, of the function that then runs."""
-    return getattr(function, "__self__", None) if getattr(function, "__name__", "") == "_call_impl" else None
-
-
-def _api_of(region: Any) -> Api:
-    compiled = not isinstance(region, _FUSED) or is_compiled_in_place(region)
-    region = getattr(region, "_orig_mod", region)
-    name = str(getattr(region, "__name__", type(region).__name__))
-    if compiled:
-        notices.warn_once(
-            f"{name} is compiled (torch.compile): it runs as compiled and is recorded as one call; "
-            "what happens inside it is not seen."
-        )
-        return Api("Compiled", name)
-    notices.warn_once(
-        f"{name} is in eval mode and may use its fused path: it is recorded as one call; "
-        "what happens inside it is not seen."
-    )
-    return Api("Torch", f"_fused_{name}")
-
-
-def _may_run_without_modes(module: Any) -> bool:
-    return isinstance(module, _FUSED) or type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
-
-
-def _runs_without_modes(module: Any) -> bool:
-    """Whether this call does. What is compiled in place is entered by the switch."""
-    if type(module).__name__ == "OptimizedModule":
-        return True
-    if not isinstance(module, _FUSED) or module.training:
-        return False
-    return not torch.is_grad_enabled() or not _needs_grad(module)
-
-
-def _needs_grad(module: Any) -> Optional[bool]:
-    return any(parameter.requires_grad for parameter in module.parameters())

@@ -1,7 +1,7 @@
-"""This thread's stack of torch-function modes: our mode on it, or off it.
+"""Puts our mode on this thread's stack of torch-function modes, and takes it off.
 
-It stands below everybody else's. Who leaves a context takes the top off without looking (`with torch.device(...)`,
-any mode of the user's): were ours on top of a context entered before start(), it would be lost and the context kept.
+Our mode is below all others. A context that ends (`with torch.device(...)`, any mode of the user) takes the top mode
+off without looking: if ours were on top of a context entered before start(), ours would go and the context would stay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch._C import (
 
 
 def put_on(mode: Any) -> None:
-    """Puts `mode` on this thread's stack, above nothing but the default device: torch wants that one lowest."""
+    """Puts `mode` on this thread's stack, above only the default device, which torch wants lowest."""
     default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
     above = []
     while _len_torch_function_stack():
@@ -31,7 +31,7 @@ def put_on(mode: Any) -> None:
 
 
 def modes() -> list[Any]:
-    """What is on this thread's stack."""
+    """The modes on this thread's stack, the lowest first."""
     return [_get_function_stack_at(place) for place in range(_len_torch_function_stack())]
 
 
@@ -44,7 +44,7 @@ def is_on(mode: Any) -> bool:
 
 
 def take_off(mode: Any) -> None:
-    """Takes `mode` off this thread's stack, from under whatever stands on it."""
+    """Takes `mode` off this thread's stack; the modes above it stay."""
     above = []
     while _len_torch_function_stack():
         top = _pop_torch_function_stack()

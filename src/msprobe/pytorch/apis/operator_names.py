@@ -1,9 +1,9 @@
-"""Which operator was written: ``x + y``, ``1 + x`` and ``x.add(y)`` all reach a mode as ``Tensor.add``.
+"""Which operator the script used: ``x + y``, ``1 + x`` and ``x.add(y)`` all reach a mode as ``Tensor.add``.
 
-Users, and every dump made so far, say ``Tensor.__add__`` and ``Tensor.__radd__``. While collecting, the
-operators that lose their name are replaced on ``torch.Tensor`` by functions that only pass the call on. They
-note nothing: the mode's handler finds them as the frame below its own, so there is no state that could be
-stale or belong to another thread. ``remove`` puts ``torch.Tensor`` back exactly as it was.
+Records say ``Tensor.__add__`` and ``Tensor.__radd__``. While collecting, the operators that lose their name are
+replaced on ``torch.Tensor`` by functions that only pass the call on. They store nothing: the mode's handler finds them
+as the frame below its own, so no state can be stale or belong to another thread. ``remove`` restores ``torch.Tensor``
+exactly.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 
 
-def _passing_on(dunder: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is `original` to its caller, with a code object of its own to be recognised by."""
+def _pass_on(dunder: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that only calls `original`, with a code object of its own, by which `take` recognises it."""
 
     def operator(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
@@ -31,7 +31,7 @@ def _passing_on(dunder: str, original: Callable[..., Any]) -> Callable[..., Any]
 
 
 class OperatorNames:
-    """Installed while a step is collected. Serves all threads; install and remove are idempotent."""
+    """Installed while a step is collected, for all threads. install and remove may be called twice."""
 
     def __init__(self) -> None:
         self._operators: dict[str, Callable[..., Any]] = {}
@@ -42,12 +42,12 @@ class OperatorNames:
         for dunder, method in ARRIVES_AS.items():
             original, arriving = getattr(torch.Tensor, dunder, None), getattr(torch.Tensor, method, None)
             if original is not None and arriving is not None:
-                operator = _passing_on(dunder, original)
+                operator = _pass_on(dunder, original)
                 self._operators[dunder] = operator
                 self._by_code[id(operator.__code__)] = (dunder, arriving)
 
     def install(self) -> None:
-        """Put the operators on torch.Tensor; remember what its own dictionary held."""
+        """Puts the operators on torch.Tensor and keeps what its dictionary held."""
         if self._installed:
             return
         own = vars(torch.Tensor)
@@ -57,7 +57,7 @@ class OperatorNames:
         self._installed = True
 
     def remove(self) -> None:
-        """Undo install, but leave alone what somebody else has put over ours since."""
+        """Undoes install, but keeps operators that somebody else has replaced since."""
         if not self._installed:
             return
         for dunder, operator in self._operators.items():

@@ -11,8 +11,8 @@ from typing import Any, Optional
 
 import torch
 
+from msprobe.collect.calls.tensor_search import TensorSearch
 from msprobe.collect.gradients.backward_record import Exit
-from msprobe.collect.tensor_search import TensorSearch
 
 _AccumulateGrad = torch._C._functions.AccumulateGrad
 _sequence = torch.autograd._get_sequence_nr

@@ -1,9 +1,9 @@
 """Kernels (level L2): ATen operators, forward and backward, on any device.
 
 A dispatch mode sees every operator that reaches a backend, also those that autograd runs in a backward pass and
-those of optimizers. What an operator ran under comes from the level above: while an API runs, its name stands
-among the recorder's parents; and the autograd nodes that it made have sequence numbers of their own, by which
-the operators of a backward pass find the API that they belong to.
+those of optimizers. The API around an operator comes from the level above: while an API runs, its name is among the
+recorder's parents. The autograd nodes that it makes have consecutive sequence numbers, by which the operators of a
+backward pass find their API.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _graph_task = torch._C._current_graph_task_id
 _current_node = torch._C._current_autograd_node
 _sequence_number = torch.autograd._get_sequence_nr
 _NoTorchFunction = torch._C.DisableTorchFunction
-# They run no kernel of their own, or leave memory unset.
+# Operators that run no kernel of their own, or do not fill memory.
 _WITHOUT_KERNEL = frozenset(
     (
         *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
@@ -84,7 +84,7 @@ class Kernels(TorchDispatchMode):
         self._distrusted: set[Any] = set()
 
     def install(self) -> None:
-        """Below the modes of others, so that who leaves one takes off their own."""
+        """Puts the mode below all others, so that each of them takes off its own when it ends."""
         above = [_pop_torch_dispatch_stack(None) for _ in range(_len_torch_dispatch_stack())]
         _push_on_torch_dispatch_stack(self)
         for mode in reversed(above):
@@ -141,7 +141,7 @@ class Kernels(TorchDispatchMode):
             self._recorder.fault(name, traceback.format_exc())
 
     def _learn(self, func: Any) -> str:
-        """What is known of an operator once and for all; its title is empty when it is not recorded."""
+        """Reads the facts about an operator once; its title is empty when it is not recorded."""
         packet, overload = func._schema.name.partition("::")[2], func._overloadname
         namespace = func.namespace
         runs_nothing = getattr(func, "is_view", False) or packet in _WITHOUT_KERNEL
@@ -194,7 +194,7 @@ class ApiStack(Apis):
             recorder.pop(name)
 
     def open_opaque(self, api: Api, args: Any) -> Any:
-        """Compiled code runs without us; a fused module is seen by its operators."""
+        """Compiled code runs without us; the operators of a fused module are seen."""
         if api.prefix != "Compiled":
             return None
         self._kernels.remove()
@@ -205,16 +205,16 @@ class ApiStack(Apis):
 
 
 class ModuleStack(ModulePlaces, Modules):
-    """Module hooks that only say where we are."""
+    """Module hooks that only say which module runs."""
 
     def attach(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
     def _watch_parameters(self, module: str, parameters: Any) -> None:
-        """Gradients of parameters are outputs of operators here."""
+        """At this level the gradients of parameters are outputs of operators."""
 
     def take_off(self, is_apart: Callable[[Any], bool]) -> dict[int, tuple[Any, Any]]:
-        """What is compiled runs without us (`open_opaque`): it is no place."""
+        """Compiled modules run without us (`open_opaque`), so no operator has them as a parent."""
         hooks = super().take_off(is_apart)
         for module in self.hooked:
             if is_opaque(module) or is_compiled_in_place(module):

@@ -1,10 +1,10 @@
-"""Copies of a model that is being collected take none of our hooks along.
+"""Keeps our hooks out of copies of a model that is being collected.
 
 `copy.deepcopy(model)` (a moving average of the weights) would record the copy's calls under the names of the
-original, and a file of `torch.save(model)` must load where there is no msprobe. Modules say in many ways what is to be
-copied (`__getstate__`, `__deepcopy__`, `__reduce__`), but each ends at the OrderedDicts that hold the hooks: while ours
-are on, those are copied and pickled without them. `torch.jit.script(model)` would compile them: they are off the model
-while it looks.
+original, and a file of `torch.save(model)` must load without msprobe. Modules define in many ways how they are copied
+(`__getstate__`, `__deepcopy__`, `__reduce__`), but all of these reach the OrderedDicts that hold the hooks: while our
+hooks are on, these dicts are copied and pickled without them. `torch.jit.script(model)` would compile the hooks: they
+are off the model while it runs.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ HOOKS = (
     "_forward_pre_hooks_with_kwargs",
 )
 _reducers: dict[Any, Any] = copyreg.dispatch_table
-_keys: set[int] = set()  # of the hooks that are on now
-_before: dict[str, Any] = {}  # what stood where ours stands
+_keys: set[int] = set()  # the keys of the hooks that are on now
+_before: dict[str, Any] = {}  # what we have replaced
 
 
 class PlainCopies:
-    """Installed while hooks are on that are all under `key`: one that no other hook has, and no OrderedDict of the
-    script's either, because it is drawn from 2**62."""
+    """Installed while hooks under `key` are on. The key is a random number below 2**62, so no other hook and no
+    OrderedDict of the script has it."""
 
     def __init__(self) -> None:
         self.key = secrets.randbits(62)
 
     def install(self) -> None:
         if not _keys:
-            _before["reducer"], _reducers[OrderedDict] = _reducers.get(OrderedDict), _without_our_hooks
-            _before["script"], _recursive.create_script_module = _recursive.create_script_module, _scripted
+            _before["reducer"], _reducers[OrderedDict] = _reducers.get(OrderedDict), _reduce_without_hooks
+            _before["script"], _recursive.create_script_module = _recursive.create_script_module, _script_without_hooks
         _keys.add(self.key)
 
     def remove(self) -> None:
@@ -71,27 +71,27 @@ class RootHooks:
         self._copies.remove()
 
 
-def _without_our_hooks(hooks: Any) -> Any:
-    """How copy and pickle take an OrderedDict apart."""
+def _reduce_without_hooks(hooks: Any) -> Any:
+    """How copy and pickle reduce an OrderedDict."""
     if any(key in hooks for key in _keys):
         hooks = OrderedDict((key, hook) for key, hook in hooks.items() if key not in _keys)
     reducer = _before.get("reducer")
     return hooks.__reduce__() if reducer is None else reducer(hooks)
 
 
-def _scripted(model: Any, *args: Any, **kwargs: Any) -> Any:
-    whole = []
+def _script_without_hooks(model: Any, *args: Any, **kwargs: Any) -> Any:
+    saved = []
     for module in model.modules():
         for kind in ("_forward_hooks", "_forward_pre_hooks"):
             hooks = getattr(module, kind)
             ours = _keys.intersection(hooks)
             if ours:
-                whole.append((hooks, list(hooks.items())))
+                saved.append((hooks, list(hooks.items())))
                 for key in ours:
                     del hooks[key]
     try:
         return _before["script"](model, *args, **kwargs)
     finally:
-        for hooks, items in whole:  # in their order
+        for hooks, items in saved:  # in their order
             hooks.clear()
             hooks.update(items)

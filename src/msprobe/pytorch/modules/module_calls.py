@@ -1,7 +1,7 @@
 """Modules (level L0 and mix): forward pre- and post-hooks on every module below the model.
 
-The backward of a module is read off the graph like that of an API (gradients.py): no full backward
-hook, which breaks in-place modules and loses data.
+The backward of a module is read off the graph like that of an API: a full backward hook would break in-place modules
+and lose data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _tracing_state = torch._C._get_tracing_state
 
 
 def is_traced() -> bool:
-    """Whether a compiler follows what runs (dynamo, torch.jit.trace): there must be nothing of ours to see."""
+    """Whether a compiler traces the code that runs (dynamo, torch.jit.trace): it must see nothing of ours."""
     return torch.compiler.is_compiling() or _tracing_state() is not None
 
 
@@ -69,7 +69,7 @@ class Modules(ModuleCalls):
         super().__init__(recorder, gradients)
         self._models = models
         self._names: dict[int, str] = {}
-        self._at: dict[str, str] = {}  # the place of a module, without its class: its name
+        self._at: dict[str, str] = {}  # the name of a module without its class -> its name
         self.hooked: list[Any] = []
         self._scripted: list[Any] = []
         self._watched: set[tuple[str, str]] = set()
@@ -94,7 +94,7 @@ class Modules(ModuleCalls):
                 self._watch_parameters(name, module._parameters)
 
     def _watch_parameters(self, module: str, parameters: dict[str, Any]) -> None:
-        """Those without a gradient yet (frozen, or of a lazy module) are looked at again when the module is called."""
+        """Parameters without a gradient yet (frozen or lazy ones) get another chance when the module is called."""
         selection = self._recorder.selection
         above = () if selection.everything else self._above(module)
         if not selection.may_want(f"{module}.parameters_grad", above):
@@ -127,7 +127,7 @@ class Modules(ModuleCalls):
         self._gradients.leave_parameters()
 
     def _hook(self, module: Any, name: str) -> None:
-        """register_forward_pre_hook and register_forward_hook with kwargs, always called: what they write, without a
+        """Does what register_forward_pre_hook and register_forward_hook do (with kwargs, always called), without a
         handle for each of thousands of modules."""
         key = self.key
         module._forward_pre_hooks[key] = partial(Modules._before, self, name)
@@ -137,7 +137,7 @@ class Modules(ModuleCalls):
         module._forward_hooks_always_called[key] = True
 
     def _hook_scripted(self) -> None:
-        """Scripted modules take no hooks of their own: the global ones, which they answer to, look for them."""
+        """Scripted modules take no hooks of their own, but torch calls the global ones for them."""
         if self._scripted:
             return
 
@@ -155,8 +155,11 @@ class Modules(ModuleCalls):
         ]
 
     def take_off(self, is_apart: Callable[[Any], bool]) -> dict[int, tuple[Any, Any]]:
-        """The hooks of such modules and of what is below them, by the id of their module, for the caller to call: torch
-        leaves a fused path where it sees one. A global hook under `key` is still given the kwargs of these modules."""
+        """Takes the hooks off such modules and those below them, because torch leaves a fused path where it sees one.
+
+        Returns them by the id of their module; the caller runs them. A global hook under `key` still gets the kwargs of
+        these modules.
+        """
         key = self.key
         return {
             id(module): (module._forward_pre_hooks.pop(key), module._forward_hooks.pop(key))
@@ -167,7 +170,7 @@ class Modules(ModuleCalls):
         }
 
     def _before(self, title: str, module: Any, args: Any, kwargs: Any = None) -> None:
-        """Torch leaves the last argument out where stop() was called by a hook before this one."""
+        """Torch leaves out the last argument where a hook before this one called stop()."""
         recorder = self._recorder
         if recorder.closed or is_traced():
             return
@@ -181,7 +184,7 @@ class Modules(ModuleCalls):
             recorder.fault(title, traceback.format_exc())
 
     def _after(self, title: str, module: Any, args: Any, *kwargs_and_output: Any) -> None:
-        """`_before` says where there are no kwargs."""
+        """There may be no kwargs, as in `_before`."""
         output = kwargs_and_output[-1]
         recorder = self._recorder
         if recorder.closed or is_traced():
@@ -193,4 +196,5 @@ class Modules(ModuleCalls):
             recorder.fault(title, traceback.format_exc())
 
     def _parameters_of(self, module: Any) -> Mapping[str, Any]:
-        return {} if is_opaque(module) else module._parameters
+        parameters: Mapping[str, Any] = module._parameters
+        return parameters if parameters and not is_opaque(module) else {}
