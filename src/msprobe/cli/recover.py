@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
     from msprobe.dump.recovery import recover
+    from msprobe.dump.regular_files import is_inside
     from msprobe.report.terminal import printable, progress
 
     dump = open_dump(args.path)
@@ -40,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     for found in progress(ranks, len(ranks), "recovering"):
         rank = replace(found)  # what is read of it is let go after this round
         try:
+            if not is_inside(rank.path, dump.path):
+                raise DumpError(f"{rank.path} leads out of {dump.path}: give its own path to recover it.")
             if not (rank.path / layout.JOURNAL).exists():
                 _check_readable(rank)
             elif args.all or rank.unfinished:

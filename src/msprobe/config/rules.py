@@ -148,10 +148,15 @@ def _online_address(now: Situation) -> Iterator[Problem]:
             yield now.wrong(switch, " without a way to the other side", expected)
 
 
-def _tls_pair(now: Situation) -> Iterator[Problem]:
-    for key, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
-        if now[key] is not None and now[other] is None:
-            yield now.wrong(key, f" without {other}", "allowed: both or neither")
+_TLS = ("tls_cert", "tls_key", "tls_ca")
+
+
+def _tls_files(now: Situation) -> Iterator[Problem]:
+    """With some of them only, a connection could be in plain text where its user expects TLS."""
+    given = [key for key in _TLS if now[key] is not None]
+    missing = [key for key in _TLS if now[key] is None]
+    if given and missing:
+        yield now.wrong(given[0], f" without {' and '.join(missing)}", f"allowed: all of {', '.join(_TLS)}, or none")
 
 
 def _plain(value: object) -> object:
@@ -174,7 +179,7 @@ RULES = (
     Rule(("free_benchmark",), ("handler_type", "fuzz_stage", "if_preheat", "pert_mode"), _fix),
     Rule(("tensor",), ("online_run_ut", "nfs_path", "host", "port"), _online_address),
     Rule(("run_ut",), ("is_online", "nfs_path", "port"), _online_address),
-    Rule(("tensor", "run_ut"), ("tls_cert", "tls_key"), _tls_pair),
+    Rule(("tensor", "run_ut"), _TLS, _tls_files),
 )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from msprobe.dump import layout
+from msprobe.dump.regular_files import open_regular
 
 FORMAT = 1
 READ_UP_TO = 64 << 20
@@ -178,13 +179,13 @@ def scan(data: Buffer, check: bool = False) -> Scan:
 
 def has_head(path: Path) -> bool:
     """Whether a journal has the first line, without which nothing can be read from it."""
-    with path.open("rb") as file:
+    with open_regular(path, path.parent) as file:
         return bool(scan(file.readline(HEAD_UP_TO)).head)
 
 
 def scan_file(path: Path, check: bool = False) -> Scan:
     """The same for a file, mapped where it is large; a journal that is still written to may be scanned."""
-    with path.open("rb") as file:
+    with open_regular(path, path.parent) as file:
         size = file.seek(0, 2)
         file.seek(0)
         if size <= READ_UP_TO:

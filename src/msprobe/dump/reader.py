@@ -16,6 +16,7 @@ from typing import Any, Optional
 from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
+from msprobe.dump.regular_files import read_regular
 
 __all__ = ["Dump", "DumpError", "RankDump", "Record", "items", "leaves", "open_dump"]
 
@@ -249,7 +250,7 @@ def _parse(text: bytes, where: Path) -> Any:
 
 def _read_object(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_bytes())
+        value = json.loads(read_regular(file, file.parent))
     except OSError as error:
         raise DumpError(f"{file} cannot be read: {error.strerror or error}.") from None
     except json.JSONDecodeError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msprobe.dump import journal, layout
 from msprobe.dump.errors import DumpError
 from msprobe.dump.json_files import write_results
+from msprobe.dump.regular_files import open_regular
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ def recover(rank_dir: Path) -> Recovered:
             raise DumpError(f"{file} has lost its first line, which says what kind of dump it is.")
         write_results(rank_dir, found)
         for directory in (rank_dir, rank_dir / layout.TENSORS):
+            if directory != rank_dir and directory.is_symlink():
+                continue  # what it leads to is not ours to tidy up
             for left in directory.glob(".*.tmp"):
                 with contextlib.suppress(OSError):
                     left.unlink()
@@ -48,10 +50,7 @@ def recover(rank_dir: Path) -> Recovered:
 def is_being_written(file: Path) -> bool:
     """Whether a living writer holds the journal: it keeps a lock on it."""
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        with open_regular(file, file.parent) as opened:
+            return not layout.lock(opened.fileno(), wait=False)
     except OSError:
         return False
-    try:
-        return not layout.lock(fd, wait=False)
-    finally:
-        os.close(fd)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 from msprobe.dump import layout
+from msprobe.dump.regular_files import open_regular
 
 _READ_UP_TO = 1 << 20
 _COUNT = re.compile(rb"^(\d{1,18}) records or files could not be written", re.MULTILINE)
@@ -27,7 +28,7 @@ def entry(count: int) -> str:
 def trouble(rank_dir: Path) -> Optional[str]:
     """What the log of a rank directory comes to, as the end of a sentence; None where there is none."""
     try:
-        with (rank_dir / layout.ERRORS).open("rb") as file:
+        with open_regular(rank_dir / layout.ERRORS, rank_dir) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _READ_UP_TO))
             counts = _COUNT.findall(file.read(_READ_UP_TO))

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msprobe.dump.errors import DumpError
+from msprobe.dump.regular_files import open_regular, read_regular
 from msprobe.dump.tensor_files.codec import load
 from msprobe.graphdump.files import statistics
 from msprobe.graphdump.files.datatypes import type_named, unpack
@@ -95,9 +96,9 @@ class GraphDump:
                     continue
                 try:
                     if kind == "ir":
-                        result[key] = parse_text(path.read_text(encoding="utf-8", errors="replace"))
+                        result[key] = parse_text(_read_text(path))
                     else:
-                        result[key] = parse_pb(path.read_bytes())
+                        result[key] = parse_pb(read_regular(path, path.parent.parent))
                 except (OSError, ValueError) as error:
                     self._graph_notes.setdefault(f"{path} could not be read: {error}")
         return result
@@ -120,7 +121,7 @@ class GraphDump:
         if path is None:
             return None
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
+            text = _read_text(path)
         except OSError as error:
             self._graph_notes.setdefault(f"{path} could not be read: {error.strerror or error}")
             return None
@@ -270,8 +271,8 @@ class GraphDump:
         if path is None:
             return {}
         try:
-            found = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+            found = json.loads(read_regular(path, path.parent.parent))
+        except (OSError, ValueError, RecursionError) as error:
             raise DumpError(f"{path} cannot be read: {error}.") from None
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
@@ -293,13 +294,18 @@ class GraphDump:
         return statistics.of_row(tensor.row or {})
 
 
+def _read_text(path: Path) -> str:
+    return read_regular(path, path.parent.parent).decode("utf-8", errors="replace")
+
+
 def _raw(path: Path, token: str, shape: Optional[tuple[int, ...]]) -> npt.NDArray[Any]:
     kind = type_named(token)
     if kind is None:
         raise DumpError(f"{path} is a raw stream of {token!r}, a type that is not known.")
     try:
-        size = path.stat().st_size
-        raw = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
+        with open_regular(path, path.parent.parent) as file:
+            size = file.seek(0, 2)
+            raw = np.memmap(file, np.uint8, "r") if size else np.zeros(0, np.uint8)
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
     elements = size * 8 // kind.bits

@@ -17,6 +17,7 @@ from typing import Any, Optional
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import split_slot
+from msprobe.dump.regular_files import read_regular
 
 RESULT = "accuracy_checking_result_"
 DETAILS = "accuracy_checking_details_"
@@ -115,16 +116,21 @@ class ResultFiles:
 def read_csv(path: Path, columns: Sequence[str]) -> list[list[str]]:
     """The rows below the head; a torn last line is dropped. Raises DumpError where it is not such a file."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DumpError(f"{path} is larger than {MOST_BYTES >> 30} GiB: no results of this tool.")
-        text = path.read_bytes().decode("utf-8")
+        content = read_regular(path, limit=MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise DumpError(f"{path} is larger than {MOST_BYTES >> 30} GiB: it is not a results file of msprobe.")
+        text = content.decode("utf-8")
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError:
-        raise DumpError(f"{path} is no csv file in UTF-8.") from None
-    rows = list(csv.reader(io.StringIO(text, newline="")))
+        raise DumpError(f"{path} is not a csv file in UTF-8.") from None
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise DumpError(f"{path} is not a results file of msprobe: {error}.") from None
     if not rows or tuple(rows[0]) != tuple(columns):
-        raise DumpError(f"{path} is not what it should be: its first line must be {', '.join(columns[:3])}, ….")
+        expected = ", ".join(columns[:3])
+        raise DumpError(f"{path} is not a results file of msprobe: its first line must be {expected}, ….")
     if not text.endswith("\n"):
         rows.pop()
     return [row for row in rows[1:] if len(row) == len(columns)]

@@ -52,7 +52,7 @@ class Checker:
                 self._log(f"Waiting for parcels in {self._settings.nfs_path}.")
             else:
                 way = Listener(self._settings, self._inbox)
-                self._log(f"Listening at {way.address[0]}:{way.address[1]}.")
+                self._log(f"Listening at {way.address[0]}:{way.address[1]}; {way.protection}.")
             try:
                 for task, answer in pool.run(self._tasks()):
                     self._finish(task, answer)

@@ -1,4 +1,4 @@
-"""What travels between a training run and its checker: typed, counted, length-checked frames, each with a proof.
+"""What travels between a training run and its checker: typed, counted, length-checked frames, each with a code.
 
 A frame is a head of 24 bytes (magic, version, kind, number, length), its body, and a code over both (`frame_mac.py`).
 Before the peer has proved that it knows the secret, a frame is at most 64 kB and has a deadline. Nothing is unpickled.
@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
-from msprobe.check.online import frame_mac
+from msprobe.check.online.frame_mac import FrameMac
 from msprobe.dump.errors import DumpError
 
 HEAD = struct.Struct("<4sBBHQQ")
-MAGIC, VERSION = b"MSPF", 2
+MAGIC, VERSION = b"MSPF", 3
 HELLO, PROOF, WELCOME, CALL, DONE, END = range(1, 7)
 PROOF_BYTES = 32
 SMALL = 1024
@@ -31,7 +31,7 @@ LARGEST = 16 << 30
 LARGEST_JSON = 64 << 20
 CHUNK = 1 << 20
 AHEAD = 4096
-PIECE = 512 << 10  # of a file: it stays in the cache while it is sealed and sent
+PIECE = 512 << 10  # of a file: it stays in the cache while it is signed and sent
 SMALL_FILE = 16 << 10
 HANDSHAKE_SECONDS = 10.0
 
@@ -48,11 +48,10 @@ class Session(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """Who is there, what both ends have seen of the handshake, and the seal that both can make."""
+    """Who is there, and the bytes of the handshake that both ends have seen."""
 
     session: Session
     seen: bytes
-    seal: str
 
 
 def read_secret(path: Optional[Path]) -> bytes:
@@ -77,8 +76,8 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._more = 0 if isinstance(sock, ssl.SSLSocket) else getattr(socket, "MSG_MORE", 0)
-        self._out: Optional[frame_mac.FrameMac] = None
-        self._in: Optional[frame_mac.FrameMac] = None
+        self._out: Optional[FrameMac] = None
+        self._in: Optional[FrameMac] = None
         self._sent = self._received = 0
         self._buffer = memoryview(bytearray(PIECE))
         self._ahead = b""  # read, and not yet asked for
@@ -90,54 +89,50 @@ class Channel:
     # The handshake.
 
     def greet(self, secret: bytes, session: Session) -> dict[str, Any]:
-        """The sender's part. Returns what the checker says to it; raises Refused where that cannot prove itself."""
+        """The sender's part. Returns the wishes of the checker; raises Refused if it cannot prove itself."""
         theirs = self._expect(HELLO)
         if len(theirs) != 32:  # else its end could pass for the beginning of what follows it in `seen`
             raise Refused("it does not speak this protocol")
         ours = os.urandom(32)
-        told = json.dumps({"session": session.name, "rank": session.rank, "seals": frame_mac.available()}).encode()
-        seen = theirs + ours + told
-        self.send(PROOF, ours + _proof(secret, b"sender", seen) + told)
+        about_us = json.dumps({"session": session.name, "rank": session.rank}).encode()
+        seen = theirs + ours + about_us
+        self.send(PROOF, ours + _proof(secret, b"sender", seen) + about_us)
         answer = self._expect(WELCOME, WELCOME_LIMIT)
         seen += answer[PROOF_BYTES:]
         if not hmac.compare_digest(answer[:PROOF_BYTES], _proof(secret, b"checker", seen)):
             raise Refused("the checker does not know the secret")
-        said = _object(answer[PROOF_BYTES:])
-        chosen = said.get("seal")
-        if chosen not in frame_mac.available():
-            raise Refused("the checker wants a seal that is not known here")
-        self._begin(secret, seen, chosen, b"sender", b"checker")
-        return said
+        wishes = _object(answer[PROOF_BYTES:])
+        self._begin(secret, seen, b"sender", b"checker")
+        return wishes
 
     def receive_greeting(self, secret: bytes) -> Greeting:
         """The checker's part, first half: who is there. `welcome` is the second."""
         ours = os.urandom(32)
         self.send(HELLO, ours)
         answer = self._expect(PROOF)
-        theirs, proof, told = answer[:32], answer[32:64], answer[64:]
-        seen = ours + theirs + told
+        theirs, proof, about_them = answer[:32], answer[32:64], answer[64:]
+        seen = ours + theirs + about_them
         if not hmac.compare_digest(proof, _proof(secret, b"sender", seen)):
             raise Refused("it does not know the secret")
-        said = _object(told)
-        name, rank, chosen = said.get("session"), said.get("rank"), frame_mac.choose(said.get("seals"))
+        said = _object(about_them)
+        name, rank = said.get("session"), said.get("rank")
         if not isinstance(name, str) or len(name) != 32 or set(name) - set("0123456789abcdef"):
             raise Refused("its session has no proper name")
         if type(rank) is not int or not 0 <= rank < 1 << 31:
             raise Refused("its rank is no rank")
-        if chosen is None:
-            raise Refused("it can make no seal that is known here")
-        return Greeting(Session(name, rank), seen, chosen)
+        return Greeting(Session(name, rank), seen)
 
-    def welcome(self, secret: bytes, greeting: Greeting, told: dict[str, Any]) -> None:
-        text = json.dumps({**told, "seal": greeting.seal}).encode()
+    def welcome(self, secret: bytes, greeting: Greeting, wishes: dict[str, Any]) -> None:
+        """The checker's part, second half: `wishes` says which calls it wants."""
+        text = json.dumps(wishes).encode()
         seen = greeting.seen + text
         self.send(WELCOME, _proof(secret, b"checker", seen) + text)
-        self._begin(secret, seen, greeting.seal, b"checker", b"sender")
+        self._begin(secret, seen, b"checker", b"sender")
 
-    def _begin(self, secret: bytes, seen: bytes, name: str, out: bytes, into: bytes) -> None:
-        """From here on every frame is sealed with a key of this connection and this direction."""
-        self._out = frame_mac.make(name, _proof(secret, b"key " + out, seen))
-        self._in = frame_mac.make(name, _proof(secret, b"key " + into, seen))
+    def _begin(self, secret: bytes, seen: bytes, out: bytes, into: bytes) -> None:
+        """From here on every frame is signed with a key of this connection and this direction."""
+        self._out = FrameMac(_proof(secret, b"key " + out, seen))
+        self._in = FrameMac(_proof(secret, b"key " + into, seen))
         self._sent = self._received = 0
         self._deadline = None
         self._socket.settimeout(None)
@@ -151,9 +146,9 @@ class Channel:
     # Frames.
 
     def send(self, kind: int, body: bytes, files: Sequence[tuple[int, int]] = ()) -> None:
-        """`files` are (descriptor, size): their content follows the body. It is sealed while it is in the cache."""
+        """`files` are (descriptor, size): their content follows the body. It is signed while it is in the cache."""
         number = self._sent
-        self._sent += 1  # first: a frame that fails half way has used its nonce
+        self._sent += 1  # first: a frame that fails half way has used its number
         head = HEAD.pack(MAGIC, VERSION, kind, 0, number, len(body) + sum(size for _, size in files))
         self._keep_deadline()
         out, small = self._out, bytearray(head + body)
@@ -165,16 +160,16 @@ class Channel:
                 if size <= SMALL_FILE:
                     small += _piece(os.pread(descriptor, size, 0), size)
                     continue
-                self._send_sealed(out, small)
+                self._send_signed(out, small)
                 small.clear()
                 for start in range(0, size, PIECE):
                     piece = self._buffer[: min(PIECE, size - start)]
                     _piece(piece, os.preadv(descriptor, [piece], start))
-                    self._send_sealed(out, piece)
+                    self._send_signed(out, piece)
             out.update(small)
             self._socket.sendall(small + out.digest())
 
-    def _send_sealed(self, out: frame_mac.FrameMac, data: Union[bytearray, memoryview]) -> None:
+    def _send_signed(self, out: FrameMac, data: Union[bytearray, memoryview]) -> None:
         if data:
             out.update(data)
             self._socket.sendall(data, self._more)
@@ -202,10 +197,10 @@ class Channel:
         return part
 
     def finish(self) -> None:
-        """After the body: raises Refused unless the seal is whole."""
+        """After the body: raises Refused unless the code is right."""
         self._received += 1
         if self._in is not None and not hmac.compare_digest(self._exactly(self._in.size), self._in.digest()):
-            raise Refused("a frame whose seal is wrong")
+            raise Refused("a frame was changed on its way")
 
     def rest(self, length: int) -> bytes:
         """The body and the end of a frame that may be held in memory."""
@@ -260,14 +255,14 @@ def _piece(data: Any, wanted: int) -> Any:
 
 
 def _proof(secret: bytes, label: bytes, seen: bytes) -> bytes:
-    return hmac.new(secret, b"msprobe online 2 " + label + b"\0" + seen, hashlib.sha256).digest()
+    return hmac.new(secret, b"msprobe online 3 " + label + b"\0" + seen, hashlib.sha256).digest()
 
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise Refused("a message that is no JSON") from None
+        raise Refused("a message is not JSON") from None
     if not isinstance(value, dict):
-        raise Refused("a message that is no JSON object")
+        raise Refused("a message is not a JSON object")
     return value

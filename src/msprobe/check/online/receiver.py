@@ -9,22 +9,26 @@ import contextlib
 import json
 import shutil
 import socket
-import ssl
 import threading
 from collections import deque
-from typing import Callable, Optional
+from typing import Callable
 
-from msprobe.check.online import frames, parcel
+from msprobe.check.online import frames, parcel, tls
 from msprobe.check.online.frames import Channel, Refused, Session
 from msprobe.check.online.inbox import Arrival, Inbox
 from msprobe.config.settings import RunUtSettings
 from msprobe.dump.errors import DumpError
 
-MOST_CONNECTIONS = 256
+MOST_CONNECTIONS = 256  # of peers that know the secret
+MOST_STRANGERS = 64  # of peers that have not yet proved it
 
 
 class Listener:
-    """TCP. A thread a connection; nobody is heard before it has proved that it knows the secret."""
+    """TCP, one thread for each connection. A peer is served after it has proved that it knows the secret.
+
+    Peers that have not proved it are few at a time, and a new one replaces the oldest: silent strangers cannot keep
+    a sender out.
+    """
 
     def __init__(self, settings: RunUtSettings, inbox: Inbox) -> None:
         self._inbox, self._ranks = inbox, settings.rank_list
@@ -32,7 +36,7 @@ class Listener:
         if len(json.dumps(self._lists)) > frames.WELCOME_LIMIT // 2:
             self._lists = {}  # then everything is sent, and chosen from here
         self._secret = frames.read_secret(settings.secret_file)
-        self._tls = _server_tls(settings)
+        self._tls = tls.server_context(settings.tls_cert, settings.tls_key, settings.tls_ca)
         try:
             self._socket = socket.create_server((settings.host, settings.port or 0), backlog=64)
         except OSError as error:
@@ -41,43 +45,77 @@ class Listener:
             ) from None
         self.address = self._socket.getsockname()[:2]
         self._open = threading.Semaphore(MOST_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._strangers: dict[int, socket.socket] = {}  # by the number of their connection, the oldest first
         threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def protection(self) -> str:
+        """How what is sent is protected, for the log."""
+        return tls.describe(self._tls is not None)
 
     def close(self) -> None:
         self._inbox.stopped.set()
         self._socket.close()
 
     def _accept(self) -> None:
+        number = 0
         while not self._inbox.stopped.is_set():
             try:
                 sock, peer = self._socket.accept()
             except OSError:
                 return
-            if not self._open.acquire(blocking=False):
-                self._inbox.log(f"{peer[0]} was refused: there are {MOST_CONNECTIONS} connections already.")
-                sock.close()
-                continue
-            threading.Thread(target=self._serve, args=(sock, peer[0]), daemon=True).start()
+            number += 1
+            self._admit(number, sock)
+            threading.Thread(target=self._serve, args=(number, sock, peer[0]), daemon=True).start()
 
-    def _serve(self, sock: socket.socket, peer: str) -> None:
+    def _admit(self, number: int, sock: socket.socket) -> None:
+        with self._lock:
+            while len(self._strangers) >= MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                with contextlib.suppress(OSError):  # its thread wakes up, and ends
+                    socket.socket.shutdown(self._strangers.pop(oldest), socket.SHUT_RDWR)
+            self._strangers[number] = sock
+
+    def _serve(self, number: int, sock: socket.socket, peer: str) -> None:
         try:
             sock.settimeout(frames.HANDSHAKE_SECONDS)
             if self._tls is not None:
-                sock = self._tls.wrap_socket(sock, server_side=True)
+                secure = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+                sock = secure
+                with self._lock:
+                    if number not in self._strangers:
+                        raise Refused("too many others wait to say who they are")
+                    self._strangers[number] = secure
+                secure.do_handshake()
             channel = Channel(sock)
             greeting = channel.receive_greeting(self._secret)
-            wanted = greeting.session.rank in self._ranks
-            channel.welcome(self._secret, greeting, {"wanted": wanted, **self._lists})
-            if wanted:
-                frames.keep_alive(sock)
-                self._hear(channel, greeting.session)
+            self._forget(number)
+            self._serve_known(channel, sock, greeting, peer)
         except Refused as error:
             self._inbox.log(f"{peer} was refused: {error}.")
         except (OSError, EOFError) as error:
             self._inbox.log(f"The connection from {peer} ended: {str(error) or 'closed by it'}.")
         finally:
+            self._forget(number)
             sock.close()
+
+    def _serve_known(self, channel: Channel, sock: socket.socket, greeting: frames.Greeting, peer: str) -> None:
+        if not self._open.acquire(blocking=False):
+            raise Refused(f"there are {MOST_CONNECTIONS} connections already")
+        try:
+            wanted = greeting.session.rank in self._ranks
+            channel.welcome(self._secret, greeting, {"wanted": wanted, **self._lists})
+            if wanted:
+                self._inbox.log(f"Rank {greeting.session.rank} is connected from {peer}; {tls.describe(sock)}.")
+                frames.keep_alive(sock)
+                self._hear(channel, greeting.session)
+        finally:
             self._open.release()
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._strangers.pop(number, None)
 
     def _hear(self, channel: Channel, session: Session) -> None:
         answers = _Answers(channel)
@@ -130,17 +168,3 @@ class _Answers:
                         self._channel.send(frames.DONE, b"")
 
         return answer
-
-
-def _server_tls(settings: RunUtSettings) -> Optional[ssl.SSLContext]:
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-        if settings.tls_ca is not None:
-            context.load_verify_locations(settings.tls_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise DumpError(f"The TLS files cannot be used: {error}.") from None
-    return context

@@ -19,7 +19,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.check.online import frames, parcel
+from msprobe.check.online import frames, parcel, tls
 from msprobe.check.online.frames import Channel, Refused, Session
 from msprobe.check.online.shared_directory import MOST_PARCELS, Outbox
 from msprobe.dump import layout
@@ -99,7 +99,8 @@ class _Tcp:
     def __init__(self, run: _Run, session: Session, settings: dict[str, Any]) -> None:
         self._run, self._session, self._settings = run, session, settings
         self._secret = frames.read_secret(Path(settings["secret_file"]) if settings["secret_file"] else None)
-        self._told = False
+        self._tls = tls.client_context(*(settings[key] for key in ("tls_cert", "tls_key", "tls_ca")))
+        self._said_missing = self._said_connected = False
         self._directory, self._call = 0, 0  # the first call that has not been answered
 
     def send_everything(self) -> None:
@@ -110,8 +111,8 @@ class _Tcp:
             except Refused:
                 raise
             except (OSError, EOFError) as error:
-                if not self._told:
-                    self._told = True
+                if not self._said_missing:
+                    self._said_missing = True
                     print(f"[msprobe] WARNING: no checker at {self._address()} yet ({error}).", file=sys.stderr)
                 self._run.listen(RETRY_SECONDS)
                 if self._run.ended and time.monotonic() - max(lost, self._run.ended_at) > PATIENCE_AFTER_END:
@@ -182,22 +183,32 @@ class _Tcp:
         """A channel to a checker that proved itself, and what it wants; None where it does not want this rank."""
         sock = socket.create_connection((self._settings["host"], self._settings["port"]), timeout=10)
         frames.keep_alive(sock)
-        if self._settings["tls_ca"] is not None:
-            context = ssl.create_default_context(cafile=self._settings["tls_ca"])
-            if self._settings["tls_cert"] is not None:
-                context.load_cert_chain(self._settings["tls_cert"], self._settings["tls_key"])
-            sock = context.wrap_socket(sock, server_hostname=self._settings["host"])
+        if self._tls is not None:
+            sock = self._secure(self._tls, sock)
         channel = Channel(sock)
         try:
-            told = channel.greet(self._secret, self._session)
+            wishes = channel.greet(self._secret, self._session)
         except BaseException:
             channel.close()
             raise
-        if not told.get("wanted"):
+        if not self._said_connected:
+            self._said_connected = True
+            print(f"[msprobe] INFO: sending calls to {self._address()}; {tls.describe(sock)}.", file=sys.stderr)
+        if not wishes.get("wanted"):
             print(f"[msprobe] INFO: the checker does not want rank {self._session.rank}.", file=sys.stderr)
             channel.close()
             return None
-        return channel, (_names(told.get("white_list")), _names(told.get("black_list")))
+        return channel, (_names(wishes.get("white_list")), _names(wishes.get("black_list")))
+
+    def _secure(self, context: ssl.SSLContext, sock: socket.socket) -> socket.socket:
+        try:
+            return context.wrap_socket(sock, server_hostname=self._settings["host"])
+        except ssl.SSLCertVerificationError as error:
+            sock.close()
+            raise Refused(f"the checker's certificate is not accepted: {error.verify_message}") from None
+        except BaseException:
+            sock.close()
+            raise
 
     def _address(self) -> str:
         return f"{self._settings['host']}:{self._settings['port']}"

@@ -17,6 +17,7 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.dump.errors import DumpError
+from msprobe.dump.regular_files import open_regular
 from msprobe.stats import dtypes
 
 MAGIC = b"\x93NUMPY"
@@ -51,7 +52,7 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
 def load(path: Path, mmap: bool = False) -> Array:
     """The array in an .npy file; never unpickles, and checks the sizes before any memory is taken."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, path.parent.parent) as file:
             size = file.seek(0, 2)
             file.seek(0)
             dtype, shape, fortran, start = _read_header(file.read(12 + MAX_HEADER), path)
@@ -62,13 +63,15 @@ def load(path: Path, mmap: bool = False) -> Array:
                 )
             raw: Array
             if mmap and wanted:
-                raw = np.memmap(path, dtype=np.uint8, mode="r", offset=start, shape=(wanted,))
+                raw = np.memmap(file, dtype=np.uint8, mode="r", offset=start, shape=(wanted,))
             else:
                 file.seek(start)
                 raw = np.frombuffer(bytearray(file.read(wanted)), dtype=np.uint8)
+        return raw.view(dtype).reshape(shape, order="F" if fortran else "C")
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
-    return raw.view(dtype).reshape(shape, order="F" if fortran else "C")
+    except ValueError:  # numpy holds fewer dimensions, and shorter ones, than a header can name
+        raise DumpError(f"{path} has a shape that numpy cannot hold.") from None
 
 
 def _read_header(data: bytes, path: Path) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:

@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from msprobe.dump.errors import DumpError
+from msprobe.dump.regular_files import open_regular
 from msprobe.dump.tensor_files import pt_program
 from msprobe.stats import dtypes
 
@@ -25,17 +26,17 @@ MAX_EXPANDED = 4 << 30
 def load(path: Path, mmap: bool = False) -> Array:
     """The tensor as an array: a view where its strides ask for one; read-only with `mmap`."""
     try:
-        with path.open("rb") as file:
-            return _load(file, path, mmap)
+        with open_regular(path, path.parent.parent) as file:
+            return _load(file, mmap)
     except DumpError as error:
         raise DumpError(f"{path} is not a tensor that can be read: {error}.") from None
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError, struct.error) as error:
         raise DumpError(f"{path} is cut short or is not a .pt file ({error}).") from None
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
-def _load(file: IO[bytes], path: Path, mmap: bool) -> Array:
+def _load(file: IO[bytes], mmap: bool) -> Array:
     with zipfile.ZipFile(file) as archive:
         members = {member.filename: member for member in archive.infolist()}
     programs = [name for name in members if name == "data.pkl" or name.endswith("/data.pkl")]
@@ -60,7 +61,7 @@ def _load(file: IO[bytes], path: Path, mmap: bool) -> Array:
     begin, wanted = start + first * row.itemsize, (last - first) * row.itemsize
     raw: Array
     if mmap and wanted:
-        raw = np.memmap(path, dtype=np.uint8, mode="r", offset=begin, shape=(wanted,))
+        raw = np.memmap(file, dtype=np.uint8, mode="r", offset=begin, shape=(wanted,))
     else:
         file.seek(begin)
         raw = np.frombuffer(bytearray(file.read(wanted)), dtype=np.uint8)
@@ -82,7 +83,10 @@ def _view(raw: Array, tensor: pt_program.Tensor, row: dtypes.Dtype) -> Array:
     elif dtype is None:
         raise DumpError(f"this installation has no array type for {row.name}; update ml_dtypes")
     strides = tuple(stride * dtype.itemsize for stride in tensor.strides)
-    array: Array = np.ndarray(tensor.shape, dtype, raw, strides=strides)
+    try:
+        array: Array = np.ndarray(tensor.shape, dtype, raw, strides=strides)
+    except (ValueError, TypeError, OverflowError):
+        raise DumpError("its shape and strides do not fit its data, or are more than numpy can hold") from None
     array.flags.writeable = False
     if tensor.conjugate:
         array = np.conj(array)

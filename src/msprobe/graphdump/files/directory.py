@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from msprobe.dump.regular_files import open_text, read_regular
 from msprobe.graphdump.files import names
 
 STATISTICS = "statistic.csv"
@@ -152,8 +153,8 @@ def _take_graphs(index: Index, directory: Path) -> None:
 def _device(path: Path) -> str:
     """What the framework noted about the run's device ("CPU"); empty where it noted nothing."""
     try:
-        noted = json.loads(path.read_bytes()[:_LARGEST_NOTE])
-    except (OSError, ValueError):
+        noted = json.loads(read_regular(path, path.parent.parent, _LARGEST_NOTE))
+    except (OSError, ValueError, RecursionError):
         return ""
     return str(noted.get("device_target", "")) if isinstance(noted, dict) else ""
 
@@ -220,7 +221,7 @@ def _with_statistics(index: Index, tensors: list[Tensor], place: Place, director
         waiting.setdefault((tensor.operator, tensor.io, tensor.slot), []).append(tensor)
     result: list[Tensor] = []
     try:
-        with Path(directory, STATISTICS).open(newline="", encoding="utf-8", errors="replace") as file:
+        with open_text(Path(directory, STATISTICS), Path(directory)) as file:
             rows = [row for row in csv.DictReader(file, skipinitialspace=True) if row.get("Op Name")]
     except (OSError, csv.Error) as error:
         index.unreadable.append(f"{directory}/{STATISTICS}: {error}")

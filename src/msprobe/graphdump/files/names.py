@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from msprobe.dump.regular_files import open_text
 from msprobe.graphdump.files.datatypes import type_named
 
 LONGEST = 255
@@ -117,7 +118,7 @@ def read_mapping(directory: Path) -> dict[str, str]:
     rows that are no names, are left out: their files keep the names they have."""
     result: dict[str, str] = {}
     try:
-        with (directory / MAPPING).open(newline="", encoding="utf-8", errors="replace") as file:
+        with open_text(directory / MAPPING, directory) as file:
             for row in csv.reader(file):
                 cells = [cell.strip() for cell in row]
                 if len(cells) >= 2 and cells[0] and cells[1] and not {"/", "\0"} & set(cells[1]):

@@ -1,0 +1,48 @@
+"""Opening a file of a dump that may come from a stranger: regular files only, and none outside the dump.
+
+A pipe would be waited for without end, a device may be as large as memory, and a symbolic link may lead to a file of
+the reader's own. All readers open files here. What is wrong is an OSError, whose text the callers show.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+from typing import IO, Optional
+
+
+def open_regular(path: Path, inside: Optional[Path] = None) -> IO[bytes]:
+    """A file for reading. With `inside`, links are followed only as long as they stay in that directory."""
+    if inside is not None and not is_inside(path, inside):
+        raise OSError(errno.ELOOP, "it is a link that leads out of the dump")
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read_regular(path: Path, inside: Optional[Path] = None, limit: int = -1) -> bytes:
+    """The content of a file; with `limit`, its first bytes only."""
+    with open_regular(path, inside) as file:
+        return file.read(limit)
+
+
+def open_text(path: Path, inside: Optional[Path] = None) -> IO[str]:
+    """A text file for the csv module. Bytes that are not UTF-8 become replacement characters."""
+    return io.TextIOWrapper(open_regular(path, inside), encoding="utf-8", errors="replace", newline="")
+
+
+def is_inside(path: Path, directory: Path) -> bool:
+    """Whether a path, with all links resolved, lies in a directory."""
+    try:
+        real, above = os.path.realpath(path), os.path.realpath(directory)
+    except ValueError:  # a null character
+        return False
+    return os.path.commonpath([real, above]) == above
