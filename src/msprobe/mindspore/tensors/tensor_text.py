@@ -1,10 +1,9 @@
 """Tensors as text: the adapter between MindSpore and the statistics, the rendering and the tensor files.
 
-A tensor in host memory is read where it is, through its address and strides: no operator of the
-framework runs, and asking for the address waits for the runtime to have filled it. A tensor on a
-device is copied to the host first. Nothing is remembered between calls: MindSpore has no version
-counter that could tell whether a tensor has changed. Only while one node of the backward graph is
-recorded (`unchanging`) can it not.
+A tensor in host memory is read in place, through its address and strides: no MindSpore operator runs, and reading the
+address waits until the runtime has filled the tensor. A tensor on a device is copied to the host first. No result is
+cached between calls: MindSpore has no version counter that shows whether a tensor has changed. The exception is the
+recording of one node of the backward graph (`unchanging`), where no tensor can change.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from msprobe.stats import dtypes, render, render_array
 
 Array = np.ndarray[Any, Any]
 
-# Types of MindSpore are singletons: their identity is looked up, which is cheaper than their hash.
+# MindSpore's types are singletons: a lookup by identity is faster than by hash.
 _KNOWN = {row.mindspore: getattr(mindspore, row.name, None) for row in dtypes.TABLE if row.mindspore is not None}
 _ROWS: dict[int, dtypes.Dtype] = {
     id(kind): dtypes.BY_MINDSPORE[name] for name, kind in _KNOWN.items() if kind is not None and name is not None
@@ -46,7 +45,7 @@ class FileWriter(Protocol):
 
 
 class _Known:
-    """A tensor's text, in two parts between which the name of its file stands."""
+    """The text of a tensor, in two parts: the name of its file goes between them."""
 
     __slots__ = ("end", "file", "text")
 
@@ -69,7 +68,7 @@ class TensorTexts:
 
     @contextmanager
     def unchanging(self) -> Iterator[None]:
-        """Inside, no tensor changes and none goes away: each is measured and written once, however often it is met."""
+        """Inside this block no tensor changes or is freed: each is measured and written only once."""
         self._known = {}
         try:
             yield
@@ -82,7 +81,7 @@ class TensorTexts:
             shape = tensor._shape
             on_host = tensor.device == "CPU"
             pointer = _address(tensor)
-        except Exception as error:  # the operator that should fill it failed: the script will meet the same error
+        except Exception as error:  # the operator that fills it failed: the script will get the same error
             return f'{{"type": "mindspore.Tensor", "unreadable": {quoted(_short(error))}}}'
         if row is None or (not pointer and 0 not in shape):
             return self._without_values(tensor, shape)
@@ -105,7 +104,7 @@ class TensorTexts:
         return f'{known.text}, "data_name": {quoted(name)}{known.end}'
 
     def array_text(self, array: Array, row: dtypes.Dtype, path: str) -> str:
-        """The same for values of a tensor that are in numpy memory of our own, as `bits` gives them."""
+        """As `tensor_text`, for values in a numpy array, in the form that `bits` returns."""
         numbers, digest, _ = render_array(array, row.code, self._want)
         text = f"{self._head(row, array.shape)}{numbers}" if numbers else self._head(row, array.shape)[:-2]
         if path and self._files is not None:
@@ -138,7 +137,7 @@ class TensorTexts:
 
     @staticmethod
     def _without_values(tensor: Any, shape: Any) -> str:
-        """A type that the statistics do not know, or a tensor that has no memory yet."""
+        """The text of a tensor without values: an unknown type, or no memory yet."""
         return (
             f'{{"type": "mindspore.Tensor", "dtype": "{tensor._dtype}", "shape": {list(shape)}, '
             '"Max": null, "Min": null, "Mean": null, "Norm": null}'
@@ -146,7 +145,7 @@ class TensorTexts:
 
 
 def payload(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Payload:
-    """Values in host memory, where they lie if they lie in C order: the caller keeps them until they are written."""
+    """Values in host memory, without a copy if they are in C order. The caller keeps them alive until written."""
     if 0 in shape:
         return Payload(row.name, shape, b"", "npy")
     if strides != packed(shape):
@@ -159,7 +158,7 @@ def payload(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tu
 
 
 def copied(tensor: Any) -> tuple[Array, dtypes.Dtype]:
-    """A private copy of a tensor's values, as `bits` shows them."""
+    """A private copy of the values of a tensor, in the form that `bits` returns."""
     row = _ROWS[id(tensor._dtype)]
     if tensor.device == "CPU" and tensor._shape and 0 not in tensor._shape:
         raw = _strided(_address(tensor), row, tensor._shape, tuple(_strides(tensor)))
@@ -168,17 +167,17 @@ def copied(tensor: Any) -> tuple[Array, dtypes.Dtype]:
 
 
 def row_of(tensor: Any) -> Optional[dtypes.Dtype]:
-    """The statistics' row of this tensor's type, or None."""
+    """The row of the dtype table for this tensor, or None."""
     return _ROWS.get(id(tensor._dtype))
 
 
 def has_values(tensor: Any) -> bool:
-    """Whether the statistics know this tensor's type."""
+    """Whether the dtype table has the type of this tensor."""
     return id(tensor._dtype) in _ROWS
 
 
 def bits(array: Array, row: dtypes.Dtype) -> Array:
-    """The array under numpy's own or ml_dtypes' type of the same bits, whichever wrapper the framework used."""
+    """The array with the numpy or ml_dtypes type of the same bits, whatever type MindSpore used."""
     wanted = row.numpy_dtype
     return array if wanted is None or array.dtype == wanted else array.view(wanted)
 
@@ -194,7 +193,7 @@ def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _strided(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A view of foreign memory; whoever uses it copies at once."""
+    """A view of memory that MindSpore owns; the caller must copy it at once."""
     size = row.itemsize
     extent = size + sum((length - 1) * step * size for length, step in zip(shape, strides))
     memory: Any = (c_char * extent).from_address(pointer)
