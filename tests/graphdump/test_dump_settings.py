@@ -11,7 +11,7 @@ import pytest
 
 from msprobe.config.errors import ConfigError
 from msprobe.graphdump.dumping.dump_settings import CATEGORIES, load_settings, parse_settings
-from msprobe.graphdump.dumping.running import prepared
+from msprobe.graphdump.dumping.running import prepare_dump
 
 COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
 CURRENT = {
@@ -56,10 +56,8 @@ def test_blanks_in_iteration_and_an_empty_path_are_understood():
     assert (settings.path, settings.iteration) == ("/data/debug_dump", "0|5-8|100-120")
 
 
-def test_a_variable_that_the_framework_would_refuse_is_told_before_the_script_starts():
-    with pytest.raises(
-        ConfigError, match=r'MS_DIAGNOSTIC_DATA_PATH: found "/tmp/a.b"; MindSpore allows only letters'
-    ):
+def test_a_variable_that_the_framework_would_refuse_is_refused_before_the_script_starts():
+    with pytest.raises(ConfigError, match=r'MS_DIAGNOSTIC_DATA_PATH: found "/tmp/a.b"; MindSpore allows only letters'):
         parse_settings({COMMON: {}}, "x", {"MS_DIAGNOSTIC_DATA_PATH": "/tmp/a.b"})
 
 
@@ -127,7 +125,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("value", "message"), BAD, ids=[message[:40] for _, message in BAD])
-def test_a_bad_file_is_told_with_its_message(value: object, message: str):
+def test_a_bad_file_gives_its_message(value: object, message: str):
     with pytest.raises(ConfigError) as caught:
         parse_settings(value, "data_dump.json", {})
     assert message in str(caught.value)
@@ -141,7 +139,7 @@ def test_a_bad_file_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
     config = tmp_path / "data_dump.json"
     config.write_text(json.dumps(value).replace('"/dump"', json.dumps(str(tmp_path / "dump"))))
     with pytest.raises(ConfigError):
-        prepared(config)
+        prepare_dump(config)
     assert list(tmp_path.iterdir()) == [config]
 
 
@@ -154,7 +152,7 @@ def test_statistics_of_the_device_are_four_only():
         parse_settings(value, "x", {})
 
 
-def test_sampling_goes_with_mode_0_only_and_all_problems_are_told_at_once():
+def test_sampling_needs_mode_0_and_one_error_has_all_problems():
     value = {COMMON: {"path": "/d", "op_debug_mode": 3, "dump_mode": 9}, E2E: {"sample_mode": 1}}
     with pytest.raises(ConfigError) as caught:
         parse_settings(value, "x", {})
@@ -167,7 +165,7 @@ def test_sampling_goes_with_mode_0_only_and_all_problems_are_told_at_once():
 @pytest.mark.parametrize(
     ("text", "message"), [("{", "the file ends too early"), ('{"a": 1,}', "a comma after the last")]
 )
-def test_a_file_that_is_no_json_is_told_with_its_place(tmp_path: Path, text: str, message: str):
+def test_a_file_that_is_not_json_gives_its_place(tmp_path: Path, text: str, message: str):
     path = tmp_path / "data_dump.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):

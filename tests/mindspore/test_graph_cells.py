@@ -419,7 +419,7 @@ def test_files_of_tensor_dump_become_the_same_records(tmp_path, graph_mode):
     net, x = made(lambda: Around(nn.Tanh())), tensor(2, 3)
     run(tmp_path / "taps", net, x)
     inputs, outputs = (
-        next(s for s in reversed(TAPS.sheets._made) if (s.title, s.side) == ("Cell.it.Tanh", side))
+        next(s for s in reversed(TAPS.templates._made) if (s.title, s.side) == ("Cell.it.Tanh", side))
         for side in ("input", "output")
     )
     names = []
@@ -439,7 +439,7 @@ def test_files_of_tensor_dump_become_the_same_records(tmp_path, graph_mode):
     worker = Worker(tell=print)
     writer = RankWriter(tmp_path / "out", Head("statistics", "L0", "mindspore", None, True), worker)
     texts = TensorTexts(STATS, writer)
-    cells = GraphCells(plain_recorder(settings, writer, Selection((), (), ("all",)), texts), texts, TAPS.sheets)
+    cells = GraphCells(plain_recorder(settings, writer, Selection((), (), ("all",)), texts), texts, TAPS.templates)
     cells.open = True
     replay(names[::-1], TAPS, cells)
     cells.close()

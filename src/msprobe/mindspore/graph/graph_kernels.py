@@ -1,7 +1,7 @@
-"""Level L2 in graph mode: config.json becomes the framework's Dump, put in place before the first graph.
+"""Level L2 in graph mode: translates config.json into MindSpore's Dump before the first graph.
 
-The framework decides what runs in a graph when it compiles it, so start() and stop() choose nothing here: `step`
-does. A debugger that comes too late says so; it does not leave the user with an empty directory and no word.
+MindSpore decides at compile time what to dump. So start() and stop() select nothing here; the key `step` does. If
+start() is too late, msprobe logs a warning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msprobe.config import Settings
 from msprobe.config.settings import OverflowSettings
 from msprobe.dump.archive import put_aside
 from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, parse_settings
-from msprobe.graphdump.dumping.framework_side import NO_KERNEL
+from msprobe.graphdump.dumping.framework_config import NO_KERNEL
 from msprobe.graphdump.dumping.running import DISK_BUDGET, lay_out, rank_here
 from msprobe.mindspore import header
 from msprobe.mindspore.graph.graph_dump import begin, graph_has_run
@@ -31,20 +31,22 @@ _SUMMARIES = {"statistics": ["max", "min", "avg", "l2norm"], "md5": ["max", "min
 
 
 def refuse(settings: Settings) -> None:
-    """Raises UsageError for what graph mode cannot do at this level."""
+    """Raises UsageError for settings that graph mode does not support at this level."""
     if getattr(settings.section, "summary_mode", "") == "xor":
-        raise UsageError('summary_mode "xor" is not in graph mode: use "statistics", "md5" or a list of statistics.')
+        raise UsageError(
+            'graph mode does not support summary_mode "xor": use "statistics", "md5" or a list of statistics.'
+        )
 
 
 def data_dump(settings: Settings, initial: int) -> dict[str, Any]:
-    """The data_dump.json that these settings mean."""
+    """The data_dump.json for these settings."""
     section = settings.section
     common: dict[str, Any] = {
         "path": str(settings.dump_path),
         "net_name": NET,
         "iteration": "all" if settings.step is None else "|".join(map(str, sorted(settings.step))),
         "initial_iteration": initial,
-        "support_device": [rank_here()],  # `rank` counts inside a node and is looked at before
+        "support_device": [rank_here()],  # `rank` counts inside a node and was checked before
     }
     if isinstance(section, OverflowSettings):
         common["op_debug_mode"] = _MODES[section.check_mode]
@@ -66,7 +68,7 @@ def data_dump(settings: Settings, initial: int) -> dict[str, Any]:
 
 
 class GraphKernels:
-    """Stands in the place of the lifecycle of a run that collects by hooks."""
+    """Replaces the lifecycle of a run that collects with hooks."""
 
     probe = None
     closed = False
@@ -77,7 +79,7 @@ class GraphKernels:
         self._started = False
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        """The first call puts the dump in place; further ones do nothing."""
+        """The first call starts the dump; later calls do nothing."""
         if token_range is not None:
             notices.warn_once("token_range has no effect in graph mode.")
         if self._started:
@@ -85,8 +87,8 @@ class GraphKernels:
         self._started = True
         if graph_has_run():
             notices.warn(
-                "start() comes too late: a graph was compiled already, and MindSpore has read its settings by then. "
-                "Nothing is dumped. Call it after set_context and before the model runs."
+                "start() is too late: a graph is already compiled, and MindSpore reads its settings before that. "
+                "Nothing is dumped. Call start() after set_context and before the model runs."
             )
             return
         value = data_dump(self.settings, self._initial)
@@ -97,32 +99,32 @@ class GraphKernels:
         older = Path(f"rank_{rank_here()}")
         if (Path(checked.path) / older).exists():
             moved = put_aside(Path(checked.path), older)
-            notices.inform(f"an earlier dump was in {Path(checked.path)}; it is now in {moved}.")
+            notices.inform(f"moved an earlier dump from {Path(checked.path)} to {moved}.")
         found = lay_out(checked, source, json.dumps(value, indent=4))
         if found is not None:
             begin(found, DISK_BUDGET)
-            notices.inform(f"level L2 in graph mode: every graph from now on is dumped to {Path(checked.path)}.")
+            notices.inform(f"level L2 in graph mode: dumping every graph from now on to {Path(checked.path)}.")
 
     def stop(self) -> None:
-        self._look_at_mode()
+        self._check_mode()
 
     def step(self) -> None:
-        self._look_at_mode()
+        self._check_mode()
 
     def set_init_step(self, step: int) -> None:
         if self._started:
-            notices.warn_once("set_init_step() comes too late in graph mode: call it before start().")
+            notices.warn_once("set_init_step() is too late in graph mode: call it before start().")
         self._initial = step
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
-        notices.warn_once("save() works at level debug only; nothing is saved.")
+        notices.warn_once("save() works only at level debug; nothing is saved.")
 
     def close(self) -> None:
         """The worker ends with the process."""
 
-    def _look_at_mode(self) -> None:
+    def _check_mode(self) -> None:
         if mindspore.get_context("mode") != mindspore.GRAPH_MODE:
             notices.warn_once(
-                "the mode was changed to PYNATIVE_MODE after PrecisionDebugger was made in graph mode: what runs "
-                "outside of graphs is not dumped."
+                "the mode was changed to PYNATIVE_MODE after PrecisionDebugger was created in graph mode: msprobe "
+                "dumps only graphs."
             )
