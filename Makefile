@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Two commands are enough on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -24,7 +24,7 @@ lint: $(STAMP)
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" tests
 
-# The field's own tool, in a venv of its own: it has the same import name. MSPROBE_PEER_PYTHON names another.
+# mindstudio-probe, in a separate venv: it has the same import name. MSPROBE_PEER_PYTHON selects another interpreter.
 PEER := $(if $(MSPROBE_PEER_PYTHON),,.venv-peer/.installed)
 
 .venv-peer/.installed:

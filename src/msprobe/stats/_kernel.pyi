@@ -1,7 +1,7 @@
 from typing import Any, Optional
 
-from msprobe.stats.tensor_cache import TensorCache as TensorCache
 from msprobe.stats.result import Stats
+from msprobe.stats.tensor_cache import TensorCache as TensorCache
 
 def measure(
     ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int, threads: int = ..., /

@@ -31,7 +31,7 @@ class TensorCache:
     def __init__(
         self, exchange: Any, heads: dict[Any, tuple[int, str]], strided: Any, want: int, remembers: bool, checks: bool
     ) -> None:
-        """Without `remembers`, measures every tensor each time. `checks`: measures cached tensors again and compares."""
+        """Without `remembers`, nothing is cached. `checks`: measures cached tensors again and compares."""
         self._describe = (exchange, heads, strided, want)
         self._remembers = remembers
         self._checks = checks

@@ -1,6 +1,6 @@
 """Tensors as text: the adapter between PyTorch and the statistics, the rendering and the tensor files.
 
-A tensor that does not change is measured at most once (msprobe.stats.tensor_cache). Three kinds of calls must be reported
+An unchanged tensor is measured at most once (msprobe.stats.tensor_cache). Three kinds of calls must be reported
 here. A call that changes memory without changing the version counter (collectives, fused optimizers) needs `forget`.
 A call that makes such a change possible later (`.data`, `data_ptr()`) needs `expose`. A call that writes a tensor needs
 `written`, because another tensor with the same memory may have its own version counter. Plain CPU tensors are read in
