@@ -1,6 +1,6 @@
-"""Builds the C parts: statistics, stacks, the looks of a task, comparing tensors. Everything else is in pyproject.toml.
+"""Builds the C parts: statistics, stacks, overflow scans, comparing tensors. All other settings are in pyproject.toml.
 
-Each is optional: without a compiler the installation still succeeds and its Python twin is used.
+Each part is optional: without a compiler the installation still succeeds, and msprobe uses the Python version.
 """
 
 from setuptools import Extension, setup
@@ -8,10 +8,22 @@ from setuptools import Extension, setup
 STATS = "src/msprobe/stats"
 INCLUDE = f"{STATS}/native/include"
 SCAN = f"{STATS}/scan_native"
-SOURCES = ("_kernel", "described", "remembered", "memory", "measure", "chunks", "layout", "tiles", "crc32", "shortest")
+SOURCES = (
+    "_kernel",
+    "tensor_json",
+    "tensor_cache",
+    "cache_entry",
+    "memory",
+    "measure",
+    "chunks",
+    "layout",
+    "tiles",
+    "crc32",
+    "shortest",
+)
 HEADERS = (
+    "cache_entry",
     "core",
-    "described",
     "exchange",
     "internal",
     "kernel",
@@ -19,10 +31,11 @@ HEADERS = (
     "loops",
     "memory",
     "shortest",
+    "tensor_json",
     "weak",
     "x86_float32",
 )
-# No fast-math, and no fused multiply-add that one CPU has and another has not.
+# No fast-math and no automatic fused multiply-add: results must be the same on every CPU.
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 
 setup(

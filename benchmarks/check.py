@@ -1,11 +1,11 @@
-"""What the accuracy pre-check costs: ratios, on this machine.
+"""The cost of `msprobe run_ut`, as ratios on this machine.
 
     python benchmarks/check.py [CALLS]
 
-1. CPU time of examining every call of GPT dumps (real data), over loading its tensors and calling the API once on both
-   sides, forward and backward; the two take turns, dump by dump.
-2. Elapsed time with one worker over that with two, one thread each, start-up apart. This one needs a machine of one's
-   own: beside it stands what the CPU time of the busier worker says it would be there.
+1. CPU time of checking every call of GPT dumps (real data), divided by the time of loading its tensors and calling the
+   API once on both sides, forward and backward. The two alternate, dump by dump.
+2. Elapsed time with one worker, divided by that with two, one thread each, without start-up. It needs an idle machine;
+   the next line estimates it from the CPU time of the busier worker.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def cpu(work: Callable[[Work], None], on: Work) -> float:
 
 
 def compare_examining(works: list[Work], rounds: int) -> tuple[float, float]:
-    """CPU seconds: of loading and calling on both sides, and of examining."""
+    """CPU seconds of loading and calling on both sides, and of checking."""
     callables, examiner = Callables(), Examiner()
 
     def once(work: Work) -> None:
@@ -98,7 +98,7 @@ def worker_seconds(pool: Pool) -> list[float]:
 
 
 def compare_jobs(works: list[Work], rounds: int) -> tuple[float, float]:
-    """One worker over two: elapsed time, and the CPU time of the busier."""
+    """One worker divided by two: elapsed time, and the CPU time of the busier worker."""
     elapsed, busiest = {}, {}
     for jobs in (1, 2):
         queue: list[dict[str, Any]] = [
@@ -125,11 +125,11 @@ def main() -> int:
         bare, checked = compare_examining(works, rounds)
         elapsed, by_cpu = compare_jobs(works, rounds)
     ratio = checked / bare
-    print(f"{rounds * calls:,} calls of {len(works)} GPT dumps, {torch.get_num_threads()} thread a process")
-    print("| | measured | wanted |")
+    print(f"{rounds * calls:,} calls of {len(works)} GPT dumps, {torch.get_num_threads()} thread per process")
+    print("| | measured | goal |")
     print("|---|---|---|")
-    print(f"| examining / loading and calling once on both sides, CPU time | {ratio:.2f} | at most {LIMIT} |")
-    print(f"| the same a call | {checked / rounds / calls * 1e3:.2f} / {bare / rounds / calls * 1e3:.2f} ms | |")
+    print(f"| checking / loading and calling once on both sides, CPU time | {ratio:.2f} | at most {LIMIT} |")
+    print(f"| the same per call | {checked / rounds / calls * 1e3:.2f} / {bare / rounds / calls * 1e3:.2f} ms | |")
     print(f"| one worker / two, elapsed | {elapsed:.2f} | at least {SPEED_UP} |")
     print(f"| one worker / the busier of two, CPU time | {by_cpu:.2f} | |")
     return 0 if ratio <= LIMIT and elapsed >= SPEED_UP else 1

@@ -1,10 +1,10 @@
-"""What the online check costs the training side: CPU time of the run and its sender, over the tensor task's alone.
+"""The cost of the online check on the training side: CPU time of the run and its sender, relative to the tensor task.
 
     python benchmarks/check_online.py [STEPS [ROUNDS]]
 
-The tensor task, the check over TCP and the one through a shared directory take turns; the checker keeps up by
-definition: it answers each call at once, and judges nothing. The sender's start-up (Python and numpy, once a run) is
-measured apart and left out.
+The tensor task, the check over TCP and the check through a shared directory alternate. The checker is always fast
+enough: it confirms each call at once and checks nothing. The start-up of the sender (Python and numpy, once per run) is
+measured separately and not counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ for _ in range(int(sys.argv[3])):
     step()
 print("CPU", time.process_time() - started, flush=True)
 atexit._run_exitfuncs()
-os._exit(0)  # without waiting for the sender: that is for whoever measures it
+os._exit(0)  # does not wait for the sender: the benchmark does
 """
 DRAIN = """
 import shutil, sys, tempfile, time
@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as spool:
 
 
 class Cost(NamedTuple):
-    """CPU milliseconds a step."""
+    """CPU milliseconds per step."""
 
     training: float
     sender: float = 0.0
@@ -87,7 +87,7 @@ class Cost(NamedTuple):
 
 
 def train(path: Path, steps: int, section: dict[str, Any]) -> float:
-    """CPU seconds of `steps` steps after the first, in the training process itself."""
+    """CPU seconds of `steps` steps after the first, in the training process."""
     config, dump = path / "train.json", path / "dump"
     config.write_text(json.dumps({"task": "tensor", "level": "L1", "dump_path": str(dump), "tensor": section}))
     command = [sys.executable, "-c", TRAIN, str(Path(__file__).parent), str(config), str(steps)]
@@ -104,7 +104,7 @@ def tensor_task(path: Path, steps: int) -> Cost:
 
 
 def online(path: Path, steps: int, address: dict[str, Any]) -> Cost:
-    """The sender outlives the run, so that this process inherits it and waits for it."""
+    """The sender runs longer than the training, so this process inherits it and waits for it."""
     checking = path / "check.json"
     checking.write_text(json.dumps({"task": "run_ut", "run_ut": {"is_online": True, **address}}))
     drain = subprocess.Popen([sys.executable, "-c", DRAIN, str(checking)], stdout=subprocess.PIPE)
@@ -124,7 +124,7 @@ def online(path: Path, steps: int, address: dict[str, Any]) -> Cost:
 
 
 def start_up() -> float:
-    """Of the sender: Python and what it imports."""
+    """The start-up of the sender: Python and its imports."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, "-c", "import msprobe.check.online.sender, msprobe.check.online.frame_mac"], check=True
@@ -156,8 +156,8 @@ def main() -> int:
             found["online, shared directory"].append(online(path, steps, {"nfs_path": str(shared)}))
             time.sleep(0.1)
     bare = statistics.median(one.both for one in found["tensor task"])
-    print(f"A GPT of 2 layers, {steps} steps, {rounds} rounds, medians; CPU ms a step")
-    print(f"| | training | sender | of the tensor task (at most {LIMIT}) |")
+    print(f"A GPT of 2 layers, {steps} steps, {rounds} rounds, medians; CPU ms per step")
+    print(f"| | training | sender | share of the tensor task (at most {LIMIT}) |")
     print("|---|---|---|---|")
     worst = 0.0
     for name, costs in found.items():

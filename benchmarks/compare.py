@@ -1,8 +1,8 @@
-"""What comparing costs: beside the field's tool, over the number of rows, by way of matching, and by processes.
+"""The cost of `msprobe compare`: compared with mindstudio-probe, by number of rows, by matching and by processes.
 
 python benchmarks/compare.py [--no-peer]
 
-CPU times of whole processes, start-up included; every figure is a ratio of two measured here, in turn.
+CPU times of complete processes with start-up. Every figure is a ratio of two times, measured alternately.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ def _write(root: Path, data: dict[str, Any], task: str) -> None:
 
 
 def cost(command: list[str], cwd: Path) -> tuple[float, float]:
-    """(CPU seconds, wall seconds) of a process and its children; its exit code must be 0 or 1."""
+    """CPU seconds and wall seconds of a process and its children. The exit code must be 0 or 1."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if command[: len(OURS)] == OURS:
-        environment["PYTHONPATH"] = str(ROOT / "src")  # the peer has the same import name: only ours may see it
+        environment["PYTHONPATH"] = str(ROOT / "src")  # mindstudio-probe has the same import name and must not see it
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     ended = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
@@ -115,7 +115,7 @@ def cost(command: list[str], cwd: Path) -> tuple[float, float]:
 
 
 def in_turn(work: dict[str, Callable[[], tuple[float, float]]], rounds: int = ROUNDS) -> dict[str, tuple[float, float]]:
-    """The least of several rounds of each, taken in turn so that a busy machine meets all alike."""
+    """The best of several rounds of each. The rounds alternate, so that other load affects all in the same way."""
     best: dict[str, tuple[float, float]] = {}
     for _ in range(rounds):
         for name, run in work.items():
@@ -157,7 +157,7 @@ def statistics(work: Path, peer: str | None) -> None:
         theirs = in_turn({"peer": lambda: cost([*command, "-o", str(work / "peer"), "-c"], work)}, rounds=2)["peer"][0]
         if not any((work / "peer").iterdir()):
             sys.exit("the peer wrote no result: its time means nothing")
-        print(f"- the peer, xlsx: {theirs:.2f} s; ours to csv is 1/{theirs / exact:.1f} of it")
+        print(f"- mindstudio-probe, xlsx: {theirs:.2f} s; msprobe to csv takes 1/{theirs / exact:.1f} of it")
 
 
 def tensors(work: Path) -> None:
@@ -180,7 +180,7 @@ def tensors(work: Path) -> None:
     print(f"{size:.1f} GB in {FILES} pairs of files; start-up included")
     print(f"- reading both and summing the difference in numpy: {found['numpy'][0]:.2f} CPU-s")
     speed = found["numpy"][0] / found["ours"][0]
-    print(f"- ours, all metrics: {found['ours'][0]:.2f} CPU-s, {speed:.2f} of numpy's speed")
+    print(f"- msprobe, all metrics: {found['ours'][0]:.2f} CPU-s, {speed:.2f} of the speed of numpy")
     print(f"- two processes: {found['ours'][1] / found['two processes'][1]:.2f} times as fast as one (wall)")
 
 

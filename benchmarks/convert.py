@@ -1,8 +1,8 @@
-"""What `msprobe convert` costs next to `cp`, as ratios of CPU time: the figures of docs/graph.md.
+"""The cost of `msprobe convert` compared with `cp`, as ratios of CPU time: the figures of docs/graph.md.
 
     python benchmarks/convert.py [--megabytes 64] [--rounds 5]
 
-The best of several rounds is taken for each side, so that other work on the machine matters less.
+Each side takes its best of several rounds, so that other load on the machine matters less.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main() -> int:
                 lambda: shutil.rmtree(out, ignore_errors=True),
             )
             missed += cp / ours < wanted
-            print(f"{title:30} cp {cp:.3f}  convert {ours:.3f}  {cp / ours:.0%} of cp's speed ({wanted:.0%})")
+            print(f"{title:30} cp {cp:.3f}  convert {ours:.3f}  {cp / ours:.0%} of the speed of cp (goal {wanted:.0%})")
     return 1 if missed else 0
 
 

@@ -1,11 +1,11 @@
-"""CPU time of a statistic dump in graph mode against the framework's own tensor dump of the same run, and the disk that
-it takes in passing: the figures of docs/graph_dump.md.
+"""CPU time of a statistics dump in graph mode compared with MindSpore's own tensor dump, and the size of temporary
+files: the figures of docs/graph_dump.md.
 
     python benchmarks/graph_dump.py [--rounds 5] [--steps 3] [--disk-budget 2GB] [--json FILE]
 
-Each round runs the training (an MLP, about 270 MB of tensors a step) twice, each in processes of its own: with
-MINDSPORE_DUMP_CONFIG alone, and under `msprobe graph dump` with saved_data statistic. CPU time is that of the whole
-tree of processes, start-up included on both sides. Disk is looked at from outside, every two milliseconds.
+Each round runs the training (an MLP, about 270 MB of tensors per step) twice, in separate processes: with
+MINDSPORE_DUMP_CONFIG alone, and with `msprobe graph dump` and saved_data statistic. CPU time is that of all processes
+with start-up, on both sides. Disk use is sampled every two milliseconds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def settings(path: Path, saved: str) -> dict[str, object]:
 
 
 class Watched:
-    """The most bytes that files under a directory had at one look."""
+    """The peak size of all files under a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -72,14 +72,14 @@ class Watched:
             for place, _, files in os.walk(self._directory):
                 for name in files:
                     try:
-                        total += os.stat(os.path.join(place, name)).st_size  # noqa: PTH116, PTH118 - looked at often
+                        total += os.stat(os.path.join(place, name)).st_size  # noqa: PTH116, PTH118 - called often
                     except OSError:
-                        pass  # gone in between
+                        pass  # deleted in the meantime
             self.most = max(self.most, total)
 
 
 def measured(command: list[str], environment: dict[str, str]) -> tuple[float, str]:
-    """CPU seconds of a command and all below it, and what it printed."""
+    """CPU seconds of a command and its children, and its output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--disk-budget", default="2GB")
-    parser.add_argument("--json", type=Path, help="write the figures of every round here")
+    parser.add_argument("--json", type=Path, help="write the figures of every round to this file")
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.train:
@@ -122,9 +122,9 @@ def main() -> None:
     ratios = sorted(one["ratio"] for one in rounds)
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, {args.steps} steps")
     print(f"tensors of a run: {rounds[0]['dumped'] / 1e6:.0f} MB, rows: {rounds[0]['rows']:.0f}")
-    print(f"CPU seconds, framework's tensor dump: {statistics.median(one['theirs'] for one in rounds):.2f}")
+    print(f"CPU seconds, MindSpore's tensor dump: {statistics.median(one['theirs'] for one in rounds):.2f}")
     print(f"CPU seconds, statistics by msprobe:   {statistics.median(one['ours'] for one in rounds):.2f}")
-    print(f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}); wanted at most {WANTED}")
+    print(f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}); goal: at most {WANTED}")
     print(f"disk in use at most: {max(one['disk'] for one in rounds) / 1e6:.0f} MB; budget {args.disk_budget}")
     if args.json:
         args.json.write_text(json.dumps(rounds, indent=1))

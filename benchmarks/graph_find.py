@@ -2,8 +2,8 @@
 
     python benchmarks/graph_find.py DUMP [--files 20000]
 
-DUMP is a small real dump with one graph (examples/alexnet/train_alexnet.py --dump DUMP makes one). Two large ones
-are made of it by links: many iterations of the same graph, and one iteration of a graph with the network many times.
+DUMP is a small real dump with one graph (from examples/alexnet/train_alexnet.py --dump DUMP). The benchmark makes two
+large dumps of it with links: many iterations of the same graph, and one iteration of a graph with many networks.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main() -> int:
             target = Path(name) / title.replace(" ", "_")
             make(arguments.dump, target, arguments.files)
             results = [cpu_of_find(target, arguments.line) for _ in range(3)]
-            print(f"{title:16} {min(results)[0]:.2f} s, {results[0][1]} tensors shown (1.00 s wanted)")
+            print(f"{title:16} {min(results)[0]:.2f} s, {results[0][1]} tensors shown (goal: 1.00 s)")
     return 0
 
 

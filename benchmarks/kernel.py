@@ -1,7 +1,7 @@
-"""What the statistics kernel costs, as ratios of CPU times on this machine.
+"""The cost of the statistics kernel, as ratios of CPU times on this machine.
 
-Each row times two things in turns and takes the fastest run of each, so that other work on the machine weighs
-on both alike. One thread everywhere. Run: python benchmarks/kernel.py
+Each row measures two things alternately and takes the fastest run of each, so that other load affects both in the same
+way. All measurements use one thread. Run: python benchmarks/kernel.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGE, SMALL = 10_000_000, 1_000
 
 @dataclass(frozen=True)
 class Row:
-    """`ratio` compares ours with theirs; `faster` rows want it large, the others small."""
+    """`ratio` compares msprobe with the reference. It should be large in `faster` rows and small in the others."""
 
     what: str
     ours: float
@@ -37,7 +37,7 @@ class Row:
 
 
 def race(ours: Callable[[], object], theirs: Callable[[], object], calls: int, rounds: int) -> tuple[float, float]:
-    """The fastest CPU time of one call of each, measured in turns."""
+    """The fastest CPU time of one call of each, measured alternately."""
     best = [float("inf"), float("inf")]
     for _ in range(rounds):
         for index, run in enumerate((ours, theirs)):
@@ -49,7 +49,7 @@ def race(ours: Callable[[], object], theirs: Callable[[], object], calls: int, r
 
 
 def against_copy(name: str, want: int) -> Row:
-    """A large tensor against copying it."""
+    """A large tensor compared with a copy of it."""
     row = dtypes.BY_NAME[name]
     array = np.random.default_rng(0).standard_normal(LARGE).astype(row.numpy_dtype)
     target = array.copy()
@@ -59,11 +59,11 @@ def against_copy(name: str, want: int) -> Row:
     times = race(lambda: stats.measure(where, row.code, (LARGE,), (1,), want, 1), lambda: np.copyto(out, bits), 2, 15)
     wanted = "at most 1.6" if name == "float32" and want == STATS else ""
     digest = " and CRC" if want & CRC else ""
-    return Row(f"{name}, 1e7 elements{digest}: times a copy", *times, wanted, faster=False)
+    return Row(f"{name}, 1e7 elements{digest}: in units of a copy", *times, wanted, faster=False)
 
 
 def against_reductions(name: str) -> Row:
-    """A small tensor, as the frontend measures it, against four reductions."""
+    """A small tensor, as the frontend measures it, compared with four reductions."""
     tensor = torch.randn(SMALL).to(getattr(torch, name))
     code = dtypes.BY_NAME[name].code
 
@@ -74,7 +74,7 @@ def against_reductions(name: str) -> Row:
         stats.measure(tensor.data_ptr(), code, tensor.shape, tensor.stride(), STATS, 1)
 
     return Row(
-        f"{name}, 1e3 elements: four torch reductions cost as many of ours",
+        f"{name}, 1e3 elements: four torch reductions, in units of msprobe's time",
         *race(ours, reductions, 2000, 9),
         "at least 7" if name == "float32" else "",
         faster=True,
@@ -86,7 +86,7 @@ def against_zlib(size: int) -> Row:
     calls = max(1, 20_000_000 // size)
     times = race(lambda: stats.crc32(data), lambda: zlib.crc32(data), calls, 9)
     wanted = "at least 4" if size > 1_000_000 else ""
-    return Row(f"CRC-32 of {size} bytes: zlib costs as many of ours", *times, wanted, faster=True)
+    return Row(f"CRC-32 of {size} bytes: zlib, in units of msprobe's time", *times, wanted, faster=True)
 
 
 def text() -> Row:
@@ -98,7 +98,7 @@ def text() -> Row:
         5000,
         9,
     )
-    return Row("JSON members of a scalar: times four reprs", *times, "", faster=False)
+    return Row("JSON members of a scalar: in units of four reprs", *times, "", faster=False)
 
 
 def main() -> None:
@@ -111,9 +111,9 @@ def main() -> None:
     rows += [against_reductions(name) for name in ("float32", "float16", "bfloat16")]
     rows += [against_zlib(size) for size in (100, 4_000, 40_000_000)]
     rows += [text()]
-    print(f"{'':58} {'ours':>10} {'theirs':>10} {'ratio':>7}  wanted")
+    print(f"{'':76} {'msprobe':>10} {'reference':>10} {'ratio':>7}  goal")
     for row in rows:
-        print(f"{row.what:58} {row.ours * 1e6:8.2f}us {row.theirs * 1e6:8.2f}us {row.ratio:7.2f}  {row.wanted}")
+        print(f"{row.what:76} {row.ours * 1e6:8.2f}us {row.theirs * 1e6:8.2f}us {row.ratio:7.2f}  {row.wanted}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Drives several trainees in lockstep and turns their answers into ratios.
+"""Drives several trainees in lockstep and computes ratios from their answers.
 
-A ratio of two CPU times measured minutes apart says more about the machine than about the tool: on a shared
-virtual machine the same bare step varies by half. So all variants live at once, exactly one runs at a time,
-one step each a round, and the ratio is taken inside the round; the median over the rounds is reported.
+Two CPU times that are measured minutes apart say more about the machine than about the tool: on a shared virtual
+machine the same bare step varies by half. So all variants are alive at once, exactly one runs at a time, and each runs
+one step per round. Ratios are computed inside a round; the result is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = STEP.parent.parent
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured. `idle` dumps step 0 only and measures the steps after it."""
+    """What to measure. `idle` dumps only step 0 and measures the later steps."""
 
     level: str = "L1"
     mode: str = "statistics"  # statistics, md5 or tensor: a task, or a summary mode of the task statistics
@@ -43,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the comparison: its name, what step.py is to run as, and the interpreter that has it."""
+    """One variant: its name, the tool that step.py uses, and the interpreter that has it."""
 
     name: str
     role: str
@@ -51,8 +51,8 @@ class Variant:
 
 
 @dataclass
-class RunSummary:
-    """What one variant cost in one case."""
+class Measurement:
+    """The cost of one variant in one case."""
 
     cpu: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
@@ -61,12 +61,12 @@ class RunSummary:
     report: dict[str, Any] = field(default_factory=dict)
     error: Optional[str] = None
 
-    def ratio(self, bare: RunSummary, what: str = "cpu") -> Optional[float]:
+    def ratio(self, bare: Measurement, what: str = "cpu") -> Optional[float]:
         """Median over the rounds of (this variant's step / the bare step of the same round)."""
         ratios = self.ratios(bare, what)
         return statistics.median(ratios) if ratios else None
 
-    def ratios(self, bare: RunSummary, what: str = "cpu") -> list[float]:
+    def ratios(self, bare: Measurement, what: str = "cpu") -> list[float]:
         if self.error or bare.error:
             return []
         return [a / b for a, b in zip(getattr(self, what), getattr(bare, what))]
@@ -76,14 +76,14 @@ class RunSummary:
 
 
 class TraineeError(RuntimeError):
-    """A trainee ended; the message carries the end of what it printed."""
+    """A trainee ended. The message has the end of its output."""
 
 
 class Trainee:
-    """The parent's end of one step.py."""
+    """The parent side of one step.py process."""
 
     def __init__(self, variant: Variant, case: Case, work: Path, threads: int, spin: bool) -> None:
-        home = variant.name.replace(" ", "-")  # the peer refuses a path with a space in it
+        home = variant.name.replace(" ", "-")  # the peer refuses a path with a blank
         self.log = work / f"{home}.log"
         command = [variant.python, str(STEP), "--variant", variant.role, "--out", str(work / home)]
         self.process = subprocess.Popen(
@@ -132,7 +132,7 @@ class Trainee:
 
 
 def environment(threads: int, spin: bool) -> dict[str, str]:
-    """The same for all. Spinning OpenMP threads would count waiting as work, so they sleep unless asked."""
+    """The environment, the same for all. OpenMP threads sleep by default: spinning would count as CPU time."""
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "OMP_WAIT_POLICY")}
     kept["OMP_NUM_THREADS"] = str(threads)
     if not spin:
@@ -142,53 +142,53 @@ def environment(threads: int, spin: bool) -> dict[str, str]:
 
 def measure(
     case: Case, variants: list[Variant], rounds: int, threads: int, spin: bool = False, warmup: int = 2
-) -> dict[str, RunSummary]:
-    """Run `rounds` counted rounds of every variant. One that fails has `error` set; the others go on."""
-    accounts = {v.name: RunSummary() for v in variants}
+) -> dict[str, Measurement]:
+    """Runs `rounds` counted rounds of every variant. A variant that fails gets an `error`; the others continue."""
+    measurements = {v.name: Measurement() for v in variants}
     trainees: dict[str, Trainee] = {}
     work = Path(tempfile.mkdtemp(prefix="msprobe-bench-"))
     try:
         for variant in variants:
             try:
                 trainees[variant.name] = Trainee(variant, case, work, threads, spin)
-                accounts[variant.name].hello = trainees[variant.name].hello
+                measurements[variant.name].hello = trainees[variant.name].hello
             except TraineeError as error:
-                accounts[variant.name].error = str(error)
+                measurements[variant.name].error = str(error)
         for number in range(warmup + rounds):
             for name in rotated([v.name for v in variants], number):
-                turn(trainees, accounts[name], name, counted=number >= warmup)
+                turn(trainees, measurements[name], name, counted=number >= warmup)
         for name, trainee in trainees.items():
-            if accounts[name].error is None:
-                accounts[name].report = trainee.ask("report")
+            if measurements[name].error is None:
+                measurements[name].report = trainee.ask("report")
     finally:
         for trainee in trainees.values():
             trainee.close()
         shutil.rmtree(work, ignore_errors=True)
-    return accounts
+    return measurements
 
 
-def turn(trainees: dict[str, Trainee], account: RunSummary, name: str, counted: bool) -> None:
-    if account.error is not None:
+def turn(trainees: dict[str, Trainee], measurement: Measurement, name: str, counted: bool) -> None:
+    if measurement.error is not None:
         return
     try:
         answer = trainees[name].ask("step")
     except TraineeError as error:
-        account.error = str(error)
+        measurement.error = str(error)
         return
-    account.losses.append(answer["loss"])
+    measurement.losses.append(answer["loss"])
     if counted:
-        account.cpu.append(answer["cpu"])
-        account.wall.append(answer["wall"])
+        measurement.cpu.append(answer["cpu"])
+        measurement.wall.append(answer["wall"])
 
 
 def rotated(names: list[str], number: int) -> list[str]:
-    """Another variant begins each round, so that none always follows the heaviest."""
+    """Each round starts with another variant, so that none always follows the slowest."""
     start = number % len(names)
     return names[start:] + names[:start]
 
 
 def peer_python() -> Optional[str]:
-    """The interpreter that has the peer: MSPROBE_PEER_PYTHON, or the venv that the Makefile makes."""
+    """The interpreter with mindstudio-probe: MSPROBE_PEER_PYTHON, or the venv of the Makefile."""
     named = os.environ.get("MSPROBE_PEER_PYTHON")
     path = Path(named) if named else ROOT / ".venv-peer" / "bin" / "python"
     return str(path) if path.exists() else None

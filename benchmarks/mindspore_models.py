@@ -52,7 +52,7 @@ class Transformer(nn.Cell):
 
 
 def transformer(layers: int, seed: int = 1) -> tuple[nn.Cell, Callable[[], Any]]:
-    """A transformer and a function that trains it for one step on a fresh random batch and returns the loss."""
+    """A transformer, and a function that trains it for one step on a new random batch and returns the loss."""
     ms.set_seed(seed)
     model = Transformer(layers)
     optimizer = nn.AdamWeightDecay(model.trainable_params(), learning_rate=1e-3)

@@ -1,9 +1,9 @@
-"""What the tool costs a MindSpore training step, beside the bare step: CPU times, in lockstep.
+"""The cost of msprobe in a MindSpore training step, compared with the bare step: CPU times, measured in lockstep.
 
 python benchmarks/mindspore_run.py                          every case, some minutes
 python benchmarks/mindspore_run.py --only L1/statistics     one case; may be repeated
 
-The peer is not beside it: its statistics need kernels that exist on Ascend only.
+mindstudio-probe is not measured: its statistics need kernels that exist only on Ascend.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ CASES.append(Case(layers=LAYERS, idle=True))
 
 for _level in ("L1", "L0", "mix"):
     CASES.append(TaskCase(_level, f"overflow_check/{_level}", LAYERS, section='{"overflow_nums": -1}'))
-for _mode in ("add_noise", "bit_noise", "no_change", "to_cpu"):  # in float32: improve_precision would raise nothing
+for _mode in (
+    "add_noise",
+    "bit_noise",
+    "no_change",
+    "to_cpu",
+):  # the model is float32: improve_precision has nothing to change
     _section = json.dumps({"pert_mode": _mode, "fuzz_device": "cpu" if _mode == "to_cpu" else "npu"})
     CASES.append(TaskCase("L1", f"free_benchmark/{_mode}", LAYERS, task="free_benchmark", section=_section))
-# CPU-time ratios that this project set itself as upper limits.
+# Our upper limits for the ratios of CPU time.
 AIMS = {
     "L0/statistics": 1.3,
     "L1/statistics": 2.2,
@@ -60,8 +65,8 @@ def main() -> int:
     for case in CASES:
         if args.only and case.name not in args.only:
             continue
-        accounts = measure(case, [*variants, again], args.rounds, threads=2, warmup=3)
-        bare, ours = accounts["bare"], accounts["ours"]
+        measurements = measure(case, [*variants, again], args.rounds, threads=2, warmup=3)
+        bare, ours = measurements["bare"], measurements["ours"]
         if bare.error or ours.error:
             wrong.append(f"{case.name}: {bare.error or ours.error}")
             continue
@@ -75,7 +80,7 @@ def main() -> int:
             f"{min(ratios):.2f}-{max(ratios):.2f}",
             str(len(ours.report["names"])),
             str(ours.report["tensors"]),
-            f"{accounts['bare again'].ratio(bare):.2f}",
+            f"{measurements['bare again'].ratio(bare):.2f}",
             str(AIMS.get(case.name, "-")),
         ]
         print(f"| {' | '.join(cells)} |", flush=True)

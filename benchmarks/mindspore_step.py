@@ -1,7 +1,7 @@
-"""One MindSpore trainee; what step.py is for PyTorch, with the same conversation.
+"""One MindSpore trainee, with the same commands as step.py.
 
-Kernels are launched blocking: otherwise the runtime's threads spin, and the CPU time of the bare step itself
-varies sevenfold.
+Kernel launches are blocking: otherwise the threads of the runtime spin, and the CPU time of the bare step varies by a
+factor of seven.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Optional
 import mindspore as ms
 import mindspore_models
 
-QUIET = 0.0005  # CPU seconds in a poll interval below which the process is at rest
+QUIET = 0.0005  # a process that uses less CPU time in a poll interval is idle
 POLL = 0.005
 PATIENCE = 1000
 
 
 class Trainee:
-    """The model, the tool if there is one, and the account of each step."""
+    """The model, the tool, if any, and the cost of each step."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.out: Path = args.out
@@ -48,7 +48,7 @@ class Trainee:
         self.model, self.train = mindspore_models.transformer(args.layers)
 
     def step(self) -> dict[str, Any]:
-        """Train one step. What a writer thread does after step() returned is charged to the step too."""
+        """Trains one step. Work of a writer thread after step() counts too."""
         wall, cpu = time.perf_counter(), time.process_time()
         if self.debugger is None:
             loss = self.train()
@@ -78,7 +78,7 @@ class Trainee:
         }
 
     def prune(self) -> None:
-        """Keep the content of two steps, and the files of all: step.py says why."""
+        """Keeps the content of two steps, and the files of all steps; see step.py."""
         for old in self.steps()[:-2]:
             if old not in self.emptied:
                 self.emptied.add(old)
@@ -92,7 +92,7 @@ class Trainee:
 
 
 def rest() -> float:
-    """Wait until no thread of this process works any more; the CPU time used until then."""
+    """Waits until all threads of this process are idle; returns the CPU time used until then."""
     before = time.process_time()
     for _ in range(PATIENCE):
         time.sleep(POLL)
@@ -109,13 +109,13 @@ def main() -> None:
     parser.add_argument("--task", default="statistics")
     parser.add_argument("--level", default="L1")
     parser.add_argument("--summary-mode", default="statistics")
-    parser.add_argument("--section", help="the task's own section, as JSON")
-    parser.add_argument("--idle", action="store_true", help="dump step 0 only; later steps are idle")
+    parser.add_argument("--section", help="the section of the task, as JSON")
+    parser.add_argument("--idle", action="store_true", help="dump only step 0; later steps are idle")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    # MindSpore and tools print; the answers go out by a descriptor that they do not know.
+    # MindSpore and tools print to stdout; the answers use another descriptor.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     ms.set_context(mode=ms.PYNATIVE_MODE)

@@ -1,8 +1,7 @@
-"""The models that overhead is measured on, written the way training code usually is.
+"""The models for measuring overhead, written like usual training code.
 
-Nothing here knows of msprobe: the bare process must be able to import this file without the tool.
-The benchmark uses the GPT; the convolutional and the checkpointed model are for runs that ask whether
-results stay bit-identical.
+This file does not import msprobe: the bare process must work without the tool. The benchmark uses the GPT; the
+convolutional and the checkpointed model are for checks that results are bit-identical.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class GPT(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Convolution, BatchNorm and in-place ReLU: what a tool that wraps values breaks first."""
+    """Convolution, BatchNorm and in-place ReLU: these break first if a tool wraps values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +96,7 @@ class ConvNet(nn.Module):
 
 
 def gpt(layers: int, checkpointed: bool = False, seed: int = 1) -> tuple[nn.Module, Step]:
-    """A GPT and a function that trains it for one step on a fresh random batch and returns the loss."""
+    """A GPT, and a function that trains it for one step on a new random batch and returns the loss."""
     torch.manual_seed(seed)
     model = GPT(layers, checkpointed)
     batches = torch.Generator().manual_seed(seed)

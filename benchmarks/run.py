@@ -1,8 +1,8 @@
-"""`make bench`: what the tool costs a training step, beside the bare step and the field's own tool.
+"""`make bench`: the cost of msprobe in a training step, compared with the bare step and with mindstudio-probe.
 
-python benchmarks/run.py                             everything, some fifteen minutes
+python benchmarks/run.py                             all cases, about fifteen minutes
 python benchmarks/run.py --only L1/statistics        one case (or idle, sizes, memory, kernel); may be repeated
-python benchmarks/run.py --write-docs                everything, into docs/overhead.md as well
+python benchmarks/run.py --write-docs                all cases, also into docs/overhead.md
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tables
-from lockstep import ROOT, Case, RunSummary, Variant, measure, peer_python
+from lockstep import ROOT, Case, Measurement, Variant, measure, peer_python
 
 CASES = [Case(level, mode) for mode in ("statistics", "md5", "tensor") for level in ("L0", "L1", "mix")]
 IDLE = Case(idle=True)
@@ -75,17 +75,17 @@ class Bench:
         results = {case: self.measure(case, control=[again]) for case in cases}
         self.show("## CPU time of a step, as a ratio to the bare step", tables.overhead(results, self.names))
         if len(self.names) > 1:
-            levels = {case: accounts for case, accounts in results.items() if case.mode == "statistics"}
+            levels = {case: measurements for case, measurements in results.items() if case.mode == "statistics"}
             self.show("## Records that only one of them has", tables.differences(levels, self.names))
-        tensor = {case: accounts for case, accounts in results.items() if case.mode == "tensor"}
+        tensor = {case: measurements for case, measurements in results.items() if case.mode == "tensor"}
         if tensor:
             self.show("## Disk, one step of the tensor task", tables.disk(tensor, self.names))
 
     def kernels(self, case: Case) -> None:
-        """Ours alone: the peer has this level on Ascend only."""
+        """Only msprobe: the peer has this level only on Ascend."""
         again = Variant("bare again", "bare", sys.executable)
-        accounts = self.measure(case, control=[again], tools=self.tools[:1])
-        self.show("## ATen operators (L2), the same ratio", tables.overhead({case: accounts}, self.names[:1]))
+        measurements = self.measure(case, control=[again], tools=self.tools[:1])
+        self.show("## ATen operators (L2), the same ratio", tables.overhead({case: measurements}, self.names[:1]))
 
     def measure(
         self,
@@ -94,29 +94,31 @@ class Bench:
         warmup: int = 2,
         control: list[Variant] | None = None,
         tools: list[Variant] | None = None,
-    ) -> dict[str, RunSummary]:
+    ) -> dict[str, Measurement]:
         variants = [self.bare, *(control or []), *(self.tools if tools is None else tools)]
         print(f"measuring {case.name}, {case.layers} layers", file=sys.stderr, flush=True)
-        accounts = measure(case, variants, rounds or self.args.rounds, self.args.threads, self.args.spin, warmup)
-        if accounts["bare"].error:
-            sys.exit(f"The bare process failed, nothing can be measured: {accounts['bare'].error}")
-        for name, account in accounts.items():
-            self.judge(case, name, account, accounts["bare"])
-        self.measured.append({**asdict(case), "variants": {n: asdict(a) for n, a in accounts.items()}})
-        return accounts
+        measurements = measure(case, variants, rounds or self.args.rounds, self.args.threads, self.args.spin, warmup)
+        if measurements["bare"].error:
+            sys.exit(f"The bare process failed; nothing can be measured: {measurements['bare'].error}")
+        for name, measurement in measurements.items():
+            self.judge(case, name, measurement, measurements["bare"])
+        self.measured.append({**asdict(case), "variants": {n: asdict(a) for n, a in measurements.items()}})
+        return measurements
 
-    def judge(self, case: Case, name: str, account: RunSummary, bare: RunSummary) -> None:
-        """Say what makes a figure worthless: a variant that failed, or one that trained something else."""
-        if account.error:
-            self.failures.add(f"{name} failed at {case.name}: {account.error}")
-        elif account.hello.get("backend") == "python":
-            self.failures.add(f"{name} ran without its C kernel, and slower for it: build it with `pip install -e .`")
-        elif account.losses != bare.losses:
-            self.failures.add(f"{name} at {case.name} changed the training: its losses differ from the bare run's")
+    def judge(self, case: Case, name: str, measurement: Measurement, bare: Measurement) -> None:
+        """Notes what makes a figure useless: a variant that failed, or that changed the training."""
+        if measurement.error:
+            self.failures.add(f"{name} failed at {case.name}: {measurement.error}")
+        elif measurement.hello.get("backend") == "python":
+            self.failures.add(f"{name} ran without its C kernel and was slower: build it with `pip install -e .`")
+        elif measurement.losses != bare.losses:
+            self.failures.add(
+                f"{name} at {case.name} changed the training: its losses differ from those of the bare run"
+            )
 
     def kernel(self) -> None:
         if not KERNEL.exists():
-            print("benchmarks/kernel.py is missing: no figures of the kernel", file=sys.stderr)
+            print("benchmarks/kernel.py is missing: no kernel figures", file=sys.stderr)
             return
         done = subprocess.run([sys.executable, str(KERNEL)], capture_output=True, text=True)
         if done.returncode:
@@ -131,13 +133,13 @@ class Bench:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=CHOICES, help="measure this alone; may be repeated")
-    parser.add_argument("--rounds", type=int, default=9, help="counted rounds a case (9)")
+    parser.add_argument("--only", action="append", choices=CHOICES, help="measure only this; may be repeated")
+    parser.add_argument("--rounds", type=int, default=9, help="counted rounds per case (9)")
     parser.add_argument("--layers", type=int, default=4, help="layers of the GPT (4)")
     parser.add_argument("--threads", type=int, default=2, help="OpenMP threads of every process (2)")
-    parser.add_argument("--spin", action="store_true", help="let OpenMP threads spin while they wait")
-    parser.add_argument("--no-peer", dest="peer", action="store_false", help="leave the peer out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single figure to FILE")
+    parser.add_argument("--spin", action="store_true", help="let waiting OpenMP threads spin")
+    parser.add_argument("--no-peer", dest="peer", action="store_false", help="do not measure mindstudio-probe")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument("--write-docs", action="store_true", help="write docs/overhead.md")
     args = parser.parse_args()
     if args.rounds < 1 or args.layers < 1 or args.threads < 1:

@@ -1,10 +1,11 @@
-"""One trainee: a process that trains a GPT and answers, step by step, what each step cost it.
+"""One trainee: a process that trains a GPT and reports the cost of each step.
 
-The parent (lockstep.py) keeps several of these alive, one a variant, and lets exactly one run at a time.
-It writes a command a line to stdin ("step", "report") and reads one JSON object a line. A process of its
-own for each variant, because a tool that is only idle may still have left something in the process.
+The parent (lockstep.py) keeps several of these processes alive, one per variant, and lets exactly one run at a time.
+It writes one command per line to stdin ("step", "report") and reads one JSON object per line. Each variant has its own
+process, because even an idle tool may have changed the process.
 
-The variant `bare` never imports a tool; `ours` and `peer` are the same code and differ by interpreter.
+The variant `bare` never imports a tool. `ours` (msprobe) and `peer` (mindstudio-probe) are the same code in different
+interpreters.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from typing import Any, Optional
 import models
 import torch
 
-QUIET = 0.0005  # CPU seconds in a poll interval below which the process is at rest
+QUIET = 0.0005  # a process that uses less CPU time in a poll interval is idle
 POLL = 0.005
-PATIENCE = 1000  # polls; a process that is still not at rest by then is measured as it is
+PATIENCE = 1000  # polls; after that a process is measured even if it is not idle
 
 
 def configuration(args: argparse.Namespace) -> dict[str, Any]:
@@ -41,12 +42,12 @@ def configuration(args: argparse.Namespace) -> dict[str, Any]:
         args.task: section,
     }
     if args.variant == "peer":
-        config["risk_level"] = "ALL"  # without it the peer leaves out APIs that ours collects
+        config["risk_level"] = "ALL"  # without it the peer skips APIs that msprobe collects
     return config
 
 
 class Trainee:
-    """The model, its tool if it has one, and the account of each step."""
+    """The model, its tool, if any, and the cost of each step."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.out: Path = args.out
@@ -66,7 +67,7 @@ class Trainee:
             self.model.bfloat16()
 
     def step(self) -> dict[str, Any]:
-        """Train one step. What a writer thread does after step() returned is charged to the step too."""
+        """Trains one step. Work of a writer thread after step() counts too."""
         wall, cpu = time.perf_counter(), time.process_time()
         if self.debugger is None:
             loss = self.train()
@@ -81,7 +82,7 @@ class Trainee:
         return {"cpu": cpu, "wall": wall, "loss": loss.item().hex()}
 
     def report(self) -> dict[str, Any]:
-        """What the last dumped step left on disk, and the highest memory so far."""
+        """The files of the last dumped step, and the peak memory so far."""
         steps = self.steps()
         names, tensors = contents(steps[-1]) if steps else ([], 0)
         size, allocated, files = volume(steps[-1]) if steps else (0, 0, 0)
@@ -99,10 +100,10 @@ class Trainee:
         return sorted(found, key=lambda p: int(p.name[4:]))
 
     def prune(self) -> None:
-        """Keep the content of two steps: a tensor run would fill the disk.
+        """Keeps the content of two steps: a tensor run would fill the disk.
 
-        The files stay, empty, until the end: ext4 looks again and again at inodes that were freed a moment ago, and
-        every file that the next step makes would pay for it.
+        The files stay, empty, until the end: ext4 checks recently freed inodes again and again, and this would slow
+        down every new file of the next step.
         """
         for old in self.steps()[:-2]:
             if old not in self.emptied:
@@ -113,7 +114,7 @@ class Trainee:
 
 
 def rest() -> float:
-    """Wait until no thread of this process works any more; the CPU time used until then."""
+    """Waits until all threads of this process are idle; returns the CPU time used until then."""
     before = time.process_time()
     for _ in range(PATIENCE):
         time.sleep(POLL)
@@ -125,7 +126,7 @@ def rest() -> float:
 
 
 def contents(step: Path) -> tuple[list[str], int]:
-    """The names of the records of a step, and how many tensors they describe."""
+    """The names of the records of a step, and the number of their tensors."""
     names: list[str] = []
     tensors = 0
     for path in sorted(step.glob("*/dump.json")):
@@ -169,7 +170,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
-    # Tools print; the answers go out by a descriptor that they do not know.
+    # Tools print to stdout; the answers use another descriptor.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     torch.set_num_threads(args.threads)

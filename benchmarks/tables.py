@@ -1,7 +1,7 @@
-"""Turns measurements into Markdown tables: what `make bench` prints and what docs/overhead.md holds.
+"""Formats measurements as Markdown tables, for `make bench` and for docs/overhead.md.
 
-Every table of ratios also says how many records and tensors each tool dumped, because a ratio between two
-tools means something only where both did the same work.
+Every table of ratios also has the number of records and tensors of each tool: two tools can be compared only if they
+do the same work.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Optional
 
-from lockstep import Case, RunSummary
+from lockstep import Case, Measurement
 
-# CPU-time ratios that this project set itself as upper limits.
+# Our upper limits for the ratios of CPU time.
 AIMS = {
     "L0/statistics": 1.12,
     "L1/statistics": 1.50,
@@ -31,20 +31,20 @@ AIMS = {
 }
 
 METHOD = """\
-A GPT ({layers} layers, width 256, sequence 128, batch 4, AdamW) is trained with the dump on for the whole step:
-forward, backward and optimizer. Each variant is a process of its own; the bare one never imports a tool. All
-processes stay alive, exactly one runs at a time, one step each a round, and a ratio is taken between steps
-of the same round; the table has the median of {rounds} rounds after two for warming up. CPU time is that of all threads
-of the process, and what a writer thread does after the step is charged to the step.
-{threads} OpenMP threads, {waiting}. The peer is mindstudio-probe with `risk_level: ALL`. `bare again` is a
-second bare process, measured like a tool: its distance from 1.00 is the noise of the machine.
+The benchmark trains a GPT ({layers} layers, width 256, sequence 128, batch 4, AdamW) and dumps the complete step:
+forward, backward and optimizer. Each variant is a separate process; the bare process never imports a tool. All
+processes stay alive, exactly one runs at a time, and each runs one step per round. A ratio compares steps of the same
+round; the table has the median of {rounds} rounds, after two rounds for warming up. CPU time is that of all threads of
+the process; work of a writer thread after the step counts too.
+{threads} OpenMP threads, {waiting}. The peer is mindstudio-probe with `risk_level: ALL`. `bare again` is a second bare
+process, measured like a tool: its distance from 1.00 is the noise of the machine.
 """
 
-Accounts = dict[str, RunSummary]
+Measurements = dict[str, Measurement]
 
 
 def machine() -> str:
-    """The line that says where and when, without which the figures mean nothing."""
+    """The machine, the versions and the date of the figures."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -59,47 +59,47 @@ def method(layers: int, rounds: int, threads: int, spin: bool) -> str:
     return METHOD.format(layers=layers, rounds=rounds, threads=threads, waiting=waiting)
 
 
-def overhead(results: dict[Case, Accounts], tools: list[str]) -> str:
-    """One row a case: ratio, its range, and what was dumped."""
+def overhead(results: dict[Case, Measurements], tools: list[str]) -> str:
+    """One row per case: the ratio, its range, and the number of records and tensors."""
     head = ["case", "bare ms"]
     for tool in tools:
         head += [f"{tool}", "range", "wall", "records", "tensors"]
     head += (["same names"] if len(tools) > 1 else []) + ["bare again", "aim"]
     rows = []
-    for case, accounts in results.items():
-        bare = accounts["bare"]
+    for case, measurements in results.items():
+        bare = measurements["bare"]
         row = [case.name, milliseconds(bare.median_cpu())]
         for tool in tools:
-            row += tool_cells(accounts[tool], bare, idle=case.idle)
+            row += tool_cells(measurements[tool], bare, idle=case.idle)
         if len(tools) > 1:
-            row.append("-" if case.idle else same_names([accounts[tool] for tool in tools]))
-        rows.append([*row, number(accounts["bare again"].ratio(bare)), number(AIMS.get(case.name))])
+            row.append("-" if case.idle else same_names([measurements[tool] for tool in tools]))
+        rows.append([*row, number(measurements["bare again"].ratio(bare)), number(AIMS.get(case.name))])
     return table(head, rows)
 
 
-def tool_cells(account: RunSummary, bare: RunSummary, idle: bool) -> list[str]:
-    if account.error:
+def tool_cells(measurement: Measurement, bare: Measurement, idle: bool) -> list[str]:
+    if measurement.error:
         return ["failed", "-", "-", "-", "-"]
-    ratios = account.ratios(bare)
-    dumped = ["-", "-"] if idle else [str(len(account.report["names"])), str(account.report["tensors"])]
+    ratios = measurement.ratios(bare)
+    dumped = ["-", "-"] if idle else [str(len(measurement.report["names"])), str(measurement.report["tensors"])]
     spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
-    return [f"**{number(account.ratio(bare))}**", spread, number(account.ratio(bare, "wall")), *dumped]
+    return [f"**{number(measurement.ratio(bare))}**", spread, number(measurement.ratio(bare, "wall")), *dumped]
 
 
-def same_names(accounts: list[RunSummary]) -> str:
-    if any(account.error for account in accounts):
+def same_names(measurements: list[Measurement]) -> str:
+    if any(measurement.error for measurement in measurements):
         return "-"
-    return str(len(set.intersection(*(set(account.report["names"]) for account in accounts))))
+    return str(len(set.intersection(*(set(measurement.report["names"]) for measurement in measurements))))
 
 
-def differences(results: dict[Case, Accounts], tools: list[str]) -> str:
-    """Which records only one of the two tools has, by API or module class, so that nobody has to believe."""
+def differences(results: dict[Case, Measurements], tools: list[str]) -> str:
+    """The records that only one of the two tools has, by API or module class."""
     lines = []
-    for case, accounts in results.items():
-        pair = [accounts[tool] for tool in tools]
-        if case.idle or any(account.error for account in pair):
+    for case, measurements in results.items():
+        pair = [measurements[tool] for tool in tools]
+        if case.idle or any(measurement.error for measurement in pair):
             continue
-        kinds = [Counter(kind(name) for name in account.report["names"]) for account in pair]
+        kinds = [Counter(kind(name) for name in measurement.report["names"]) for measurement in pair]
         for tool, extra in ((tools[0], kinds[0] - kinds[1]), (tools[1], kinds[1] - kinds[0])):
             listed = ", ".join(f"{name} {count}" for name, count in extra.most_common(12))
             lines.append(f"- {case.name}, only {tool}: {listed or 'nothing'}")
@@ -107,64 +107,64 @@ def differences(results: dict[Case, Accounts], tools: list[str]) -> str:
 
 
 def kind(name: str) -> str:
-    """A record's name without its numbers and without the path of its module."""
+    """The name of a record without numbers and without the path of its module."""
     parts = [part for part in name.split(".") if not part.isdigit()]
     return ".".join([parts[0], *parts[-2:]])
 
 
-def sizes(results: dict[Case, Accounts], tools: list[str]) -> str:
-    """Cost over model size: in proportion when the extra time a record does not grow."""
+def sizes(results: dict[Case, Measurements], tools: list[str]) -> str:
+    """The cost by model size. It is proportional if the extra time per record does not grow."""
     head = ["layers", "bare ms"]
     for tool in tools:
-        head += [tool, "extra ms", "records", "extra µs a record"]
+        head += [tool, "extra ms", "records", "extra µs per record"]
     rows = []
-    for case, accounts in results.items():
-        bare = accounts["bare"]
+    for case, measurements in results.items():
+        bare = measurements["bare"]
         row = [str(case.layers), milliseconds(bare.median_cpu())]
         for tool in tools:
-            account = accounts[tool]
-            ratio, base = account.ratio(bare), bare.median_cpu()
+            measurement = measurements[tool]
+            ratio, base = measurement.ratio(bare), bare.median_cpu()
             if ratio is None or base is None:
                 row += ["failed", "-", "-", "-"]
                 continue
-            extra, records = (ratio - 1) * base, len(account.report["names"])
+            extra, records = (ratio - 1) * base, len(measurement.report["names"])
             row += [number(ratio), milliseconds(extra), str(records), f"{extra / max(records, 1) * 1e6:.0f}"]
         rows.append(row)
     return table(head, rows)
 
 
-def disk(results: dict[Case, Accounts], tools: list[str]) -> str:
-    """Bytes of one step of the tensor task, hard links counted once."""
+def disk(results: dict[Case, Measurements], tools: list[str]) -> str:
+    """The size of one step of the tensor task. Hard links count once."""
     head = ["case"]
     for tool in tools:
         head += [f"{tool} MiB", "on disk MiB", "files"]
     head += ["share"] if len(tools) > 1 else []
     rows = []
-    for case, accounts in results.items():
+    for case, measurements in results.items():
         row, allocated = [case.name], []
         for tool in tools:
-            account = accounts[tool]
-            if account.error:
+            measurement = measurements[tool]
+            if measurement.error:
                 row += ["failed", "-", "-"]
                 continue
-            row += [mebibytes(account.report["bytes"]), mebibytes(account.report["allocated"])]
-            row.append(str(account.report["files"]))
-            allocated.append(account.report["allocated"])
+            row += [mebibytes(measurement.report["bytes"]), mebibytes(measurement.report["allocated"])]
+            row.append(str(measurement.report["files"]))
+            allocated.append(measurement.report["allocated"])
         if len(tools) > 1:
             row.append(f"{allocated[0] / allocated[1]:.2f}" if len(allocated) == 2 and allocated[1] else "-")
         rows.append(row)
     return table(head, rows)
 
 
-def memory(results: dict[int, Accounts], tools: list[str]) -> str:
-    """Highest resident memory above the bare process's, over the number of steps."""
+def memory(results: dict[int, Measurements], tools: list[str]) -> str:
+    """Peak resident memory above that of the bare process, by number of steps."""
     rows = []
-    for steps, accounts in results.items():
-        bare = accounts["bare"].report["peak_rss"]
+    for steps, measurements in results.items():
+        bare = measurements["bare"].report["peak_rss"]
         row = [str(steps), mebibytes(bare)]
         for tool in tools:
-            account = accounts[tool]
-            row.append("failed" if account.error else mebibytes(account.report["peak_rss"] - bare))
+            measurement = measurements[tool]
+            row.append("failed" if measurement.error else mebibytes(measurement.report["peak_rss"] - bare))
         rows.append(row)
     return table(["steps", "bare MiB", *(f"{tool} extra MiB" for tool in tools)], rows)
 

@@ -1,7 +1,7 @@
-"""What overflow_check and free_benchmark cost a clean training step, as a ratio to the bare step.
+"""The cost of overflow_check and free_benchmark in a training step without faults, as a ratio to the bare step.
 
-python benchmarks/tasks.py                       all of them
-python benchmarks/tasks.py --only overflow_check one; may be repeated
+python benchmarks/tasks.py                       all cases
+python benchmarks/tasks.py --only overflow_check one case; may be repeated
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OVERFLOW_AIM = 1.25
 
 @dataclass(frozen=True)
 class TaskCase(Case):
-    """A case of another task than collecting."""
+    """A case with another task than statistics and tensor."""
 
     task: str = "overflow_check"
     section: str = "{}"
@@ -60,8 +60,8 @@ def main() -> int:
     for case, aim in cases(args.layers):
         if args.only and case.name not in args.only:
             continue
-        accounts = measure(case, variants, args.rounds, args.threads)
-        bare, ours = accounts["bare"], accounts["ours"]
+        measurements = measure(case, variants, args.rounds, args.threads)
+        bare, ours = measurements["bare"], measurements["ours"]
         trouble = bare.error or ours.error
         if not trouble and ours.losses != bare.losses:
             trouble = "the losses differ from the bare run's"

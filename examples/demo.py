@@ -1,7 +1,7 @@
-"""`make demo`: one small language model trained twice, the second time with a fault, and msprobe asked where it is.
+"""`make demo`: trains a small language model twice, the second time with a fault, and finds the fault with msprobe.
 
-The second model was "ported" with a slip: one LayerNorm of the second block has eps 1e-3 instead of 1e-5. Both losses
-look healthy. Both runs are dumped, shown and compared; the comparison has to name that LayerNorm.
+The second model has a mistake: one LayerNorm of the second block has eps 1e-3 instead of 1e-5. Both losses look normal.
+The demo dumps both runs, shows and compares them; the comparison must name that LayerNorm.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LanguageModel(nn.Module):
 
 
 def train(dump_path: Path, eps_of_block_1: float) -> list[float]:
-    """An ordinary training loop; what msprobe needs are the lines that name `debugger`."""
+    """An ordinary training loop. msprobe needs only the lines with `debugger`."""
     seed_all(1234)
     alphabet = sorted(set(TEXT))
     data = torch.tensor([alphabet.index(letter) for letter in TEXT]).unfold(0, 45, 7)
@@ -94,7 +94,7 @@ def title(text: str) -> None:
 def main() -> int:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     golden, target = OUTPUT / "golden", OUTPUT / "target"
-    title("Training twice, the same seed and data; the second model has one wrong eps")
+    title("Training twice with the same seed and data; the second model has one wrong eps")
     right, wrong = train(golden, 1e-5), train(target, 1e-3)
     print("step   loss, right   loss, wrong")
     for step, (one, other) in enumerate(zip(right, wrong)):

@@ -1,4 +1,4 @@
-"""A naive variance in fp16, found without a golden run: the same call in raised precision says something else."""
+"""A naive variance in fp16, found without a golden run: the same call in higher precision gives another result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msprobe.pytorch import PrecisionDebugger
 
 
 def naive_variance(x: torch.Tensor) -> torch.Tensor:
-    return (x * x).mean() - x.mean() ** 2  # two large numbers that nearly cancel
+    return (x * x).mean() - x.mean() ** 2  # the difference of two large, almost equal numbers
 
 
 def run(work: Path) -> None:

@@ -1,9 +1,9 @@
-"""The MindSpore half of the demo: the same slip as in demo.py, in a MindSpore model, found the same way.
+"""The demo for MindSpore: the same mistake as in demo.py, found in the same way.
 
     python examples/mindspore_demo.py
 
-A small language model is trained twice in dynamic-graph mode; the second time one LayerNorm of the second block has
-epsilon 1e-3 instead of 1e-5. Both runs are dumped and compared; the comparison has to name that LayerNorm.
+The demo trains a small language model twice in dynamic-graph mode. The second time one LayerNorm of block 1 has
+epsilon 1e-3 instead of 1e-5. It dumps and compares both runs; the comparison must name that LayerNorm.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LanguageModel(nn.Cell):
 
 
 def train(dump_path: Path, epsilon_of_block_1: float) -> list[float]:
-    """An ordinary training loop; what msprobe needs are the lines that name `debugger`."""
+    """An ordinary training loop. msprobe needs only the lines with `debugger`."""
     seed_all(1234)
     alphabet = sorted(set(TEXT))
     letters = np.array([alphabet.index(letter) for letter in TEXT])
@@ -79,7 +79,7 @@ def train(dump_path: Path, epsilon_of_block_1: float) -> list[float]:
 def main() -> int:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     golden, target = OUTPUT / "golden", OUTPUT / "target"
-    print("\n=== Training twice, the same seed and data; the second model has one wrong epsilon\n", flush=True)
+    print("\n=== Training twice with the same seed and data; the second model has one wrong epsilon\n", flush=True)
     right, wrong = train(golden, 1e-5), train(target, 1e-3)
     print("step   loss, right   loss, wrong")
     for step, (one, other) in enumerate(zip(right, wrong)):

@@ -1,4 +1,4 @@
-"""A model that overflows in fp16: overflow_check stops there, `msprobe overflow` explains it, replay repeats it."""
+"""A model that overflows in fp16: overflow_check stops, `msprobe overflow` names the call, replay runs it again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Model(torch.nn.Module):
         self.fc = torch.nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.exp(self.fc(x).half() + 12)  # e^12 is more than fp16 can hold
+        return torch.exp(self.fc(x).half() + 12)  # e^12 is too large for fp16
 
 
 def run(work: Path) -> None:

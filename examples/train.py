@@ -1,4 +1,4 @@
-"""A training script that knows nothing of msprobe: `msprobe run --config examples/config.json examples/train.py`."""
+"""A training script without msprobe. Run it with `msprobe run --config examples/config.json examples/train.py`."""
 
 import torch
 from torch import nn

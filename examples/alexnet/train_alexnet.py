@@ -1,9 +1,9 @@
-"""The AlexNet sample of MindSpore's Graph-mode Dump guide, small enough for a CPU.
+"""The AlexNet example of MindSpore's Graph-mode Dump guide, small enough for a CPU.
 
     python examples/alexnet/train_alexnet.py --dump DIR [--steps 2]
 
-It trains on fixed random images in graph mode and lets the framework dump every operator to DIR. Then
-`msprobe graph find DIR "x = self.conv3(x)"` answers the guide's question: which data belongs to that line?
+It trains on fixed random images in graph mode, and MindSpore dumps every operator to DIR. Then
+`msprobe graph find DIR "x = self.conv3(x)"` shows the data of that line.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 
 
-def ask_for_a_dump(directory: Path, steps: int) -> None:
-    """Point the framework at a data_dump.json; it reads the variable once, before the first graph."""
+def turn_dump_on(directory: Path, steps: int) -> None:
+    """Writes a data_dump.json and sets MindSpore's variable. MindSpore reads it once, before the first graph."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = {
         "common_dump_settings": {
@@ -37,11 +37,11 @@ def ask_for_a_dump(directory: Path, steps: int) -> None:
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--dump", type=Path, help="directory for the dump; without it the network is only trained")
+parser.add_argument("--dump", type=Path, help="directory for the dump; without it the script only trains")
 parser.add_argument("--steps", type=int, default=2)
 arguments = parser.parse_args()
 if arguments.dump:
-    ask_for_a_dump(arguments.dump, arguments.steps)
+    turn_dump_on(arguments.dump, arguments.steps)
 
 import mindspore as ms  # noqa: E402 - after the variable is set
 import numpy as np  # noqa: E402

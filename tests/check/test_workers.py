@@ -170,7 +170,7 @@ def test_an_interrupt_from_the_terminal_is_one_sentence(tmp_path: Path) -> None:
     _, told = process.communicate(timeout=30)
     assert process.returncode == 130
     assert told.count("\n") == 1
-    assert "interrupted. What was checked is kept: -csv_path out/accuracy_checking_result_" in told
+    assert "interrupted. Continue with -csv_path out/accuracy_checking_result_" in told
 
 
 def test_failing_calls_leave_their_data_where_the_configuration_says(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_mixed_frameworks_are_compared_and_the_wrong_f_is_refused(
     target = write_dump(tmp_path / "target", data, framework="mindspore")
     assert main(["compare", str(target), str(golden)]) == 0
     assert main(["-f", "pytorch", "compare", str(target), str(golden)]) == 2
-    assert "not of pytorch" in capsys.readouterr().err
+    assert "not a pytorch dump" in capsys.readouterr().err
 
 
 def test_neither_framework_is_imported(pair: tuple[str, str]) -> None:

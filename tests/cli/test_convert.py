@@ -47,12 +47,12 @@ def test_some_failures_return_1_and_are_listed_with_their_reasons(tmp_path, caps
     broken = source / NAME.replace("op1", "op2")
     broken.write_bytes(sample()[:-1])
     assert run("-d", source, "-out", out) == 1
-    reason = "output.0: 96 bytes are declared, only 95 are left: cut short?"
+    reason = "output.0: the header declares 96 bytes, only 95 are left; the file is probably cut off"
     assert (out / "convert_failed_file_list.txt").read_text() == f"{broken}\t{reason}\n"
     captured = capsys.readouterr()
     assert captured.out == "2 files: 1 tensor written, 1 file failed\n"
     assert captured.err == (
-        f"  {broken.name}: {reason}\nthe failed files are listed in {out / 'convert_failed_file_list.txt'}\n"
+        f"  {broken.name}: {reason}\n{out / 'convert_failed_file_list.txt'} lists the failed files\n"
     )
     broken.unlink()
     assert run("-d", source, "-out", out) == 0
@@ -65,7 +65,7 @@ def test_other_files_are_counted(tmp_path, capsys):
     (tmp_path / "dump" / "statistic.csv").write_text("")
     (tmp_path / "dump" / f"{NAME}.input.0.ND.BF16").write_bytes(b"12")
     assert run("-d", tmp_path / "dump", "-out", tmp_path / "out") == 0
-    assert capsys.readouterr().out == "1 file: 1 tensor written, 0 files failed, 2 other files left alone\n"
+    assert capsys.readouterr().out == "1 file: 1 tensor written, 0 files failed, 2 other files skipped\n"
 
 
 def test_json_has_every_file(tmp_path, capsys):
@@ -93,13 +93,13 @@ def test_an_index_that_is_not_there_is_named(tmp_path, capsys):
         (["-d", "{tmp}/none", "-out", "{tmp}/out"], "{tmp}/none does not exist"),
         (
             ["-d", "{tmp}/empty", "-out", "{tmp}/out"],
-            "{tmp}/empty holds no asynchronous dump file (they have no suffix)",
+            "{tmp}/empty has no asynchronous dump file (their names have no suffix)",
         ),
         (
             ["-d", "{tmp}/empty", "-out", "{tmp}/out", "--layout", "sync", "-t", "pt"],
-            "--layout sync writes npy files; it cannot be used with -t pt",
+            "--layout sync writes only npy files; leave -t pt out",
         ),
-        (["-d", "{tmp}/file", "-out", "{tmp}/file/out"], "{tmp}/file/out cannot be made: Not a directory"),
+        (["-d", "{tmp}/file", "-out", "{tmp}/file/out"], "cannot create {tmp}/file/out: Not a directory"),
     ],
 )
 def test_what_cannot_be_done_returns_2_and_says_why(tmp_path, capsys, arguments, message):

@@ -172,7 +172,7 @@ overflow   propagator     0      0          1  Default/Add-op0  output.0  4 +inf
 too large                 0      0          1  Default/Mul-op2  output.0  max |x| 8.38861e+07 > 1e+06  faulty.py:large
 too small                 0      0          1  Default/Mul-op3  output.0  max |x| 4.54747e-12 < 1e-10  faulty.py:small
 
-5 findings; 11 of 30 tensors judged
+5 findings; 11 of 30 tensors checked
 """
 
 
@@ -184,7 +184,7 @@ def test_check_lists_every_finding_and_returns_1(capsys):
 def test_check_of_a_clean_run_returns_0(capsys):
     code, text = run(capsys, "check", real_dumps.alexnet())
     assert code == 0
-    assert re.fullmatch(r"0 findings; \d+ of \d+ tensors judged\n", text)
+    assert re.fullmatch(r"0 findings; \d+ of \d+ tensors checked\n", text)
 
 
 def test_check_of_one_kind(capsys):
@@ -260,11 +260,14 @@ def test_nothing_found_returns_1_and_says_what_there_is(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["find", "{tmp}", "x"], "{tmp} holds no graph-mode dump: no tensor file, no statistic.csv and no graph"),
+        (
+            ["find", "{tmp}", "x"],
+            "{tmp} is not a graph-mode dump: it has no tensor file, no statistic.csv and no graph",
+        ),
         (["check", "{tmp}/none"], "{tmp}/none is not a directory; give the directory of a graph-mode dump."),
-        (["check", "{dump}", "--only", "odd"], "there is no check 'odd'; choose from overflow, too large, too small"),
+        (["check", "{dump}", "--only", "odd"], "unknown check 'odd'; choose from overflow, too large, too small"),
         (["check", "{dump}", "--range-of", "int8"], "--range-of int8 is not a floating-point type; write float16"),
-        (["op", "{dump}", "(Softmax"], "nothing is called '(Softmax', and it is no regular expression either"),
+        (["op", "{dump}", "(Softmax"], "no operator matches '(Softmax', and it is not a regular expression"),
     ],
 )
 def test_what_cannot_be_done_returns_2_and_says_why(tmp_path, capsys, arguments, message):
@@ -280,9 +283,9 @@ def test_a_dump_without_graphs_says_so(tmp_path, capsys):
     code, text = run(capsys, "check", tmp_path)
     assert (code, text) == (
         0,
-        "0 findings; 1 of 1 tensor judged\n"
-        "note: no graphs/ms_output_trace_code_graph_*.ir or .pb for rank 0: operators are known by their file "
-        "names only, without source lines, shapes or neighbours\n",
+        "0 findings; 1 of 1 tensor checked\n"
+        "note: rank 0 has no graphs/ms_output_trace_code_graph_*.ir or .pb: its operators have only the names of "
+        "their files, without source lines, shapes or neighbours\n",
     )
 
 
@@ -304,7 +307,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_rest_shown(tmp_path, capsys)
     assert "Add  Default_Add-op0" in captured.out
     assert "Sub  Default_Sub-op0" in captured.out
     main(["graph", "check", str(tmp_path)])
-    assert capsys.readouterr().out.startswith("0 findings; 1 of 2 tensors judged\n")
+    assert capsys.readouterr().out.startswith("0 findings; 1 of 2 tensors checked\n")
 
 
 def test_op_shows_the_values_an_operator_was_made_with(tmp_path, capsys):

@@ -120,7 +120,7 @@ def test_an_exception_of_the_script_looks_as_without_us(script: Path, tmp_path: 
     [
         ('{"dump_path": "./dump", "levle": "L1"}', 'did you mean "level"'),
         ('{"dump_path": "./dump",}', "line 1"),
-        ({"dump_path": "./dump", "level": "debug"}, "there is no save()"),
+        ({"dump_path": "./dump", "level": "debug"}, "needs calls of save()"),
         ({"dump_path": "./dump", "task": "run_ut"}, "use msprobe run_ut"),
         (
             {
@@ -129,7 +129,7 @@ def test_an_exception_of_the_script_looks_as_without_us(script: Path, tmp_path: 
                 "level": "L2",
                 "tensor": {"backward_input": "x", "list": ["relu"]},
             },
-            "name the one API whose backward is to run",
+            "name exactly one backward call",
         ),
     ],
 )
@@ -148,8 +148,8 @@ def test_a_wrong_configuration_is_one_error_and_the_script_is_not_started(
     [
         ((), "give a SCRIPT"),
         (("-m",), "give a SCRIPT"),
-        (("nothing.py",), "nothing.py cannot be read: No such file"),
-        (("scripts",), "scripts cannot be read: Is a directory"),
+        (("nothing.py",), "cannot read nothing.py: No such file"),
+        (("scripts",), "cannot read scripts: Is a directory"),
     ],
 )
 def test_a_wrong_command_is_told(command: tuple[str, ...], message: str, script: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
 def test_mindspore_is_told_to_be_edited(script: Path, tmp_path: Path) -> None:
     ours = python("-m", "msprobe", "-f", "mindspore", "run", "scripts/train.py", "0", cwd=tmp_path)
     assert (ours.returncode, ours.stdout) == (2, "")
-    assert "only PyTorch scripts" in ours.stderr
+    assert "only for PyTorch scripts" in ours.stderr
     (tmp_path / "both.py").write_text("import mindspore\nprint(mindspore.__name__)")
     ours = run("both.py", cwd=tmp_path)
     assert (ours.returncode, ours.stdout) == (0, "mindspore\n")
@@ -228,7 +228,7 @@ def test_a_debugger_of_the_script_wins(script: Path, tmp_path: Path) -> None:
     script.write_text(own.replace("import beside", "import beside\nfrom msprobe.pytorch import PrecisionDebugger"))
     ours = run("scripts/train.py", "0", cwd=tmp_path, config={"dump_path": "./dump", "level": "mix"})
     assert ours.returncode == 0, ours.stderr
-    assert ours.stderr.count("makes a PrecisionDebugger of its own") == 1
+    assert ours.stderr.count("creates its own PrecisionDebugger") == 1
     assert "nothing was collected" not in ours.stderr
     assert steps(tmp_path / "own") == ["step0", "step1", "step2"]
     assert not (tmp_path / "dump").exists()
@@ -448,7 +448,7 @@ def test_a_script_that_calls_nothing_is_told(tmp_path: Path) -> None:
     (tmp_path / "idle.py").write_text("import torch\nprint(torch.relu(torch.ones(1)).item())")
     ours = run("idle.py", cwd=tmp_path)
     assert (ours.returncode, ours.stdout) == (0, "1.0\n")
-    assert "called no torch.nn.Module that has parameters" in ours.stderr
+    assert "called no torch.nn.Module with parameters" in ours.stderr
     assert not (tmp_path / "dump_path").exists()
 
 

@@ -33,10 +33,10 @@ def dump(path: Path, **head: Any) -> Path:
 @pytest.mark.parametrize(
     ("head", "arguments", "sentence"),
     [
-        ({}, [], "A dump is needed"),
+        ({}, [], "Give a dump"),
         ({}, ["-api_info", "nowhere"], "does not exist"),
         ({"level": "L0"}, ["-api_info", "dump"], "level L1 or mix"),
-        ({"framework": "jax"}, ["-api_info", "dump"], "dump of jax"),
+        ({"framework": "jax"}, ["-api_info", "dump"], "is a jax dump"),
         ({}, ["-api_info", "dump", "-csv_path", "some.csv"], "cannot be resumed"),
         ({}, ["--online"], "is_online"),
         ({}, ["-api_info", "dump", "-o", "dump/step0/rank/dump.json/out"], "cannot be made"),

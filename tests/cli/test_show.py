@@ -84,8 +84,8 @@ The 5 largest norms
 0.125  step0/rank1  Module.m.Net.parameters_grad  parameters_grad.w  torch.float32   [2, 3]
     0  step0/rank0  Torch.add.0.backward          output.0           torch.bfloat16  [2, 3]
 
-1 of 2 rank directories are unfinished and were read from their journals; \
-if the run has ended, `msprobe recover {dump}` finishes them.
+1 of 2 rank directories are unfinished; msprobe read their journals. \
+If the run has ended, `msprobe recover {dump}` finishes them.
 """
     )
 

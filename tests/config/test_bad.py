@@ -12,7 +12,7 @@ from msprobe.config.read import _syntax
 
 TASKS = '"statistics", "tensor", "structure", "overflow_check", "free_benchmark", "run_ut"'
 LEVELS = '"L0", "L1", "L2", "mix", "debug"'
-NUMBER = 'allowed: a whole number from 0 to 2147483647, "n" or "a-b"'
+NUMBER = 'allowed: an integer from 0 to 2147483647, "n" or "a-b"'
 COMMA = "a comma after the last item; remove it"
 
 # Every bad value and combination, with its messages: data, because exact messages are long.
@@ -22,12 +22,12 @@ TEXTS: list[tuple[str, str]] = [
     ('{"step": [1, 2,]}', f"line 1, column 15: {COMMA}"),
     ('{\n  "task": "tensor",\n}', f"line 2, column 19: {COMMA}"),
     ('\ufeff{"task": "tensor"}', "line 1, column 1: a byte order mark; save the file as UTF-8 without one"),
-    ('{\n  // all ranks\n  "rank": []\n}', "line 2, column 3: a comment; JSON has none: remove it"),
-    ('{"rank": [] # all\n}', "line 1, column 13: a comment; JSON has none: remove it"),
-    ('{"rank": /* all */ []}', "line 1, column 10: a comment; JSON has none: remove it"),
+    ('{\n  // all ranks\n  "rank": []\n}', "line 2, column 3: a comment; JSON has no comments; remove it"),
+    ('{"rank": [] # all\n}', "line 1, column 13: a comment; JSON has no comments; remove it"),
+    ('{"rank": /* all */ []}', "line 1, column 10: a comment; JSON has no comments; remove it"),
     ("{'task': 'tensor'}", 'line 1, column 2: a single quote; use double quotes (")'),
     ('{"async_dump": True}', "line 1, column 16: True; write true"),
-    ('{"rank": None}', "line 1, column 10: None; null is not used here: leave the key out"),
+    ('{"rank": None}', "line 1, column 10: None; null is not allowed; leave the key out"),
     (
         '{"task": "tensor"',
         "line 1, column 18: the file ends too early; a closing bracket or quote is missing",
@@ -39,11 +39,11 @@ TEXTS: list[tuple[str, str]] = [
     ("", "line 1, column 1: the file is empty; write at least {}, or give no file"),
     (
         '{"dump_path": "d", "task": "tensor", "task": "statistics"}',
-        "task: found more than once; allowed: each key once; remove the ones that are not meant",
+        "task: found more than once; allowed: each key once; keep only the one you want",
     ),
     (
         '{"dump_path": "d", "tensor": {"list": [], "list": ["relu"]}}',
-        "tensor.list: found more than once; allowed: each key once; remove the ones that are not meant",
+        "tensor.list: found more than once; allowed: each key once; keep only the one you want",
     ),
     ('{"dump_path": "d", "rank": [NaN]}', f"rank[0]: found NaN; {NUMBER}"),
     ('{"dump_path": "d", "rank": [1e999]}', f"rank[0]: found Infinity; {NUMBER}"),
@@ -69,7 +69,7 @@ def test_there_are_more_than_forty_five() -> None:
 
 
 @pytest.mark.parametrize("case", BAD, ids=[json.dumps(case["config"])[:70] for case in BAD])
-def test_a_bad_configuration_is_told_exactly(case: dict[str, object], tmp_path: Path) -> None:
+def test_a_bad_configuration_gives_exactly_its_messages(case: dict[str, object], tmp_path: Path) -> None:
     path = write(tmp_path / "config.json", case["config"])
     assert problems(case["framework"], path, graph_mode=case["graph_mode"]) == case["problems"]
 
@@ -81,13 +81,13 @@ def test_bad_json_gives_line_and_column(text: str, expected: str, tmp_path: Path
     assert problems("pytorch", path) == [expected]
 
 
-def test_a_missing_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = f"file: there is no such file; check the path (working directory: {tmp_path})"
+    expected = f"file: this file does not exist; check the path (working directory: {tmp_path})"
     assert problems("pytorch", "nowhere.json") == [expected]
 
 
-def test_a_directory_is_told(tmp_path: Path) -> None:
+def test_a_directory_is_an_error(tmp_path: Path) -> None:
     assert problems("pytorch", tmp_path) == ["file: this is a directory; name the config.json in it"]
 
 
@@ -95,7 +95,7 @@ def test_a_device_is_not_read() -> None:
     assert problems("pytorch", "/dev/zero") == ["file: this is not a regular file; name a JSON file"]
 
 
-def test_a_file_that_is_not_utf8_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes('{\n"dump_path": "数据"}'.encode("gbk"))
     expected = "file: byte 16 (line 2) is not UTF-8; save the file as UTF-8 without a byte order mark"
@@ -105,15 +105,15 @@ def test_a_file_that_is_not_utf8_is_told(tmp_path: Path) -> None:
 def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(b" " * (4 * 1024 * 1024 + 1))
-    expected = "file: it is larger than 4194304 bytes; a configuration has a few hundred: check the path"
+    expected = "file: the file is larger than 4194304 bytes; this is no configuration; check the path"
     assert problems("pytorch", path) == [expected]
 
 
-def test_a_path_that_is_no_path_is_told() -> None:
+def test_a_path_of_the_wrong_type_is_an_error() -> None:
     assert problems("pytorch", 7) == ["argument config_path: found 7; allowed: a path"]
 
 
-def test_bad_arguments_are_told_like_bad_keys() -> None:
+def test_bad_arguments_give_the_messages_of_bad_keys() -> None:
     assert problems("pytorch", None, task="tensr", level="L9", step=[0, "x"], dump_path=3) == [
         f'argument task: found "tensr"; allowed: {TASKS}; did you mean "tensor"?',
         "argument dump_path: found 3; allowed: a path as text",
@@ -128,7 +128,7 @@ def test_a_combination_with_an_argument_names_the_argument(tmp_path: Path) -> No
     assert problems("pytorch", path, level="L2") == [expected]
 
 
-def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_one_error_lists_every_problem_of_a_file(tmp_path: Path) -> None:
     value = {
         "dump_path": "d",
         "task": "tensor",
@@ -172,14 +172,14 @@ def test_an_unknown_framework_is_a_mistake_of_the_caller() -> None:
         load("pytorch", graph_mode=True)
 
 
-def test_a_trailing_comma_is_told_alike_where_newer_pythons_point_at_the_comma() -> None:
+def test_a_trailing_comma_gives_the_same_message_in_newer_pythons() -> None:
     text = '{"rank": [1, ]}'
     newer = json.JSONDecodeError("Illegal trailing comma before end of array", text, text.index(",", 5))
     older = json.JSONDecodeError("Expecting value", text, text.index("]"))
     assert str(_syntax(text, newer)) == str(_syntax(text, older)) == f"line 1, column 12: {COMMA}"
 
 
-def test_relative_paths_in_a_working_directory_that_is_gone_are_told(
+def test_relative_paths_in_a_deleted_working_directory_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "config.json", {"dump_path": "d"})
@@ -187,14 +187,16 @@ def test_relative_paths_in_a_working_directory_that_is_gone_are_told(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    expected = 'dump_path: found "d"; the working directory is gone: use an absolute path'
+    expected = 'dump_path: found "d"; the working directory no longer exists; use an absolute path'
     assert expected in problems("pytorch", path)
-    assert problems("pytorch", "c.json") == ["file: there is no such file; check the path (working directory: gone)"]
+    assert problems("pytorch", "c.json") == [
+        "file: this file does not exist; check the path (working directory: it no longer exists)"
+    ]
 
 
 def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "c.json").write_text('{"task": "statistics", "dump_path": "~/dump"}')
     assert load("pytorch", "~/c.json").dump_path == tmp_path / "dump"
-    with pytest.raises(ConfigError, match="whose home that is"):
+    with pytest.raises(ConfigError, match="cannot expand ~: unknown user"):
         load("pytorch", task="statistics", dump_path="~nobody-of-this-name/dump")

@@ -239,7 +239,7 @@ HINTS: list[tuple[str, dict[str, object], list[str]]] = [
     (
         "pytorch",
         {"task": "tensor", "tensor": {"online_run_ut": True, "nfs_path": "/n", "host": "h", "port": 8000}},
-        ["tensor.host and tensor.port have no effect: tensor.nfs_path wins"],
+        ["tensor.host and tensor.port have no effect: tensor.nfs_path overrides them"],
     ),
     (
         "pytorch",
@@ -254,7 +254,7 @@ HINTS: list[tuple[str, dict[str, object], list[str]]] = [
         {"risk_level": "ALL", "statistics": {"device": "host"}},
         [
             "risk_level has no effect in msprobe: APIs are chosen in support_wrap_ops.yaml",
-            "statistics.device has no effect in msprobe: statistics are computed where the tensor lives",
+            "statistics.device has no effect in msprobe: statistics are computed on the device of the tensor",
         ],
     ),
     ("pytorch", {"tensor": {"file_format": "npy"}, "overflow_check": {"check_mode": "all"}}, []),

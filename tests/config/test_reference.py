@@ -9,7 +9,7 @@ import pytest
 
 from msprobe.config import ConfigError, load
 from msprobe.config.kinds import Choice
-from msprobe.config.schema import COMMON, FOREIGN, LEVELS, MATRIX, MODES, SECTIONS, Key, place_of
+from msprobe.config.schema import COMMON, FOREIGN, LEVELS, MATRIX, MODES, SECTIONS, Key, name_modes
 
 TEXT = (Path(__file__).parents[2] / "docs" / "config.md").read_text(encoding="utf-8")
 
@@ -25,7 +25,7 @@ def rows(heading: str) -> dict[str, list[str]]:
 def acts(key: Key) -> str:
     if key.switch:
         return f"`{key.switch}`"
-    places = place_of(key.modes) if key.modes != MODES else ""
+    places = name_modes(key.modes) if key.modes != MODES else ""
     levels = f"level {', '.join(key.levels)}" if key.levels != LEVELS else ""
     return ", ".join(part for part in (places, levels) if part) or "everywhere"
 
@@ -53,7 +53,7 @@ def test_the_reference_has_the_matrix_of_tasks_and_levels() -> None:
 
 
 def test_the_reference_has_the_keys_of_other_tools_and_their_reasons() -> None:
-    table = rows("Keys of the field's other tools")
+    table = rows("Keys of mindstudio-probe that msprobe ignores")
     expected = {name: ["top", reason] for name, reason in FOREIGN[""].items()}
     expected |= {name: ["a section", reason] for name, reason in FOREIGN["*"].items()}
     assert table == expected

@@ -99,17 +99,17 @@ HUGE = 2**62
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "0 bytes are too few"),
-        (b"1234567", "7 bytes are too few"),
-        (struct.pack("<Q", HUGE) + b"x" * 20, f"a header of {HUGE} bytes in a file of 28"),
+        (b"", "too small for a dump file: 0 bytes"),
+        (b"1234567", "too small for a dump file: 7 bytes"),
+        (struct.pack("<Q", HUGE) + b"x" * 20, f"the header should have {HUGE} bytes, the file has 28"),
         (struct.pack("<Q", 4) + b"\xff\xff\xff\xff", "the header is not a DumpData message"),
         (
             samples.dump_file(outputs=[(samples.op_output(1, 2, (2,), 8), b"1234")]),
-            "output.0: 8 bytes are declared, only 4 are left: cut short?",
+            "output.0: the header declares 8 bytes, only 4 are left; the file is probably cut off",
         ),
         (
             samples.dump_file(outputs=[(samples.op_output(1, 2, (2,), HUGE), b"1234")]),
-            f"output.0: {HUGE} bytes are declared, only 4 are left",
+            f"output.0: the header declares {HUGE} bytes, only 4 are left",
         ),
     ],
 )
@@ -122,11 +122,11 @@ def test_a_file_that_is_not_a_dump_is_refused(tmp_path, data, message):
 @pytest.mark.parametrize(
     ("described", "message"),
     [
-        (samples.op_output(1, 2, (HUGE, HUGE), 8), "is larger than any tensor can be"),
-        (samples.op_output(1, 2, (3,), 8), "output.0: 3 of float32 needs 12 bytes, the file says 8"),
+        (samples.op_output(1, 2, (HUGE, HUGE), 8), "is too large for any tensor"),
+        (samples.op_output(1, 2, (3,), 8), "output.0: 3 of float32 needs 12 bytes, but the header says 8"),
         (samples.op_output(13, 2, (2,), 8), "data type number 13 is not supported"),
-        (samples.op_output(1, 2, (1,) * 33, 8), "33 dimensions, at most 32"),
-        (samples.op_output(8, 2, (), 7), "needs 0 bytes, the file says 7"),
+        (samples.op_output(1, 2, (1,) * 33, 8), "33 dimensions; at most 32"),
+        (samples.op_output(8, 2, (), 7), "needs 0 bytes, but the header says 7"),
     ],
 )
 def test_a_tensor_that_contradicts_itself_is_refused_before_anything_is_allocated(tmp_path, described, message):

@@ -218,9 +218,9 @@ def test_an_empty_slot_is_noted_and_padding_that_stays_is_noted(tmp_path):
     (outcome,) = converted(tmp_path / NAME, tmp_path / "out", target="NCHW")
     assert outcome.errors == []
     assert outcome.notes == [
-        "4 bytes after the last tensor belong to none",
+        "4 bytes after the last tensor are ignored",
         "input.0: no data was dumped",
-        "output.0: no original shape, the padding is kept (give the shape with -s)",
+        "output.0: the original shape is unknown, so the padding stays (give it with -s)",
     ]
     converted(tmp_path / NAME, tmp_path / "out", target="NCHW", shape=(1, 9, 1, 1))
     assert f"{NAME}.output.0.1x9x1x1.npy" in names_in(tmp_path / "out")
@@ -239,8 +239,8 @@ def test_a_given_shape_is_used_or_refused_never_ignored(tmp_path):
     assert [path.name for path in outcome.written] == [f"{NAME}.output.0.2x3.npy"]
     (outcome,) = converted(tmp_path / NAME, tmp_path / "out", shape=(16,))
     assert outcome.errors == [
-        "output.0: the stored shape (6,) cannot be read as (16,)",
-        "output.1: the original shape of a tensor in NC1HWC0 is of use only with -f",
+        "output.0: cannot reshape the stored shape (6,) to (16,)",
+        "output.1: -s needs -f for a tensor in NC1HWC0",
     ]
 
 

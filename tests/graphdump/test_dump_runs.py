@@ -61,7 +61,7 @@ class Run:
         self.code, self.losses, self.errors = ended.returncode, ended.stdout.splitlines(), ended.stderr
 
     def _watch(self, over: threading.Event) -> None:
-        """What files in passing take, looked at from outside."""
+        """The disk space that temporary files take, measured from outside."""
         while not over.wait(0.005):
             total = 0
             for place, _, files in os.walk(self.out / "msprobe_staging"):
@@ -168,10 +168,10 @@ def test_statistics_alone_leave_no_tensor_and_keep_the_disk_budget():
     assert run.files == []
     assert all(tensor.row is not None for tensor in run.dump.tensors)
     assert "enable is not true" in run.errors
-    held = re.search(r"held (\d+) times; files in passing took up to (\d+) bytes", run.errors)
-    assert held is not None, run.errors
-    assert int(held[1]) > 0  # a step writes several times the budget
-    assert int(held[2]) <= 64 << 20 < sum(int(row["Data Size"]) for row in rows(run, 0))
+    paused = re.search(r"paused (\d+) times; temporary files took up to (\d+) bytes", run.errors)
+    assert paused is not None, run.errors
+    assert int(paused[1]) > 0  # a step writes several times the budget
+    assert int(paused[2]) <= 64 << 20 < sum(int(row["Data Size"]) for row in rows(run, 0))
     assert 0 < run.disk <= 64 << 20
 
 
@@ -179,7 +179,7 @@ def test_a_budget_below_the_least_is_refused(tmp_path: Path):
     command = [sys.executable, "-m", "msprobe", "graph", "dump", "--disk-budget", "63MB", "train.py"]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 2
-    assert "'63MB' is no size of at least 64MB, such as 500MB or 2GB" in ended.stderr
+    assert "'63MB' is not a size of at least 64MB, such as 500MB or 2GB" in ended.stderr
 
 
 def test_overflow_saves_the_operators_that_overflow_and_stops_at_the_number():
@@ -300,7 +300,7 @@ def test_a_device_that_is_not_listed_runs_without_a_dump(tmp_path: Path):
     command = [sys.executable, "-m", "msprobe", "graph", "dump", "--config", str(config), str(script), "--epochs", "1"]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (7, "None ['--epochs', '1']\n")
-    assert "rank 0 is not in support_device (1, 2): nothing is dumped here." in ended.stderr
+    assert "rank 0 is not in support_device (1, 2): this rank dumps nothing." in ended.stderr
     assert not out.exists()
     config.write_text(json.dumps({"common_dump_settings": {"path": str(out), "support_device": [1]}}))
     environment = {**os.environ, "RANK_ID": "1"}
@@ -317,7 +317,7 @@ def test_a_script_may_ask_for_it_itself_and_hears_when_it_is_too_late():
     assert run.files == []
     late = Run(("script:CONFIG", "late"), {"saved_data": "statistic"})
     assert late.code == 1
-    assert "graph_dump() is called too late: a graph was compiled already." in late.errors
+    assert "graph_dump() is too late: a graph is already compiled." in late.errors
     assert not late.out.exists()
 
 
@@ -340,4 +340,4 @@ def test_a_dump_that_is_there_already_is_not_mixed_with_another():
     command = [sys.executable, "-m", "msprobe", "graph", "dump", "--config", str(run.config), str(SCRIPT)]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
-    assert "rank_0/N is there already; remove it or choose another path" in ended.stderr
+    assert "rank_0/N exists already; remove it or choose another path" in ended.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from msprobe.config.errors import ConfigError
 from msprobe.graphdump.dumping.dump_settings import CATEGORIES, load_settings, parse_settings
-from msprobe.graphdump.dumping.running import prepared
+from msprobe.graphdump.dumping.running import prepare_dump
 
 COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
 CURRENT = {
@@ -56,10 +56,8 @@ def test_blanks_in_iteration_and_an_empty_path_are_understood():
     assert (settings.path, settings.iteration) == ("/data/debug_dump", "0|5-8|100-120")
 
 
-def test_a_variable_that_the_framework_would_refuse_is_told_before_the_script_starts():
-    with pytest.raises(
-        ConfigError, match=r'MS_DIAGNOSTIC_DATA_PATH: found "/tmp/a.b"; the framework takes only letters'
-    ):
+def test_a_variable_that_the_framework_would_refuse_is_refused_before_the_script_starts():
+    with pytest.raises(ConfigError, match=r'MS_DIAGNOSTIC_DATA_PATH: found "/tmp/a.b"; MindSpore allows only letters'):
         parse_settings({COMMON: {}}, "x", {"MS_DIAGNOSTIC_DATA_PATH": "/tmp/a.b"})
 
 
@@ -76,18 +74,18 @@ def bad(section: str = COMMON, **keys: object) -> object:
 
 BAD = [
     ([], "file: found []; allowed: an object with common_dump_settings"),
-    ({}, "common_dump_settings: it is missing; write it, at least with net_name and path"),
+    ({}, "common_dump_settings: this section is missing; add it, at least with net_name and path"),
     ({COMMON: 3}, "common_dump_settings: found 3; allowed: an object"),
     ({COMMON: {"path": "/d"}, "e2e_dump_setting": {}}, 'did you mean "e2e_dump_settings"?'),
-    (bad(op_debug_mod=0), 'common_dump_settings.op_debug_mod: there is no such key; allowed: "op_debug_mode"'),
-    (bad(E2E, enabled=True), 'e2e_dump_settings.enabled: there is no such key; allowed: "enable"'),
-    (bad(op_debug_mode=5), "op_debug_mode: found 5; allowed: a whole number from 0 to 4"),
-    (bad(op_debug_mode="3"), 'op_debug_mode: found "3"; allowed: a whole number'),
-    (bad(dump_mode=3), "dump_mode: found 3; allowed: a whole number from 0 to 2"),
-    (bad(dump_mode=True), "dump_mode: found true; allowed: a whole number"),
+    (bad(op_debug_mod=0), 'common_dump_settings.op_debug_mod: unknown key; allowed: "op_debug_mode"'),
+    (bad(E2E, enabled=True), 'e2e_dump_settings.enabled: unknown key; allowed: "enable"'),
+    (bad(op_debug_mode=5), "op_debug_mode: found 5; allowed: an integer from 0 to 4"),
+    (bad(op_debug_mode="3"), 'op_debug_mode: found "3"; allowed: an integer'),
+    (bad(dump_mode=3), "dump_mode: found 3; allowed: an integer from 0 to 2"),
+    (bad(dump_mode=True), "dump_mode: found true; allowed: an integer"),
     (bad(path="./x"), 'path: found "./x"; allowed: an absolute path'),
-    (bad(path=""), "path: it is empty, and MS_DIAGNOSTIC_DATA_PATH is not set"),
-    (bad(path="/a b"), 'path: found "/a b"; the framework takes only letters, digits, -, _ and / in it'),
+    (bad(path=""), "path: it is empty and MS_DIAGNOSTIC_DATA_PATH is not"),
+    (bad(path="/a b"), 'path: found "/a b"; MindSpore allows only letters, digits, -, _ and / in this path'),
     (bad(path=7), "path: found 7; allowed: an absolute path"),
     (bad(net_name="../up"), 'net_name: found "../up"; allowed: letters, digits, _ and -'),
     (bad(net_name=""), 'net_name: found ""; allowed: letters'),
@@ -99,17 +97,17 @@ BAD = [
     (bad(iteration="0,1"), 'iteration: found "0,1"; allowed: "all"'),
     (bad(iteration="0||1"), 'iteration: found "0||1"; allowed: "all"'),
     (bad(saved_data="statistics"), 'saved_data: found "statistics"; allowed: "tensor", "statistic", "full"; did you'),
-    (bad(input_output=3), "input_output: found 3; allowed: a whole number from 0 to 2"),
+    (bad(input_output=3), "input_output: found 3; allowed: an integer from 0 to 2"),
     (bad(kernels="Conv"), 'kernels: found "Conv"; allowed: a list of names'),
     (bad(kernels=["name-regex(()"], dump_mode=1), 'kernels: found "name-regex(()"; not a regular expression'),
-    (bad(dump_mode=1), "kernels with dump_mode: kernels is () and dump_mode is 1; dump_mode 1 saves the operators of"),
+    (bad(dump_mode=1), "kernels with dump_mode: kernels is () and dump_mode is 1; dump_mode 1 saves the operators in"),
     (bad(support_device=[]), "support_device: found []; allowed: a list of device numbers"),
     (bad(support_device=["0"]), 'support_device: found ["0"]; allowed: a list of device numbers'),
     (bad(statistic_category=["norm"]), 'statistic_category[0]: found "norm"; allowed: "max", "min"'),
     (bad(statistic_category=[]), "statistic_category: found []; allowed: a list of some of"),
-    (bad(overflow_number=-1, op_debug_mode=3), "overflow_number: found -1; allowed: a whole number from 0"),
+    (bad(overflow_number=-1, op_debug_mode=3), "overflow_number: found -1; allowed: an integer from 0"),
     (bad(overflow_number=2), "overflow_number with op_debug_mode: overflow_number is 2 and op_debug_mode is 0"),
-    (bad(initial_iteration=-3), "initial_iteration: found -3; allowed: a whole number from 0"),
+    (bad(initial_iteration=-3), "initial_iteration: found -3; allowed: an integer from 0"),
     (bad(op_debug_mode=4, iteration="0"), "iteration with op_debug_mode: iteration is '0' and op_debug_mode is 4"),
     (bad(op_debug_mode=3, saved_data="full"), "saved_data with op_debug_mode: saved_data is 'full' and op_debug_mode"),
     (bad(op_debug_mode=3, input_output=1), "input_output with op_debug_mode: input_output is 1 and op_debug_mode is 3"),
@@ -117,8 +115,8 @@ BAD = [
     (bad(E2E, enable="true"), 'enable: found "true"; allowed: true, false; did you mean true?'),
     (bad(E2E, stat_calc_mode="gpu"), 'stat_calc_mode: found "gpu"; allowed: "host", "device"'),
     (bad(E2E, device_stat_precision_mode="mid"), 'device_stat_precision_mode: found "mid"; allowed: "high", "low"'),
-    (bad(E2E, sample_mode=2), "sample_mode: found 2; allowed: a whole number from 0 to 1"),
-    (bad(E2E, sample_num=0), "sample_num: found 0; allowed: a whole number from 1"),
+    (bad(E2E, sample_mode=2), "sample_mode: found 2; allowed: an integer from 0 to 1"),
+    (bad(E2E, sample_num=0), "sample_num: found 0; allowed: an integer from 1"),
     (
         bad(E2E, save_kernel_args=True, enable=False),
         "save_kernel_args with enable: save_kernel_args is True and enable",
@@ -127,7 +125,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("value", "message"), BAD, ids=[message[:40] for _, message in BAD])
-def test_a_bad_file_is_told_with_its_message(value: object, message: str):
+def test_a_bad_file_gives_its_message(value: object, message: str):
     with pytest.raises(ConfigError) as caught:
         parse_settings(value, "data_dump.json", {})
     assert message in str(caught.value)
@@ -141,7 +139,7 @@ def test_a_bad_file_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
     config = tmp_path / "data_dump.json"
     config.write_text(json.dumps(value).replace('"/dump"', json.dumps(str(tmp_path / "dump"))))
     with pytest.raises(ConfigError):
-        prepared(config)
+        prepare_dump(config)
     assert list(tmp_path.iterdir()) == [config]
 
 
@@ -154,7 +152,7 @@ def test_statistics_of_the_device_are_four_only():
         parse_settings(value, "x", {})
 
 
-def test_sampling_goes_with_mode_0_only_and_all_problems_are_told_at_once():
+def test_sampling_needs_mode_0_and_one_error_has_all_problems():
     value = {COMMON: {"path": "/d", "op_debug_mode": 3, "dump_mode": 9}, E2E: {"sample_mode": 1}}
     with pytest.raises(ConfigError) as caught:
         parse_settings(value, "x", {})
@@ -167,12 +165,12 @@ def test_sampling_goes_with_mode_0_only_and_all_problems_are_told_at_once():
 @pytest.mark.parametrize(
     ("text", "message"), [("{", "the file ends too early"), ('{"a": 1,}', "a comma after the last")]
 )
-def test_a_file_that_is_no_json_is_told_with_its_place(tmp_path: Path, text: str, message: str):
+def test_a_file_that_is_not_json_gives_its_place(tmp_path: Path, text: str, message: str):
     path = tmp_path / "data_dump.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_settings(path)
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="this file does not exist"):
         load_settings(tmp_path / "none.json")
 
 

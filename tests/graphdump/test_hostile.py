@@ -1,4 +1,4 @@
-"""Damaged and hostile files in a dump directory: told or left out, never a crash."""
+"""Damaged and hostile files in a dump directory: reported or skipped, never a crash."""
 
 from __future__ import annotations
 

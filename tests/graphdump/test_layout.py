@@ -120,7 +120,7 @@ def test_tensors_without_the_rank_of_their_format_stay_as_they_are():
             "FRACTAL_Z",
             "NCHW",
             None,
-            "FRACTAL_Z cannot be read without the original shape: give it with -s",
+            "FRACTAL_Z needs the original shape: give it with -s",
         ),
         ((9, 2, 16, 16), "FRACTAL_Z", "NCHW", (17, 17, 3, 3), "cannot hold the original shape"),
         ((2, 16, 16), "FRACTAL_NZ", "ND", None, "FRACTAL_NZ has at least 4 dimensions"),

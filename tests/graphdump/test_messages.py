@@ -7,15 +7,15 @@ import os
 from pathlib import Path
 
 from msprobe.graphdump.dumping.messages import Messages, Steps
-from msprobe.graphdump.dumping.staged import Staged
+from msprobe.graphdump.dumping.staging import StagedFile
 from msprobe.graphdump.files.names import parse_tensor
 
 
-def staged(moment: int, file: str = "") -> Staged:
+def staged(moment: int, file: str = "") -> StagedFile:
     original = f"Add.Default_Add-op0.0.0.{moment}.output.0.DefaultFormat.Int32.npy"
     name = parse_tensor(original)
     assert name is not None
-    return Staged(Path("x"), file or original, original, name, 0, 1, 77, 8)
+    return StagedFile(Path("x"), file or original, original, name, 0, 1, 77, 8)
 
 
 def test_a_file_belongs_to_the_step_in_whose_time_it_was_written():

@@ -86,14 +86,14 @@ def test_what_is_put_together_comes_apart(kind, name, task, stream, time, slot):
 
 @given(words)
 def test_a_shortened_name_is_32_digits_and_always_the_same(name):
-    short = names.shortened(name + ".npy")
-    assert short == names.shortened(name + ".npy")
+    short = names.shorten(name + ".npy")
+    assert short == names.shorten(name + ".npy")
     assert len(short) == 36
     assert short[:32].isdecimal()
 
 
 def test_names_in_files_have_no_separators():
-    assert names.as_in_file("Default/net work\\a.b") == "Default_net_work_a_b"
+    assert names.spell_for_file("Default/net work\\a.b") == "Default_net_work_a_b"
 
 
 def test_mapping_rows_that_are_no_names_are_left_out(tmp_path):
@@ -121,8 +121,8 @@ def test_raw_bytes_under_a_name_that_is_too_long_are_found_by_the_mapping(tmp_pa
     assert tensor.operator.startswith("long_long_")
     assert GraphDump(tmp_path).value(tensor).tolist() == array.tolist()
     (place / tensor.file).write_bytes(b"short")
-    with pytest.raises(DumpError, match="5 bytes, which is no whole number of int32"):
+    with pytest.raises(DumpError, match="5 bytes, which is not a multiple of the size of int32"):
         GraphDump(tmp_path).value(tensor)
     (place / tensor.file).write_bytes(b"0" * 28)
-    with pytest.raises(DumpError, match="28 bytes, which is not int32 of shape"):
+    with pytest.raises(DumpError, match="28 bytes, which does not fit int32 of shape"):
         GraphDump(tmp_path).value(tensor)

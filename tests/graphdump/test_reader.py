@@ -47,7 +47,7 @@ def test_every_operator_has_its_own_files_as_the_data_flow_proves(make):
     assert unexplained == []
 
 
-def test_operators_that_changed_numbers_are_told_apart():
+def test_operators_with_swapped_numbers_are_matched():
     """In this dump the files' Mul-op0 is not the graph's Mul-op0, though both have a Mul-op0, -op1 and -op2."""
     dump = GraphDump(real_dumps.branches())
     first = {one.name: one.in_files for one in dump.operators if one.graph == 0 and one.type == "Mul"}
@@ -150,12 +150,12 @@ def test_without_any_graph_names_remain_and_it_says_so(tmp_path):
     assert dump.select_nodes(type="TopK")[0].name == "Default_TopK-op0"
     assert dump.select_nodes(line="self.burst(scaled") == ()
     assert dump.notes == (
-        "no graphs/ms_output_trace_code_graph_*.ir or .pb for rank 0: operators are known by their file names only, "
-        "without source lines, shapes or neighbours",
+        "rank 0 has no graphs/ms_output_trace_code_graph_*.ir or .pb: its operators have only the names of their "
+        "files, without source lines, shapes or neighbours",
     )
 
 
-def test_a_damaged_graph_is_told_and_the_rest_is_read(tmp_path):
+def test_a_damaged_graph_gives_a_note_and_the_rest_is_read(tmp_path):
     path = copy_of(real_dumps.faulty(), tmp_path / "dump")
     (path / "rank_0" / "graphs" / "ms_output_trace_code_graph_0.ir").unlink()
     broken = path / "rank_0" / "graphs" / "ms_output_trace_code_graph_0.pb"
@@ -163,7 +163,7 @@ def test_a_damaged_graph_is_told_and_the_rest_is_read(tmp_path):
     dump = GraphDump(path)
     assert dump.select_nodes(type="TopK")[0].name == "Default_TopK-op0"
     (note,) = dump.notes
-    assert note.startswith(f"{broken} could not be read: not a graph message")
+    assert note.startswith(f"cannot read {broken}: not a graph message")
 
 
 STATISTICS = (
@@ -186,9 +186,9 @@ def test_statistic_csv_alone_is_a_dump(tmp_path):
     assert (found.shape, found.max, found.min, found.norm, found.count) == ((2, 2), 3, -1, 4.5, None)
     assert (found.finite, dump.statistics(second).finite) == (True, False)
     assert second.operator == "Default_Add-op1"
-    with pytest.raises(DumpError, match="dumped as statistics only"):
+    with pytest.raises(DumpError, match="has only statistics of"):
         dump.value(first)
-    assert any("a row without Op Name, IO and Slot is left out" in note for note in dump.notes)
+    assert any("a row without Op Name, IO or Slot was skipped" in note for note in dump.notes)
 
 
 def test_rows_and_files_of_the_same_tensor_are_one(tmp_path):
@@ -220,14 +220,14 @@ def test_every_documented_tree_is_understood(tmp_path, folder, rank, net, graph,
     assert (tensor.rank, tensor.net, tensor.graph, tensor.iteration) == (rank, net, graph, iteration)
 
 
-def test_a_bare_directory_of_tensors_is_read_and_told(tmp_path):
+def test_a_plain_directory_of_tensors_is_read_with_a_note(tmp_path):
     np.save(tmp_path / NAME.format(n=0, time=100), np.zeros(2, np.float32))
     np.save(tmp_path / "mine.npy", np.zeros(2))
     dump = GraphDump(tmp_path)
     assert len(dump.tensors) == 1
     assert dump.notes[:2] == (
-        "1 .npy files have names that are not a dump's and are left out",
-        f"{tmp_path} is not in a rank/net/graph/iteration directory: taken as rank 0, graph 0, iteration 0",
+        "1 .npy files do not have the name of a dump file and were skipped",
+        f"{tmp_path} is not a rank/net/graph/iteration directory: read as rank 0, graph 0, iteration 0",
     )
 
 
@@ -242,23 +242,23 @@ def test_raw_streams_of_o2_are_read_flat(tmp_path):
     first, second, third = dump.tensors
     assert dump.value(first).tobytes() == values.tobytes()
     assert dump.value(second).tolist() == [1, -1]
-    with pytest.raises(DumpError, match="5 bytes, which is no whole number of float32"):
+    with pytest.raises(DumpError, match="5 bytes, which is not a multiple of the size of float32"):
         dump.value(third)
 
 
 def test_a_directory_without_a_dump_is_refused(tmp_path):
-    with pytest.raises(DumpError, match="holds no graph-mode dump"):
+    with pytest.raises(DumpError, match="is not a graph-mode dump"):
         GraphDump(tmp_path)
     with pytest.raises(DumpError, match="is not a directory"):
         GraphDump(tmp_path / "none")
 
 
-def test_linked_directories_are_told_not_followed(tmp_path):
+def test_linked_directories_are_skipped_with_a_note(tmp_path):
     np.save(tmp_path / NAME.format(n=0, time=100), np.zeros(2, np.float32))
     (tmp_path / "rank_0").symlink_to(real_dumps.faulty() / "rank_0", target_is_directory=True)
     dump = GraphDump(tmp_path)
     assert len(dump.tensors) == 1
-    assert dump.notes[0] == "1 directories are links and were not followed: give one of them itself"
+    assert dump.notes[0] == "1 directories are links and were skipped: give a link itself to read it"
     assert len(GraphDump(tmp_path / "rank_0").tensors) == 90
 
 

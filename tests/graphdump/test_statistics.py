@@ -66,5 +66,5 @@ def test_what_is_not_said_is_unknown(cells):
         ({}, None),
     ],
 )
-def test_finite_is_told_only_where_something_tells(known, finite):
+def test_finite_is_unknown_unless_the_statistics_decide_it(known, finite):
     assert Statistics("float32", None, **known).finite is finite

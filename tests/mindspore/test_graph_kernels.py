@@ -68,7 +68,7 @@ def test_an_earlier_dump_is_put_aside_whole(tmp_path: Path):
     for _ in range(2):
         ended = run(tmp_path, task="structure")
         assert ended.returncode == 0, ended.stderr
-    assert "an earlier dump was in" in ended.stderr
+    assert "moved an earlier dump from" in ended.stderr
     (older,) = tmp_path.glob("d.old-*")
     assert {o.name for o in GraphDump(older).operators} == {o.name for o in GraphDump(tmp_path / "d").operators}
 
@@ -76,7 +76,7 @@ def test_an_earlier_dump_is_put_aside_whole(tmp_path: Path):
 def test_too_late_is_told_and_nothing_is_dumped(tmp_path: Path):
     ended = run(tmp_path, "late")
     assert ended.returncode == 0, ended.stderr
-    assert "start() comes too late: a graph was compiled already" in ended.stderr
+    assert "start() is too late: a graph is already compiled" in ended.stderr
     assert not (tmp_path / "d").exists()
 
 

@@ -194,7 +194,7 @@ def test_a_producer_can_be_replayed(tmp_path, plant, producer, capsys):
         assert "compiled region" in capsys.readouterr().err
     else:
         assert code == 1, capsys.readouterr().err
-        assert "it happens again" in capsys.readouterr().out
+        assert "reproduced" in capsys.readouterr().out
 
 
 def clean_masks():

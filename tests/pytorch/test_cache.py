@@ -171,54 +171,54 @@ def test_weights_after_an_optimizer_step_are_the_new_ones(tmp_path, level, kind)
             assert_same(dump[f"Functional.linear.{number}.forward"]["input_args"][1], weight)
 
 
-@pytest.mark.parametrize("kind", ["_kernel", "remembered"])
-def test_what_is_remembered_and_for_how_long(kind):
-    remembered = pytest.importorskip(f"msprobe.stats.{kind}", reason="the C kernel is not built")
-    texts = remembered.Remembered(EXCHANGE, HEADS, torch.strided, STATS | CRC, remembers=True, checks=False)
+@pytest.mark.parametrize("kind", ["_kernel", "tensor_cache"])
+def test_what_the_cache_keeps_and_how_long(kind):
+    module = pytest.importorskip(f"msprobe.stats.{kind}", reason="the C kernel is not built")
+    texts = module.TensorCache(EXCHANGE, HEADS, torch.strided, STATS | CRC, remembers=True, checks=False)
     x = torch.arange(6.0).reshape(2, 3)
-    first = texts.look(x)
-    whole = json.loads(first.text)
-    assert whole["requires_grad"] is False
-    assert_same(whole, x)
+    first = texts.find(x)
+    parsed = json.loads(first.text)
+    assert parsed["requires_grad"] is False
+    assert_same(parsed, x)
     assert first.text[first.at :].startswith(', "md5": ')
     assert texts.text(x) == first.text == texts.recall(x).text
     first.saved.append("a file")
-    assert texts.look(x).saved == ["a file"]
+    assert texts.find(x).saved == ["a file"]
     for change in (
         lambda: x.add_(1),
-        lambda: texts.written(x.data),
-        texts.forget,
+        lambda: texts.mark_written(x.data),
+        texts.clear,
         lambda: x.requires_grad_(),
         lambda: setattr(x, "data", torch.ones(2, 3)),
     ):
-        texts.look(x).saved.append("a file")
+        texts.find(x).saved.append("a file")
         assert texts.recall(x) is not None
         change()
         assert texts.recall(x) is None
-        assert texts.look(x).saved == []
-    assert texts.is_ours(x)
+        assert texts.find(x).saved == []
+    assert texts.is_private(x)
     assert texts.expose(x)
     assert not texts.expose(x.detach())  # the same memory
-    assert texts.is_ours(x) is False
-    texts.forget()
-    texts.look(x)
+    assert texts.is_private(x) is False
+    texts.clear()
+    texts.find(x)
     assert texts.recall(x) is None
     conjugate = torch.view_as_complex(torch.ones(3, 2)).conj()
     for odd in (torch.ones(3).to_sparse(), torch.ones(3, device="meta"), conjugate):
-        assert texts.look(odd) is texts.text(odd) is None
+        assert texts.find(odd) is texts.text(odd) is None
     with torch.inference_mode():
         assert texts.recall(torch.ones(3)) is None
-    given = texts.remember(y := torch.ones(2), "{}", 1)
+    given = texts.add(y := torch.ones(2), "{}", 1)
     assert (given.text, given.at, given.saved) == ("{}", 1, [])
     assert texts.recall(y).text == "{}"
-    forgetful = remembered.Remembered(EXCHANGE, HEADS, torch.strided, STATS, remembers=False, checks=False)
-    assert forgetful.look(y).text == forgetful.text(y)
+    forgetful = module.TensorCache(EXCHANGE, HEADS, torch.strided, STATS, remembers=False, checks=False)
+    assert forgetful.find(y).text == forgetful.text(y)
     assert forgetful.recall(y) is None
-    careful = remembered.Remembered(EXCHANGE, HEADS, torch.strided, STATS, remembers=True, checks=True)
-    careful.look(y)
+    careful = module.TensorCache(EXCHANGE, HEADS, torch.strided, STATS, remembers=True, checks=True)
+    careful.find(y)
     y.data.fill_(5)
-    with pytest.raises(AssertionError, match="remembered statistics"):
-        careful.look(y)
+    with pytest.raises(AssertionError, match="cached statistics"):
+        careful.find(y)
 
 
 def test_a_tensor_that_died_lends_its_statistics_to_no_other(tmp_path):
@@ -255,11 +255,11 @@ def test_observers_of_quantization_aware_training_are_seen(tmp_path):
         assert record["input_args"][3]["Min"] == low.item()
 
 
-@pytest.mark.parametrize("kind", ["_kernel", "remembered"])
+@pytest.mark.parametrize("kind", ["_kernel", "tensor_cache"])
 def test_memory_that_another_process_may_write_is_not_trusted(kind):
-    remembered = pytest.importorskip(f"msprobe.stats.{kind}", reason="the C kernel is not built")
-    texts = remembered.Remembered(EXCHANGE, HEADS, torch.strided, STATS, remembers=True, checks=False)
+    module = pytest.importorskip(f"msprobe.stats.{kind}", reason="the C kernel is not built")
+    texts = module.TensorCache(EXCHANGE, HEADS, torch.strided, STATS, remembers=True, checks=False)
     x = torch.ones(3).share_memory_()
-    assert texts.is_ours(x) is False
-    texts.look(x)
+    assert texts.is_private(x) is False
+    texts.find(x)
     assert texts.recall(x) is None

@@ -223,7 +223,7 @@ def test_a_backward_input_without_one_backward_api_is_refused(tmp_path: Path):
     gradient = tmp_path / "g.pt"
     torch.save(torch.ones(1), gradient)
     section = {"list": ["Functional.linear.1.forward"], "backward_input": [str(gradient)]}
-    with pytest.raises(ConfigError, match="name the one API whose backward is to run"):
+    with pytest.raises(ConfigError, match="name exactly one backward call"):
         PrecisionDebugger(configured(tmp_path, level="L2", task="tensor", section=section))
 
 

@@ -59,7 +59,7 @@ def test_arrays_of_every_numpy_dtype(row: dtypes.Dtype) -> None:
 def test_bits_can_be_read_as_another_dtype_of_their_size() -> None:
     bits = np.array([0x3F80, 0x4000], np.uint16)
     assert stats.measure_array(bits, dtypes.BY_NAME["bfloat16"].code).max == 2.0
-    with pytest.raises(TypeError, match="2-byte items cannot be read as float32"):
+    with pytest.raises(TypeError, match="cannot read an array of 2-byte items as float32"):
         stats.measure_array(bits, dtypes.BY_NAME["float32"].code)
 
 

@@ -1,8 +1,8 @@
 """The command `msprobe`: finds the verb, imports only that verb, and turns errors into exit codes.
 
-A verb is one module here with `add_arguments(parser)` and `run(args) -> int`, and `separated(words)` where
-argparse cannot take the command line as it is. Exit codes: 0 nothing found,
-same or done; 1 found, differs or some failed; 2 could not do it.
+A verb is one module in this package with `add_arguments(parser)` and `run(args) -> int`. It has `split_words(words)` if
+argparse cannot read the command line as it is. Exit codes: 0 done, same, or nothing found; 1 differs, found, or some
+failed; 2 failed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Optional
 from msprobe import __version__
 
 VERBS = (
-    ("run", "a training script under the debugger, without editing it"),
-    ("show", "what a dump holds: steps, ranks, records, dtypes, anomalies, largest norms"),
-    ("recover", "finishes a dump that a crash left as a journal"),
-    ("compare", "the difference between two dumps and where it started"),
-    ("overflow", "the first producer of NaN or infinity over steps and ranks"),
-    ("run_ut", "accuracy pre-check of the APIs in a dump"),
-    ("api_precision_compare", "second stage of the accuracy pre-check"),
-    ("graph", "MindSpore Graph-mode Dump: dump, find, op, order, check"),
-    ("convert", "asynchronous dump files of Ascend to npy, bin or pt"),
+    ("run", "run a training script with the debugger, without editing it"),
+    ("show", "show a dump: steps, ranks, records, dtypes, anomalies, largest norms"),
+    ("recover", "finish a dump after a crash, from its journal"),
+    ("compare", "compare two dumps and find where the difference starts"),
+    ("overflow", "find the first call that produced NaN or infinity"),
+    ("run_ut", "check the accuracy of each API in a dump"),
+    ("api_precision_compare", "second stage of run_ut: compare the results of two devices"),
+    ("graph", "make and read MindSpore graph-mode dumps: dump, find, op, order, check"),
+    ("convert", "convert asynchronous dump files of Ascend to npy, bin or pt"),
 )
 FRAMEWORKS = ("pytorch", "mindspore")
 INTERRUPTED = 130
@@ -35,10 +35,10 @@ BROKEN_PIPE = 141
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """The whole command; returns the exit code. argparse leaves through SystemExit for --help and usage."""
+    """Runs the command and returns the exit code. argparse raises SystemExit for --help and usage errors."""
     name = "msprobe"
-    if sys.stderr is None:  # it was closed; not everybody who prints there asks
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 for the whole process
+    if sys.stderr is None:  # it is closed, and other code prints there without a check
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 open until the process ends
     try:
         parser = _parser()
         args = parser.parse_args(argv)
@@ -46,9 +46,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             parser.print_help()
             return 2
         if args.verb not in _available():
-            parser.error(f"there is no verb {args.verb!r}; choose from {', '.join(_available())}")
+            parser.error(f"unknown verb {args.verb!r}; choose from {', '.join(_available())}")
         name = f"msprobe {args.verb}"
-        if sys.stdout is None and args.verb != "run":  # a training script may do without; what a verb finds is said
+        if sys.stdout is None and args.verb != "run":  # only a training script can run without it
             print(f"{name}: standard output is closed.", file=sys.stderr)
             return 2
         code = _run(args.verb, args.rest, args.framework)
@@ -58,12 +58,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _drop_output()  # its reader left
+        _drop_output()  # the reader closed the pipe
         return BROKEN_PIPE
     except Exception as error:
         if isinstance(error, OSError) and _output_fails():
             _drop_output()
-            print(f"{name}: standard output cannot be written: {error.strerror or error}.", file=sys.stderr)
+            print(f"{name}: cannot write to standard output: {error.strerror or error}.", file=sys.stderr)
         elif _is_for_the_user(error):
             print(f"{name}: {error}", file=sys.stderr)
         else:
@@ -72,7 +72,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _output_fails() -> bool:
-    """Whether it is our output that cannot be written."""
+    """Whether standard output cannot be written."""
     try:
         print(flush=True)
     except OSError:
@@ -81,7 +81,7 @@ def _output_fails() -> bool:
 
 
 def _drop_output() -> None:
-    """Without this the interpreter complains when it flushes at exit."""
+    """Redirects standard output to /dev/null: otherwise the interpreter reports an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -94,7 +94,7 @@ def _run(verb: str, rest: Sequence[str], framework: Optional[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    args = parser.parse_args(module.separated(rest) if hasattr(module, "separated") else rest)
+    args = parser.parse_args(module.split_words(rest) if hasattr(module, "split_words") else rest)
     args.framework = framework
     return int(module.run(args))
 
@@ -111,12 +111,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="msprobe",
         usage="msprobe [-h] [--version] [-f {pytorch,mindspore}] VERB ...",
-        description="Find where the numbers of a training run started to differ.",
+        description="Find the first call whose numbers are wrong in a training run.",
         epilog=f"verbs:\n{listed}\n\nexample:\n  msprobe show ./dump_path\n  msprobe VERB --help",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"msprobe {__version__}")
-    parser.add_argument("-f", "--framework", choices=FRAMEWORKS, help="accepted as before; checked against the dump")
+    parser.add_argument("-f", "--framework", choices=FRAMEWORKS, help="optional; must match the dump")
     parser.add_argument("verb", nargs="?", metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

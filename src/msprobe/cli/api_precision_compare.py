@@ -8,16 +8,28 @@ from pathlib import Path
 
 EPILOG = """example:
   msprobe api_precision_compare -npu npu/accuracy_checking_details_1.csv -gpu gpu/accuracy_checking_details_1.csv -o out
-exit code: 0 all that was judged passes, 1 errors or warnings, 2 could not judge (anything)"""
+exit code: 0 all checked outputs pass, 1 errors or warnings, 2 failed or nothing checked"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument(
-        "-npu", "--npu_csv_path", dest="npu", type=Path, required=True, metavar="CSV", help="details of the device"
+        "-npu",
+        "--npu_csv_path",
+        dest="npu",
+        type=Path,
+        required=True,
+        metavar="CSV",
+        help="details file of the device under test",
     )
     parser.add_argument(
-        "-gpu", "--gpu_csv_path", dest="gpu", type=Path, required=True, metavar="CSV", help="details of the trusted one"
+        "-gpu",
+        "--gpu_csv_path",
+        dest="gpu",
+        type=Path,
+        required=True,
+        metavar="CSV",
+        help="details file of the reference device",
     )
     parser.add_argument(
         "-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: here"
@@ -42,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         write_table(details, [COLUMNS, *(one.cells for one in judged)])
         write_table(result, [RESULT_COLUMNS, *((call, *row) for call, row in calls.items())])
     except OSError as error:
-        raise DumpError(f"The results cannot be written: {error}.") from None
+        raise DumpError(f"Cannot write the results: {error}.") from None
     statuses = [one.verdict.status for one in judged]
     bad = [one for status in (ERROR, WARNING) for one in judged if one.verdict.status == status]
     if bad:

@@ -1,4 +1,4 @@
-"""`msprobe convert`: Ascend's asynchronous dump files to npy, bin or pt, without Ascend."""
+"""`msprobe convert`: converts Ascend's asynchronous dump files to npy, bin or pt, without Ascend."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from msprobe.graphdump.files.convert import Outcome
 
-HELP = "asynchronous dump files of Ascend to npy, bin or pt"
 EPILOG = """example:
   msprobe convert -d dump/rank_0 -out ./output -f NCHW -t npy
-  writes {file}.{input|output}.{i}.{AxBxC}.npy; files that failed are in output/convert_failed_file_list.txt
-exit code: 0 all converted, 1 some failed, 2 nothing could be converted"""
+  writes {file}.{input|output}.{i}.{AxBxC}.npy; output/convert_failed_file_list.txt lists files that failed
+exit code: 0 all converted, 1 some failed, 2 none converted"""
 FORMATS = ("NCHW", "NHWC", "HWCN", "NCDHW", "NDHWC", "DHWCN", "ND")
 
 
@@ -33,7 +32,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def _index(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an index; write a number from 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an index; write an integer from 0")
     return int(text)
 
 
@@ -43,14 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--dump-path", type=Path, required=True, metavar="FILE|DIR", help="the dump")
     parser.add_argument("-out", "--output-path", type=Path, required=True, metavar="DIR", help="where to write")
     parser.add_argument(
-        "-f", "--format", choices=FORMATS, help="convert the layout and cut the padding; default: as stored"
+        "-f", "--format", choices=FORMATS, help="convert to this layout and remove the padding; default: as stored"
     )
     parser.add_argument("-t", "--type", choices=("npy", "bin", "pt"), default="npy", help="default: npy")
     parser.add_argument(
         "-s",
         "--shape",
         type=_shape,
-        help="the original shape, where the file has none (with -i or -o): 30,1024,17,17",
+        help="the original shape, if the file does not have it (with -i or -o): 30,1024,17,17",
     )
     parser.add_argument(
         "-i", "--input", type=_index, action="append", metavar="N", help="only this input; may be repeated"
@@ -62,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layout",
         choices=("flat", "sync"),
         default="flat",
-        help="sync: directories and names that the graph verbs read (npy only); default: flat",
+        help="sync: directories and names that `msprobe graph` reads (npy only); default: flat",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -72,12 +71,12 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.report.terminal import progress
 
     if args.layout == "sync" and args.type != "npy":
-        return _refuse(f"--layout sync writes npy files; it cannot be used with -t {args.type}")
+        return _refuse(f"--layout sync writes only npy files; leave -t {args.type} out")
     if not args.dump_path.exists():
         return _refuse(f"{args.dump_path} does not exist")
     jobs, others = plan(args.dump_path, args.output_path, args.layout == "sync")
     if not jobs:
-        return _refuse(f"{args.dump_path} holds no asynchronous dump file (they have no suffix)")
+        return _refuse(f"{args.dump_path} has no asynchronous dump file (their names have no suffix)")
     request = Request(
         target=args.format,
         kind=args.type,
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         args.output_path.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
-        return _refuse(f"{args.output_path} cannot be made: {error.strerror}")
+        return _refuse(f"cannot create {args.output_path}: {error.strerror}")
     outcomes = list(progress(convert_all(jobs, request), len(jobs), "converting"))
     failed = [outcome for outcome in outcomes if outcome.errors]
     _write_failed_list(args.output_path / FAILED_LIST, failed)
@@ -108,7 +107,7 @@ def _refuse(message: str) -> int:
 
 
 def _write_failed_list(path: Path, failed: Sequence[Outcome]) -> None:
-    """One line a failed file: its path, a tab, the reason. An older list does not outlive a clean run."""
+    """Writes one line per failed file: path, tab, reason. Deletes an older list if nothing failed."""
     if not failed:
         path.unlink(missing_ok=True)
         return
@@ -135,15 +134,14 @@ def _print_text(outcomes: Sequence[Outcome], others: int, failed_list: Path) -> 
 
     written = sum(len(outcome.written) for outcome in outcomes)
     failed = sum(bool(outcome.errors) for outcome in outcomes)
-    left = f", {_count(others, 'other file')} left alone" if others else ""
-    print(
-        f"{_count(len(outcomes), 'file')}: {_count(written, 'tensor')} written, {_count(failed, 'file')} failed{left}"
-    )
+    skipped = f", {_count(others, 'other file')} skipped" if others else ""
+    counts = f"{_count(len(outcomes), 'file')}: {_count(written, 'tensor')} written, {_count(failed, 'file')} failed"
+    print(counts + skipped)
     for outcome in outcomes:
         for text in (*outcome.errors, *outcome.notes):
             print(f"  {printable(outcome.source.name)}: {text}", file=sys.stderr)
     if failed:
-        print(f"the failed files are listed in {failed_list}", file=sys.stderr)
+        print(f"{failed_list} lists the failed files", file=sys.stderr)
 
 
 def _count(number: int, word: str) -> str:

@@ -1,4 +1,4 @@
-"""`msprobe -f FRAMEWORK VERB …`: the field's older form. The dump says which framework it is of."""
+"""`msprobe -f FRAMEWORK VERB …`: the form of older mindstudio-probe versions. The dump names its framework itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msprobe.dump.reader import RankDump
 
 
 def check_framework(given: Optional[str], rank: RankDump) -> None:
-    """Raises DumpError where -f was given and the dump is of the other framework."""
+    """Raises DumpError if -f names another framework than the dump."""
     found = rank.head.get("framework")
     if given is not None and found is not None and found != given:
-        raise DumpError(f"{rank.path} is a dump of {found}, not of {given}; leave -f {given} out.")
+        raise DumpError(f"{rank.path} is a {found} dump, not a {given} dump; leave -f {given} out.")

@@ -1,4 +1,4 @@
-"""`msprobe graph`: from a line of code to its data, in a dump of MindSpore's graph mode."""
+"""`msprobe graph`: makes and reads dumps of MindSpore's graph mode; finds the data of a source line."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from msprobe.cli import graph_dump
 
 if TYPE_CHECKING:
     from msprobe.graphdump import GraphDump, Operator
-    from msprobe.graphdump.check import Checked
+    from msprobe.graphdump.check import CheckResult
 
 EPILOG = """examples:
-  msprobe graph find ./dump train.py:175          the operators and data of a line
-  msprobe graph find ./dump "x = self.conv3(x)"   the same, by the line's text
+  msprobe graph find ./dump train.py:175          operators and data of a source line
+  msprobe graph find ./dump "x = self.conv3(x)"   the same, by the text of the line
   msprobe graph op ./dump Conv2D-op12             one operator: neighbours, statistics over iterations
-  msprobe graph order ./dump                      what ran when, anomalies marked
+  msprobe graph order ./dump                      execution order, with anomalies
   msprobe graph check ./dump                      overflow, extreme values, dead tensors
-  msprobe graph dump --config data_dump.json train.py   makes a dump: see `msprobe graph dump --help`
-exit code: 0 shown or nothing wrong, 1 anomalies found (check) or nothing matched (find, op), 2 not a dump"""
+  msprobe graph dump --config data_dump.json train.py   make a dump: see `msprobe graph dump --help`
+exit code: 0 shown or no anomaly, 1 anomalies found (check) or nothing matched (find, op), 2 not a dump"""
 LISTED = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     verbs = parser.add_subparsers(dest="graph_verb", required=True, metavar="dump|find|op|order|check")
-    dump = verbs.add_parser("dump", help="run a training script with the Graph-mode Dump, on every device")
+    dump = verbs.add_parser("dump", help="run a training script with the Graph-mode Dump, on any device")
     graph_dump.add_arguments(dump)
-    find = verbs.add_parser("find", help="the operators of a source line and their data")
+    find = verbs.add_parser("find", help="show the operators of a source line and their data")
     find.add_argument("dump", type=Path, metavar="DUMP")
-    find.add_argument("line", metavar="LINE", help="file.py:175, or a piece of the line's text")
-    op = verbs.add_parser("op", help="one operator: inputs, outputs, neighbours, statistics over iterations")
+    find.add_argument("line", metavar="LINE", help="file.py:175, or a part of the text of the line")
+    op = verbs.add_parser("op", help="show one operator: inputs, outputs, neighbours, statistics over iterations")
     op.add_argument("dump", type=Path, metavar="DUMP")
     op.add_argument("name", metavar="NAME", help="a name, a part of one, a type, or a regular expression")
-    order = verbs.add_parser("order", help="the execution order, with anomalies marked")
+    order = verbs.add_parser("order", help="show the execution order, with anomalies marked")
     order.add_argument("dump", type=Path, metavar="DUMP")
-    check = verbs.add_parser("check", help="overflow, extreme values, dead tensors")
+    check = verbs.add_parser("check", help="find overflow, extreme values and dead tensors")
     check.add_argument("dump", type=Path, metavar="DUMP")
     check.add_argument("--only", action="append", metavar="KIND", help="only this kind; may be repeated")
     for sub in (order, check):
@@ -49,13 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--too-large", type=float, default=1e6, metavar="X", help="largest magnitude; default 1e6")
-    parser.add_argument("--too-small", type=float, default=1e-10, metavar="X", help="smallest; default 1e-10")
-    parser.add_argument("--zero-share", type=float, default=1.0, metavar="X", help="share of zeros; default 1")
     parser.add_argument(
-        "--unchanged", type=float, default=0.0, metavar="R", help="relative change that counts as none; default 0"
+        "--too-large", type=float, default=1e6, metavar="X", help="report larger magnitudes; default 1e6"
     )
-    parser.add_argument("--range-of", metavar="DTYPE", help="values must fit this type, e.g. float16")
+    parser.add_argument(
+        "--too-small", type=float, default=1e-10, metavar="X", help="report smaller ones; default 1e-10"
+    )
+    parser.add_argument(
+        "--zero-share", type=float, default=1.0, metavar="X", help="report this share of zeros; default 1"
+    )
+    parser.add_argument(
+        "--unchanged", type=float, default=0.0, metavar="R", help="report a smaller relative change; default 0"
+    )
+    parser.add_argument("--range-of", metavar="DTYPE", help="report values outside this type, e.g. float16")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,7 +97,7 @@ def _find(args: argparse.Namespace, dump: GraphDump) -> int:
 
 
 def _known_lines(dump: GraphDump, query: str) -> str:
-    """What could have been asked for: the known lines of that file, or the files that have any."""
+    """A hint: the known lines of that file, or the source files in the graphs."""
     from msprobe.report.terminal import printable
 
     lines = [line for operator in dump.operators if operator.node for line in operator.node.lines]
@@ -107,7 +113,7 @@ def _op(args: argparse.Namespace, dump: GraphDump) -> int:
     from msprobe.report import graph_output as output
     from msprobe.report.terminal import printable
 
-    operators = _named(dump, args.name, args.rank)
+    operators = _find_named(dump, args.name, args.rank)
     if args.json:
         output.print_json(dump, [output.as_json(dump, operator, args.iteration) for operator in operators])
         return 0 if operators else 1
@@ -127,8 +133,8 @@ def _op(args: argparse.Namespace, dump: GraphDump) -> int:
     return 0 if operators else 1
 
 
-def _named(dump: GraphDump, name: str, rank: Optional[int]) -> tuple[Operator, ...]:
-    """The first reading of `name` that matches anything: whole name, part of one, type, regular expression."""
+def _find_named(dump: GraphDump, name: str, rank: Optional[int]) -> tuple[Operator, ...]:
+    """Operators that match `name`. Tries in this order: full name, part of a name, type, regular expression."""
     import re
 
     from msprobe.dump.errors import DumpError
@@ -136,15 +142,15 @@ def _named(dump: GraphDump, name: str, rank: Optional[int]) -> tuple[Operator, .
     written = re.fullmatch(r"name-regex\((.*)\)", name)  # as in data_dump.json
     if written is not None:
         name = written[1]
-    whole = () if written is not None else dump.select_nodes(name=name, rank=rank)
-    exact = tuple(operator for operator in whole if name in (operator.name, operator.in_files))
-    found = exact or whole or dump.select_nodes(type=name, rank=rank)
+    partial = () if written is not None else dump.select_nodes(name=name, rank=rank)
+    exact = tuple(operator for operator in partial if name in (operator.name, operator.in_files))
+    found = exact or partial or dump.select_nodes(type=name, rank=rank)
     if found and written is None:
         return found
     try:
         return dump.select_nodes(regex=name, rank=rank)
     except re.error as error:
-        raise DumpError(f"nothing is called {name!r}, and it is no regular expression either: {error}.") from None
+        raise DumpError(f"no operator matches {name!r}, and it is not a regular expression: {error}.") from None
 
 
 def _order(args: argparse.Namespace, dump: GraphDump) -> int:
@@ -152,7 +158,7 @@ def _order(args: argparse.Namespace, dump: GraphDump) -> int:
     from msprobe.report.terminal import print_table
 
     marks: dict[Any, dict[str, list[str]]] = {}
-    checked = _checked(args, dump)
+    checked = _run_checks(args, dump)
     output.warn(checked.unreadable)
     for finding in checked.findings:
         text = " ".join(filter(None, (finding.kind, finding.role)))
@@ -188,19 +194,19 @@ def _marks(anomalies: dict[str, list[str]]) -> str:
     return "; ".join(f"{text} in iteration {', '.join(where)}" for text, where in anomalies.items())
 
 
-def _checked(args: argparse.Namespace, dump: GraphDump) -> Checked:
+def _run_checks(args: argparse.Namespace, dump: GraphDump) -> CheckResult:
     from msprobe.dump.errors import DumpError
     from msprobe.graphdump.check import KINDS, Limits, check
-    from msprobe.graphdump.files.datatypes import type_named
+    from msprobe.graphdump.files.datatypes import find_type
     from msprobe.report.terminal import progress
 
     kinds = [kind.replace("-", " ") for kind in getattr(args, "only", None) or KINDS]
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown:
-        raise DumpError(f"there is no check {unknown[0]!r}; choose from {', '.join(KINDS)}.")
+        raise DumpError(f"unknown check {unknown[0]!r}; choose from {', '.join(KINDS)}.")
     narrow = None
     if args.range_of is not None:
-        known = type_named(args.range_of)
+        known = find_type(args.range_of)
         if known is None or "float" not in known.name:
             raise DumpError(f"--range-of {args.range_of} is not a floating-point type; write float16 or bfloat16.")
         narrow = known.name
@@ -213,7 +219,7 @@ def _check(args: argparse.Namespace, dump: GraphDump) -> int:
     from msprobe.report import graph_output as output
     from msprobe.report.terminal import print_table
 
-    checked = _checked(args, dump)
+    checked = _run_checks(args, dump)
     output.warn(checked.unreadable)
     rows = [
         {
@@ -238,5 +244,5 @@ def _check(args: argparse.Namespace, dump: GraphDump) -> int:
         print()
     if not args.json:
         chosen = len(dump.select_tensors(rank=args.rank, iteration=args.iteration))
-        print(f"{output.count(len(rows), 'finding')}; {checked.judged} of {output.count(chosen, 'tensor')} judged")
+        print(f"{output.count(len(rows), 'finding')}; {checked.judged} of {output.count(chosen, 'tensor')} checked")
     return 1 if rows or checked.unreadable else 0

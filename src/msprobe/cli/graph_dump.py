@@ -1,4 +1,4 @@
-"""`msprobe graph dump`: a training script with the Graph-mode Dump, all of it, on every device."""
+"""`msprobe graph dump`: runs a training script with the complete Graph-mode Dump, on any device."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import IO, Optional
 
 EPILOG = """example:
   msprobe graph dump --config data_dump.json train.py --epochs 1
-  everything after SCRIPT or MODULE goes to the script, which runs as python would run it.
-exit code: the script's own; 2 when the configuration is wrong, and then the script is not started"""
+  all words after SCRIPT or MODULE are arguments of the script. The script runs as with python.
+exit code: that of the script; 2 if the configuration is wrong (the script does not start)"""
 _SIZE = re.compile(r"(\d{1,12})\s*(|B|KB|MB|GB|TB)", re.IGNORECASE)
-_LEAST = 64 << 20  # running.LEAST_BUDGET, not imported: --help stays light
+_LEAST = 64 << 20  # running.LEAST_BUDGET, not imported so that --help is fast
 _NOTED = 64 << 10
 
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--disk-budget",
         type=_bytes,
         metavar="SIZE",
-        help="most that files may take that are only there in passing, such as 500MB; default 2GB",
+        help="limit for temporary files, such as 500MB; default 2GB",
     )
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module, as python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
@@ -42,22 +42,22 @@ def _bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     size = int(match[1]) << 10 * " KMGT".index(match[2].upper().rstrip("B") or " ") if match else 0
     if size < _LEAST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size of at least 64MB, such as 500MB or 2GB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 64MB; write 500MB or 2GB")
     return size
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.graphdump.dumping.running import DISK_BUDGET, VARIABLE, prepared
+    from msprobe.graphdump.dumping.running import DISK_BUDGET, VARIABLE, prepare_dump
 
     command = ["-m", *args.module] if args.module and not args.script else args.script
     if not command:
-        return _refuse("give a SCRIPT, or -m MODULE; options of msprobe stand before it")
+        return _refuse("give a SCRIPT, or -m MODULE, after the options of msprobe")
     if args.script and not Path(args.script[0]).is_file():
-        return _refuse(f"there is no script {args.script[0]}")
+        return _refuse(f"the script {args.script[0]} does not exist")
     config = args.config or os.environ.get(VARIABLE)
     if not config:
         return _refuse(f"give --config data_dump.json, or set {VARIABLE}")
-    found = prepared(config)
+    found = prepare_dump(config)
     environment = dict(os.environ)
     environment.pop(VARIABLE, None)
     if found is None:
@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
     process = subprocess.Popen([sys.executable, *command], env=environment, stderr=stderr)
     running = found.start(process.pid, args.disk_budget or DISK_BUDGET, may_pause=True)
     running.resume_if_it_ends(process)
-    passed = _Passing(process.stderr)
+    errors = _ErrorRelay(process.stderr)
     code = _wait(process)
-    failure = passed.text() if code != 0 else None
+    failure = errors.text() if code != 0 else None
     running.end(failure)
     return code if code >= 0 else 128 - code
 
@@ -81,15 +81,15 @@ def _refuse(message: str) -> int:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Until the script ends; what asks us to end is passed on, and the script decides."""
+    """Waits until the script ends. Forwards SIGTERM and SIGHUP to it."""
 
-    def pass_on(number: int, frame: object) -> None:
+    def forward(number: int, frame: object) -> None:
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the script as well
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the script too
     try:
         return process.wait()
     finally:
@@ -97,16 +97,16 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
             signal.signal(number, handler)
 
 
-class _Passing:
-    """Passes the script's errors on as they come and remembers the end of them."""
+class _ErrorRelay:
+    """Copies the standard error of the script to ours and keeps the last part."""
 
     def __init__(self, stream: Optional[IO[bytes]]) -> None:
         self._end = b""
-        self._thread = threading.Thread(target=self._pass, args=(stream,), daemon=True) if stream else None
+        self._thread = threading.Thread(target=self._copy, args=(stream,), daemon=True) if stream else None
         if self._thread is not None:
             self._thread.start()
 
-    def _pass(self, stream: IO[bytes]) -> None:
+    def _copy(self, stream: IO[bytes]) -> None:
         for line in stream:
             sys.stderr.buffer.write(line)
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`msprobe overflow`: the first producer of NaN or infinity in a dump, and that one call again."""
+"""`msprobe overflow`: finds the first call that produced NaN or infinity, and replays it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 REPLAY = "replay"
 ROWS = 20
 HELP_EPILOG = """examples:
-  msprobe overflow ./dump_path                                  over all steps and ranks
+  msprobe overflow ./dump_path                                  all steps and ranks
   msprobe overflow ./dump_path/step0 --json
-  msprobe overflow replay ./dump_path/step0/rank/Torch.exp.3.forward   that call again, from its tensors
-  msprobe overflow replay ./dump_path                           the first producer again
-exit code: 0 no overflow (replay: it did not happen again), 1 found, 2 not a dump or not replayable"""
+  msprobe overflow replay ./dump_path/step0/rank/Torch.exp.3.forward   run that call again from its tensors
+  msprobe overflow replay ./dump_path                           run the first producer again
+exit code: 0 no overflow (replay: not reproduced), 1 overflow, 2 not a dump or not replayable"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if len(args.what) == 2 and args.what[0] == REPLAY:
         return _replay(Path(args.what[1]), args)
     if len(args.what) != 1 or (args.what[0] == REPLAY and not Path(REPLAY).exists()):
-        raise DumpError("give one dump directory, or `replay` and a record: msprobe overflow --help")
+        raise DumpError("give one dump directory, or `replay` and a record; see msprobe overflow --help")
     found = _analyse(Path(args.what[0]), args.framework)
     if args.json:
         print(json.dumps({"producer": _as_json(found.producer), "overflows": len(found.overflows)}))
@@ -59,17 +59,17 @@ def _analyse(path: Path, framework: Optional[str]) -> Found:
         check_framework(framework, rank)
     found = analyse(dump.ranks)
     found.notes.extend(f"{note}." for note in dump.notes)
-    looked = any(rank.head.get("task") == "overflow_check" for rank in dump.ranks)
-    if not found.judged and not looked:
+    is_overflow_check = any(rank.head.get("task") == "overflow_check" for rank in dump.ranks)
+    if not found.judged and not is_overflow_check:
         raise DumpError(
-            f"{path} holds no statistics, so nothing can be said of overflows: collect with summary_mode statistics or "
-            "md5, or with task overflow_check."
+            f"{path} has no statistics, and the check needs them: collect with summary_mode statistics or md5, "
+            "or with task overflow_check."
         )
     return found
 
 
 def _is_graph_dump(path: Path) -> bool:
-    """Whether what is here, and nothing else, is MindSpore's Graph-mode Dump."""
+    """Whether this is a Graph-mode Dump of MindSpore and not a dump of msprobe."""
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
     from msprobe.graphdump import GraphDump
@@ -111,7 +111,7 @@ def _print(path: str, found: Found) -> None:
     for note in found.notes:
         print(printable(note))
     if not found.overflows:
-        print(f"{printable(path)}: no NaN or infinity that a call was not given.")
+        print(f"{printable(path)}: no call produced NaN or infinity.")
         return
     rows = [
         [event.label, "producer" if event.producer else "propagator", event.name, _what(event), event.source or ""]
@@ -124,12 +124,13 @@ def _print(path: str, found: Found) -> None:
     event = found.producer
     if event is None:
         print(
-            "No call of this dump made it: what they received was not finite already (data, weights, a call outside)."
+            "No call in this dump produced it: their inputs already had NaN or infinity (data, weights, or a call "
+            "outside of the dump)."
         )
         return
     print(f"First producer: {printable(event.name)} at {printable(event.label)}")
     if found.inside_collective:
-        print("  inside communication: what it received was finite on every rank that is here")
+        print("  inside communication: its inputs were finite on every rank in this dump")
     if event.module:
         print(f"  module: {printable(event.module)}")
     if event.source:
@@ -149,9 +150,9 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
     if path.exists():
         event = _analyse(path, args.framework).producer
         if event is None:
-            raise DumpError(f"{path} has no producer of an overflow to replay.")
+            raise DumpError(f"{path} has no producer of an overflow; there is nothing to replay.")
         if _is_graph_dump(path):
-            raise DumpError("an operator of a graph cannot be replayed; its inputs are in the dump.")
+            raise DumpError("msprobe cannot replay an operator of a graph; its inputs are in the dump.")
         rank = next(one for one in open_dump(path).ranks if one.label == event.label)
         name = event.name
     else:
@@ -159,21 +160,21 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
             dump = open_dump(path.parent)
         except DumpError:
             raise DumpError(
-                f"{path} is neither a dump nor a record: a record is the rank directory and a name in its dump.json, "
+                f"{path} is neither a dump nor a record; give the rank directory and a name in its dump.json, "
                 "such as ./dump_path/step0/rank/Torch.exp.3.forward."
             ) from None
         rank, name = dump.ranks[0], path.name
         if len(dump.ranks) > 1 or name not in rank.records:
-            raise DumpError(f"{path.parent} has no record {name!r}: give the rank directory and the name of a record.")
+            raise DumpError(f"{path.parent} has no record {name!r}; give the rank directory and the name of a record.")
     if rank.head.get("framework") not in FRAMEWORKS:
-        raise DumpError(f"{rank.label} does not say which framework it is of: replay needs a dump of msprobe.")
+        raise DumpError(f"{rank.label} does not name its framework; replay needs a dump of msprobe.")
     from msprobe.analyze.replay import replay
 
     result = replay(rank, name)
     if args.json:
         print(json.dumps({"name": name, "again": result.again, "outputs": result.lines}))
     else:
-        print(f"{name}: " + ("it happens again" if result.again else "it did not happen again"))
+        print(f"{name}: " + ("reproduced" if result.again else "not reproduced"))
         for line in result.lines:
             print(f"  {line}")
     return 1 if result.again else 0

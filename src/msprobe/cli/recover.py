@@ -1,4 +1,4 @@
-"""`msprobe recover`: finishes in place a dump that a crash left as a journal."""
+"""`msprobe recover`: finishes a dump in place after a crash, from its journal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 HELP_EPILOG = """example:
   msprobe recover ./dump_path
-  makes dump.json, stack.json and construct.json wherever there is only journal.jsonl
-exit code: 0 done or nothing to do, 1 some rank directories failed, 2 none could be recovered"""
+  writes dump.json, stack.json and construct.json in each directory that has only journal.jsonl
+exit code: 0 done or nothing to do, 1 some rank directories failed, 2 all failed"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = HELP_EPILOG
     parser.add_argument("path", type=Path, metavar="DIR", help="a dump, a step directory or a rank directory")
-    parser.add_argument("--all", action="store_true", help="make the json files again where they exist already")
+    parser.add_argument("--all", action="store_true", help="write the json files again if they exist")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     ranks = [*dump.ranks, *(rank for rank in dump.unread if (rank.path / layout.JOURNAL).exists())]
     done, failed = [], []
     for found in progress(ranks, len(ranks), "recovering"):
-        rank = replace(found)  # what is read of it is let go after this round
+        rank = replace(found)  # a copy: its records are freed after this round
         try:
             if not is_inside(rank.path, dump.path):
                 raise DumpError(f"{rank.path} leads out of {dump.path}: give its own path to recover it.")
@@ -66,13 +66,13 @@ def run(args: argparse.Namespace) -> int:
         for label, text in failed:
             print(printable(f"msprobe recover: {label}: {text}"), file=sys.stderr)
         if not done and not failed:
-            print(printable(f"{args.path} is finished: there is nothing to recover."))
+            print(printable(f"{args.path} is complete: nothing to recover."))
     if not failed:
         return 0
     return 1 if done else 2
 
 
 def _check_readable(rank: RankDump) -> None:
-    """Raises DumpError where what stands there without a journal is no dump, and so was never finished."""
+    """Raises DumpError if the json files of a directory without a journal are not a dump."""
     len(rank.records)
     len(rank.debug)

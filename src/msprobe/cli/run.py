@@ -1,8 +1,8 @@
-"""`msprobe run`: a training script under the debugger, without editing it.
+"""`msprobe run`: runs a training script with the debugger, without editing it.
 
-The script runs in this process as `python SCRIPT` would run it. Until it imports torch itself, nothing
-heavy is imported: variables that it sets before that import still count. The debugger is put in place
-at the end of that import, and `msprobe.pytorch.driver` drives it.
+The script runs in this process as with `python SCRIPT`. msprobe does not import torch before the script does, so
+environment variables that the script sets before that import work. At the end of that import the debugger is
+installed; `msprobe.pytorch.driver` drives it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ EPILOG = """example:
   msprobe run --config config.json train.py --epochs 1
   msprobe run --config config.json -m mypackage.train --epochs 1
   torchrun --nproc_per_node 2 -m msprobe run --config config.json train.py
-  everything after SCRIPT or MODULE goes to the script. A step begins when the model is called and ends with the
-  next optimizer.step(); a script without an optimizer is one step. Collects PyTorch scripts.
-exit code: the script's own; 2 when the configuration is wrong, and then the script is not started"""
+  all words after SCRIPT or MODULE are arguments of the script. A step begins when the model is called and ends
+  with the next optimizer.step(); a script without an optimizer is one step. Only for PyTorch scripts.
+exit code: that of the script; 2 if the configuration is wrong (the script does not start)"""
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 INTERRUPTED = 130
 
@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
 
 
-def separated(words: Sequence[str]) -> Sequence[str]:
-    """`-mMODULE` in two words, as argparse needs it for all that follows to be the module's."""
+def split_words(words: Sequence[str]) -> Sequence[str]:
+    """Splits `-mMODULE` into two words, so that argparse leaves all later words to the module."""
     for place, word in enumerate(words):
         if word.startswith("-m") and word != "-m":
             return [*words[:place], "-m", word[2:], *words[place + 1 :]]
@@ -61,22 +61,22 @@ def run(args: argparse.Namespace) -> int:
 
     command = args.script[args.script[:1] == ["--"] :] if args.module is None else args.module
     if not command:
-        return _refuse("give a SCRIPT, or -m MODULE; options of msprobe stand before it")
+        return _refuse("give a SCRIPT, or -m MODULE, after the options of msprobe")
     if args.framework == "mindspore":
-        return _refuse("only PyTorch scripts can be run without editing them; on MindSpore use PrecisionDebugger")
+        return _refuse("only for PyTorch scripts; in a MindSpore script use PrecisionDebugger")
     settings = load("pytorch", args.config)
     if settings.level == "debug":
-        return _refuse('level "debug" collects what save() is given, and without editing there is no save()')
+        return _refuse('level "debug" needs calls of save() in the script; use another level')
     if settings.task == "run_ut":
-        return _refuse('task "run_ut" checks a dump and collects nothing: use msprobe run_ut -api_info DUMP')
+        return _refuse('task "run_ut" collects nothing; to check a dump, use msprobe run_ut -api_info DUMP')
     try:
         start = _script(command) if args.module is None else _module(command)
     except OSError as error:
-        return _refuse(f"{command[0]} cannot be read: {error.strerror or error}")
+        return _refuse(f"cannot read {command[0]}: {error.strerror or error}")
     imports = _Imports(settings)
     imports.watch()
-    atexit.register(imports.tell_if_nothing_ran)  # threads that the script started have ended by then
-    _as_main(start)
+    atexit.register(imports.warn_if_nothing_ran)  # by then the threads of the script have ended
+    _run_as_main(start)
     return 0
 
 
@@ -85,15 +85,15 @@ def _refuse(message: str) -> int:
     return 2
 
 
-def _as_main(start: Callable[[], None]) -> None:
-    """Runs it to its own end: exit codes pass, an exception is shown as Python shows it, from the script's frame on."""
+def _run_as_main(start: Callable[[], None]) -> None:
+    """Runs the script. Exit codes pass through; the traceback of an exception starts at the frame of the script."""
     try:
         start()
     except (Exception, KeyboardInterrupt) as error:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OWN, "<frozen", runpy.__file__)):
             trace = trace.tb_next
-        if trace is None and isinstance(error, ImportError):  # MODULE is not there, or is a package without __main__
+        if trace is None and isinstance(error, ImportError):  # MODULE does not exist, or is a package without __main__
             print(f"{sys.executable}: {error}", file=sys.stderr)
         else:
             sys.excepthook(type(error), error.with_traceback(trace), trace)
@@ -101,7 +101,7 @@ def _as_main(start: Callable[[], None]) -> None:
 
 
 def _script(command: Sequence[str]) -> Callable[[], None]:
-    """What `python SCRIPT args…` does: sys.argv, sys.path[0], and a fresh `__main__` with its `__file__`."""
+    """As `python SCRIPT args…`: sets sys.argv, sys.path[0] and a new `__main__` with `__file__`."""
     path = os.path.abspath(command[0])  # noqa: PTH100 resolve() would follow links, and python does not
     source = Path(path).read_bytes()
 
@@ -122,7 +122,7 @@ def _script(command: Sequence[str]) -> Callable[[], None]:
 
 
 def _module(command: Sequence[str]) -> Callable[[], None]:
-    """What `python -m MODULE args…` does."""
+    """As `python -m MODULE args…`."""
 
     def start() -> None:
         _set_first_path(str(Path.cwd()))
@@ -138,7 +138,7 @@ def _set_first_path(directory: str) -> None:
 
 
 class _Imports(importlib.abc.MetaPathFinder):
-    """Notices when the script has imported a framework. Asking whether torch is installed is no import."""
+    """Acts after the script has imported a framework. A script that only searches for torch does not import it."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -147,14 +147,14 @@ class _Imports(importlib.abc.MetaPathFinder):
 
     def watch(self) -> None:
         for name in list(self._acts):
-            if name in sys.modules:  # somebody's start-up file imported it
+            if name in sys.modules:  # a start-up file such as sitecustomize imported it
                 self._acts.pop(name)()
         sys.meta_path.insert(0, self)
 
-    def tell_if_nothing_ran(self) -> None:
+    def warn_if_nothing_ran(self) -> None:
         if self._driver is not None:
-            self._driver.tell_if_nothing_ran()
-        elif "torch" in self._acts and "mindspore" in self._acts:  # what is not done with mindspore was told
+            self._driver.warn_if_nothing_ran()
+        elif "torch" in self._acts and "mindspore" in self._acts:  # for mindspore there was a warning already
             notices.warn("nothing was collected: the script never imported torch.")
 
     def find_spec(
@@ -196,6 +196,6 @@ class _Imports(importlib.abc.MetaPathFinder):
 
     def _mindspore_is_here(self) -> None:
         notices.warn(
-            "the script imports mindspore: `msprobe run` collects only what it does with PyTorch. For MindSpore use "
+            "the script imports mindspore: `msprobe run` collects only PyTorch calls. For MindSpore use "
             "PrecisionDebugger in the script."
         )

@@ -1,4 +1,4 @@
-"""`msprobe run_ut`: every API of a dump again, against a golden in raised precision."""
+"""`msprobe run_ut`: runs each API of a dump again and compares it with a golden in higher precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPILOG = """examples:
   msprobe run_ut -api_info ./dump_path -o ./out
   msprobe run_ut -api_info ./dump_path/step0/rank0/dump.json --jobs 4 -save_error_data
   msprobe run_ut -api_info ./dump_path -csv_path ./out/accuracy_checking_result_20250101120000.csv
-exit code: 0 all that was checked passes, 1 errors or warnings, 2 could not check (anything)"""
+exit code: 0 all checked APIs pass, 1 errors or warnings, 2 failed or nothing checked"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,25 +25,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: here"
     )
     parser.add_argument("-d", "--device", default="cpu", help="the device under test (default: cpu)")
-    parser.add_argument("-config", "--config_path", dest="config", type=Path, metavar="FILE", help="task run_ut of it")
+    parser.add_argument("-config", "--config_path", dest="config", type=Path, metavar="FILE", help="config.json")
     parser.add_argument(
-        "-csv_path", "--result_csv_path", dest="resumed", type=Path, metavar="FILE", help="go on with these results"
+        "-csv_path", "--result_csv_path", dest="resumed", type=Path, metavar="FILE", help="continue this result file"
     )
     parser.add_argument(
-        "-save_error_data", action="store_true", help="keep inputs and outputs of calls with errors (error_data_path)"
+        "-save_error_data", action="store_true", help="save inputs and outputs of failed calls (error_data_path)"
     )
     parser.add_argument(
-        "-f", "--filter_api", dest="once", action="store_true", help="calls that differ only in values run once"
+        "-f", "--filter_api", dest="once", action="store_true", help="run calls that differ only in values once"
     )
     cores = min(8, os.cpu_count() or 1)
     parser.add_argument("--jobs", "-n", type=_positive, default=cores, metavar="N", help=f"processes (here: {cores})")
+    parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds per call (default: 120)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the results as a web page")
+    parser.add_argument("--online", action="store_true", help="check a training while it runs (is_online)")
     parser.add_argument(
-        "--timeout", type=_seconds, default=120.0, metavar="S", help="seconds that one call may take (default: 120)"
-    )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the results as a page")
-    parser.add_argument("--online", action="store_true", help="check a training run that goes on (is_online)")
-    parser.add_argument(
-        "--import", dest="imports", action="append", default=[], metavar="MODULE", help="registers custom operators"
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import first, to register custom operators",
     )
 
 
@@ -60,12 +63,13 @@ def run(args: argparse.Namespace) -> int:
     if args.online or settings.is_online:
         return _online(args, settings)
     if args.api_info is None:
-        raise DumpError("A dump is needed: msprobe run_ut -api_info DUMP.")
+        raise DumpError("Give a dump: msprobe run_ut -api_info DUMP.")
     dump = open_dump(args.api_info)
     for rank in dump.ranks:
         check_framework(args.framework, rank)
         if rank.head.get("framework") not in FRAMEWORKS:
-            raise DumpError(f"{rank.path} is a dump of {rank.head.get('framework')}; checked are {FRAMEWORKS}.")
+            known = " and ".join(FRAMEWORKS)
+            raise DumpError(f"{rank.path} is a {rank.head.get('framework')} dump; run_ut checks {known} dumps.")
     kept = None
     if args.save_error_data:
         kept = (settings.error_data_path / f"ut_error_data{time.strftime('%Y%m%d%H%M%S')}").absolute()
@@ -84,11 +88,11 @@ def run(args: argparse.Namespace) -> int:
         report = check(request, progress)
     except KeyboardInterrupt:
         where = args.resumed or args.output / "accuracy_checking_result_….csv"
-        print(f"msprobe run_ut: interrupted. What was checked is kept: -csv_path {where} goes on.", file=sys.stderr)
+        print(f"msprobe run_ut: interrupted. Continue with -csv_path {where}.", file=sys.stderr)
         raise
     if kept is not None and kept.exists():
         report.files.append(kept)
-    return _tell(args, report)
+    return _report(args, report)
 
 
 def _online(args: argparse.Namespace, settings: Any) -> int:
@@ -98,7 +102,7 @@ def _online(args: argparse.Namespace, settings: Any) -> int:
     from msprobe.report.terminal import printable
 
     if not settings.is_online:
-        raise DumpError('--online needs "is_online": true and an address in the run_ut section of -config.')
+        raise DumpError('--online needs "is_online": true and an address in section run_ut of -config.')
 
     def log(sentence: str) -> None:
         print(printable(sentence), flush=True)
@@ -106,10 +110,10 @@ def _online(args: argparse.Namespace, settings: Any) -> int:
     kept = (settings.error_data_path / "ut_error_data_online").absolute() if args.save_error_data else None
     workers = WorkerSettings(args.device, kept, tuple(args.imports), args.framework)
     report = Checker(settings, args.output, log).run(args.jobs, args.timeout, workers)
-    return _tell(args, report)
+    return _report(args, report)
 
 
-def _tell(args: argparse.Namespace, report: Any) -> int:
+def _report(args: argparse.Namespace, report: Any) -> int:
     from msprobe.dump.errors import DumpError
     from msprobe.report.check_page import write_page
     from msprobe.report.check_terminal import print_report
@@ -119,7 +123,7 @@ def _tell(args: argparse.Namespace, report: Any) -> int:
         try:
             write_page(report, args.html)
         except OSError as error:
-            raise DumpError(f"The page cannot be written: {error}.") from None
+            raise DumpError(f"Cannot write the page: {error}.") from None
         report.files.append(args.html)
     for path in report.files:
         print(f"Wrote {path}")
@@ -138,7 +142,7 @@ def _settings(args: argparse.Namespace) -> Any:
 
 def _positive(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) <= 256:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes from 1 to 256")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 to 256")
     return int(text)
 
 
@@ -148,5 +152,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 86400")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to 86400")
     return value

@@ -1,4 +1,4 @@
-"""`msprobe show`: what a dump holds, and what looks wrong in it at first sight."""
+"""`msprobe show`: the content of a dump, with obvious anomalies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     dump = open_dump(args.path)
     summaries = []
     for rank in progress(dump.ranks, len(dump.ranks), "reading"):
-        fresh = replace(rank)  # its records are let go after this round, however large the dump
+        fresh = replace(rank)  # a copy: its records are freed after this round
         check_framework(args.framework, fresh)
         summaries.append(summarise(fresh, LARGEST))
     if args.json:
@@ -123,8 +123,8 @@ def _print_notes(path: Path, summaries: list[RankSummary], unread: list[str]) ->
     unfinished = sum(one.state == "unfinished" for one in summaries)
     if unfinished:
         notes.append(
-            f"{unfinished} of {len(summaries)} rank directories are unfinished and were read from their "
-            f"journals; if the run has ended, `msprobe recover {path}` finishes them."
+            f"{unfinished} of {len(summaries)} rank directories are unfinished; msprobe read their journals. If the "
+            f"run has ended, `msprobe recover {path}` finishes them."
         )
     if notes:
         print()

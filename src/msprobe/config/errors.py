@@ -1,4 +1,4 @@
-"""One error for a bad configuration. It carries every problem: a file is corrected once, not once a run."""
+"""One error for a bad configuration. It lists every problem, so that the user corrects the file in one go."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTED = 100
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where, what was found, what is expected, and what was probably meant."""
+    """One problem: where it is, what was found, what is expected, and what the user probably meant."""
 
     path: str
     found: str
@@ -26,7 +26,7 @@ class Problem:
 
 
 class ConfigError(ValueError):
-    """Raised for any configuration that cannot be used: all `problems`, of which the text lists up to 100."""
+    """A configuration that cannot be used. `problems` has all problems; the message lists up to 100."""
 
     def __init__(self, source: str, problems: Iterable[Problem]) -> None:
         self.source = source
@@ -42,7 +42,7 @@ class ConfigError(ValueError):
 
 
 def show(value: object) -> str:
-    """The value as it stands in the file, short enough for one line and safe to print anywhere."""
+    """The value as JSON text, cut to fit one line and safe to print."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -60,7 +60,7 @@ def one_of(values: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that `word` was probably meant to be, quoted, or nothing."""
+    """The known word that the user probably meant, quoted, or an empty string."""
     folded = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(word[:_SHOWN].casefold(), folded, n=1, cutoff=0.6)
     return show(folded[close[0]]) if close else ""

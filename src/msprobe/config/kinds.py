@@ -1,7 +1,7 @@
-"""The kinds of value a key can have: each reads one JSON value, or says what is wrong with it.
+"""The kinds of value that a key can have. Each kind reads one JSON value or reports what is wrong with it.
 
-A kind appends to `problems` and returns None when the value cannot be used; it never raises. Adding a key
-means choosing one of these in `schema.py`; adding a kind means adding a class here.
+`parse` never raises: it adds to `problems` and returns None when it cannot use the value. To add a key, choose a
+kind in `schema.py`. To add a kind, add a class here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 MOST_NUMBERS = 1_000_000
 LARGEST_NUMBER = 2**31 - 1
 _RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
-_ONE_NUMBER = f'allowed: a whole number from 0 to {LARGEST_NUMBER}, "n" or "a-b"'
+_NUMBER_OR_RANGE = f'allowed: an integer from 0 to {LARGEST_NUMBER}, "n" or "a-b"'
 
 
 class Kind(Protocol):
-    """`expected` is the sentence that messages and the reference share."""
+    """`expected` says which values are allowed: in error messages and in the reference."""
 
     @property
     def expected(self) -> str: ...
@@ -32,9 +32,14 @@ class Kind(Protocol):
     def parse(self, value: object, path: str, problems: list[Problem]) -> object: ...
 
 
+def refuse(problems: list[Problem], path: str, value: object, expected: str, meant: str = "") -> None:
+    """Adds the problem of a value that cannot be used."""
+    problems.append(Problem(path, found(value), expected, meant))
+
+
 @dataclass(frozen=True)
 class Choice:
-    """One word out of a few."""
+    """One word from a list."""
 
     words: tuple[str, ...]
 
@@ -46,33 +51,30 @@ class Choice:
         if isinstance(value, str) and value in self.words:
             return value
         meant = nearest(value, self.words) if isinstance(value, str) else ""
-        problems.append(Problem(path, found(value), self.expected, meant))
+        refuse(problems, path, value, self.expected, meant)
         return None
 
 
 @dataclass(frozen=True)
 class Flag:
-    """true or false; the words "true" and "false" where the documents of the field write them so."""
+    """true or false. `words_too` also allows the strings "true" and "false", as in mindstudio-probe's files."""
 
     words_too: bool = False
-
-    @property
-    def expected(self) -> str:
-        return "allowed: true, false"
+    expected = "allowed: true, false"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if isinstance(value, bool):
             return value
-        word = value.lower() if isinstance(value, str) else ""
         if self.words_too and value in ("true", "false"):
             return value == "true"
-        problems.append(Problem(path, found(value), self.expected, word if word in ("true", "false") else ""))
+        word = value.lower() if isinstance(value, str) else ""
+        refuse(problems, path, value, self.expected, word if word in ("true", "false") else "")
         return None
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A whole number; true is not 1 and 1.0 is not 1."""
+class Integer:
+    """An integer from `least` to `most`, or `also`. true is not 1 and 1.0 is not 1."""
 
     least: int
     most: int = LARGEST_NUMBER
@@ -81,38 +83,36 @@ class Whole:
     @property
     def expected(self) -> str:
         also = "" if self.also is None else f"{self.also} or "
-        return f"allowed: {also}a whole number from {self.least} to {self.most}"
+        return f"allowed: {also}an integer from {self.least} to {self.most}"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if is_whole(value) and (self.least <= value <= self.most or value == self.also):
+        if is_integer(value) and (self.least <= value <= self.most or value == self.also):
             return value
-        problems.append(Problem(path, found(value), self.expected))
+        refuse(problems, path, value, self.expected)
         return None
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Ranks or steps: whole numbers, "n" or "a-b", expanded into a set."""
+    """Ranks or steps: integers, "n" or "a-b". The result is the set of all numbers."""
 
-    @property
-    def expected(self) -> str:
-        return 'allowed: a list of whole numbers, "n" or "a-b", such as [0, 2, "5-8"]'
+    expected = 'allowed: a list of integers, "n" or "a-b", such as [0, 2, "5-8"]'
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if not isinstance(value, list):
-            one = is_whole(value) or (isinstance(value, str) and _span(value) is not None)
-            problems.append(Problem(path, found(value), self.expected, f"[{show(value)}]" if one else ""))
+            single = is_integer(value) or (isinstance(value, str) and _span(value) is not None)
+            refuse(problems, path, value, self.expected, f"[{show(value)}]" if single else "")
             return None
         spans = []
         for index, item in enumerate(value):
             span = _span(item)
             if span is None:
-                problems.append(Problem(f"{path}[{index}]", found(item), _ONE_NUMBER, _turned(item)))
+                refuse(problems, f"{path}[{index}]", item, _NUMBER_OR_RANGE, _swap_ends(item))
             else:
                 spans.append(span)
         total = sum(last - first + 1 for first, last in spans)
         if total > MOST_NUMBERS:
-            most = f"allowed: at most {MOST_NUMBERS} in all; leave the key out for every one"
+            most = f"allowed: at most {MOST_NUMBERS} in total; leave the key out to select all"
             problems.append(Problem(path, f"found {total} numbers", most))
             return None
         if len(spans) < len(value):
@@ -122,55 +122,48 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Names:
-    """A list of names; what they select is the selection's matter."""
+    """A list of names. The selection decides what they match."""
 
-    @property
-    def expected(self) -> str:
-        return 'allowed: a list of names, such as ["relu"]'
+    expected = 'allowed: a list of names, such as ["relu"]'
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if not isinstance(value, list):
             meant = f"[{show(value)}]" if isinstance(value, str) and len(value) < 60 else ""
-            problems.append(Problem(path, found(value), self.expected, meant))
+            refuse(problems, path, value, self.expected, meant)
             return None
         bad = [index for index, item in enumerate(value) if not (isinstance(item, str) and item.strip())]
         for index in bad:
-            problems.append(Problem(f"{path}[{index}]", found(value[index]), "allowed: a name that is not empty"))
+            refuse(problems, f"{path}[{index}]", value[index], "allowed: a name that is not empty")
         return None if bad else tuple(dict.fromkeys(value))
 
 
 @dataclass(frozen=True)
 class Words:
-    """Some words out of a few, as a list or, when it is one, alone; `alone` goes with no other."""
+    """Several words from a list; a single word needs no list. `exclusive` cannot be combined with another word."""
 
     words: tuple[str, ...]
-    alone: str
+    exclusive: str
 
     @property
     def expected(self) -> str:
-        others = ", ".join(show(word) for word in self.words if word != self.alone)
-        return f"allowed: {show([self.alone])}, or a list of some of {others}"
+        others = ", ".join(show(word) for word in self.words if word != self.exclusive)
+        return f"allowed: {show([self.exclusive])}, or a list of some of {others}"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if isinstance(value, str):
-            value = [value]
-        if not isinstance(value, list):
-            problems.append(Problem(path, found(value), self.expected))
+        words = [value] if isinstance(value, str) else value
+        if not isinstance(words, list):
+            refuse(problems, path, words, self.expected)
             return None
-        before = len(problems)
-        for index, item in enumerate(value):
-            Choice(self.words).parse(item, f"{path}[{index}]", problems)
-        if len(problems) > before:
+        parsed = parse_words(self.words, words, path, problems)
+        if parsed is not None and self.exclusive in parsed and len(parsed) > 1:
+            refuse(problems, path, words, self.expected)
             return None
-        if self.alone in value and len(set(value)) > 1:
-            problems.append(Problem(path, found(value), self.expected))
-            return None
-        return tuple(dict.fromkeys(value))
+        return parsed
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One summary mode, or a list of statistic names (where the list may stand is a matter of `rules.py`)."""
+    """A summary mode, or a list of statistic names. `rules.py` checks where a list is allowed."""
 
     modes: tuple[str, ...]
     statistics: tuple[str, ...]
@@ -181,16 +174,13 @@ class Summary:
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if isinstance(value, list):
-            before = len(problems)
-            for index, item in enumerate(value):
-                Choice(self.statistics).parse(item, f"{path}[{index}]", problems)
-            return None if len(problems) > before else tuple(dict.fromkeys(value))
+            return parse_words(self.statistics, value, path, problems)
         if isinstance(value, str) and value in self.modes:
             return value
         meant = ""
         if isinstance(value, str):
             meant = f"[{show(value)}]" if value in self.statistics else nearest(value, self.modes)
-        problems.append(Problem(path, found(value), self.expected, meant))
+        refuse(problems, path, value, self.expected, meant)
         return None
 
 
@@ -207,60 +197,62 @@ class Text:
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if isinstance(value, str) and value.strip() and value.isprintable():
             return value
-        problems.append(Problem(path, found(value), self.expected))
+        refuse(problems, path, value, self.expected)
         return None
 
 
 @dataclass(frozen=True)
-class Place:
-    """A path, made absolute from the working directory; `~` is the home. Blanks and any language are welcome."""
+class FilePath:
+    """A path. A relative path starts at the working directory; `~` is the home directory."""
 
-    @property
-    def expected(self) -> str:
-        return "allowed: a path as text"
+    expected = "allowed: a path as text"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if isinstance(value, str) and value.strip():
-            if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-                problems.append(Problem(path, found(value), "allowed: a path without NUL and broken characters"))
-                return None
+        if not isinstance(value, str) or not value.strip():
+            refuse(problems, path, value, self.expected)
+        elif "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+            refuse(problems, path, value, "allowed: a path without NUL or broken characters")
+        else:
             try:
                 return Path(value).expanduser().absolute()
             except RuntimeError:
-                problems.append(Problem(path, found(value), "whose home that is is not known: use an absolute path"))
-                return None
+                refuse(problems, path, value, "cannot expand ~: unknown user; use an absolute path")
             except OSError:
-                problems.append(Problem(path, found(value), "the working directory is gone: use an absolute path"))
-                return None
-        problems.append(Problem(path, found(value), self.expected))
+                refuse(problems, path, value, "the working directory no longer exists; use an absolute path")
         return None
 
 
 @dataclass(frozen=True)
-class Places:
-    """One path or several."""
+class FilePaths:
+    """One path or a list of paths."""
 
-    @property
-    def expected(self) -> str:
-        return "allowed: a path as text, or a list of paths"
+    expected = "allowed: a path as text, or a list of paths"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if isinstance(value, str):
-            value = [value]
-        if not isinstance(value, list):
-            problems.append(Problem(path, found(value), self.expected))
+        paths = [value] if isinstance(value, str) else value
+        if not isinstance(paths, list):
+            refuse(problems, path, paths, self.expected)
             return None
-        several: Sequence[object] = value
-        read = [Place().parse(item, f"{path}[{index}]", problems) for index, item in enumerate(several)]
-        return None if None in read else tuple(read)
+        parsed = [FilePath().parse(item, f"{path}[{index}]", problems) for index, item in enumerate(paths)]
+        return None if None in parsed else tuple(parsed)
 
 
-def is_whole(value: object) -> TypeGuard[int]:
+def parse_words(
+    allowed: tuple[str, ...], words: Sequence[object], path: str, problems: list[Problem]
+) -> tuple[object, ...] | None:
+    """The words without repetitions. Reports each word that is not allowed."""
+    before = len(problems)
+    for index, word in enumerate(words):
+        Choice(allowed).parse(word, f"{path}[{index}]", problems)
+    return None if len(problems) > before else tuple(dict.fromkeys(words))
+
+
+def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _span(item: object) -> tuple[int, int] | None:
-    if is_whole(item):
+    if is_integer(item):
         return (item, item) if 0 <= item <= LARGEST_NUMBER else None
     match = _RANGE.match(item) if isinstance(item, str) else None
     if match is None:
@@ -270,7 +262,8 @@ def _span(item: object) -> tuple[int, int] | None:
     return (first, last) if first <= last <= LARGEST_NUMBER else None
 
 
-def _turned(item: object) -> str:
+def _swap_ends(item: object) -> str:
+    """The range "3-7" where "7-3" was written."""
     match = _RANGE.match(item) if isinstance(item, str) else None
-    turned = f"{match[2]}-{match[1]}" if match and match[2] is not None else ""
-    return show(turned) if _span(turned) else ""
+    swapped = f"{match[2]}-{match[1]}" if match and match[2] is not None else ""
+    return show(swapped) if _span(swapped) else ""

@@ -1,7 +1,7 @@
-"""From JSON values and constructor arguments to `Settings`: read all values, ask all rules, build or refuse.
+"""From JSON values and constructor arguments to `Settings`: read all values, check all rules, build or refuse.
 
-The section of the chosen task is applied. Those of other tasks may be there, as in the packaged file: their
-keys and values are checked, the rules and the hints about keys without effect are not.
+Only the section of the chosen task is used. The file may have sections of other tasks, as the packaged file has.
+`load` checks their keys and values, but not their combinations, and gives no hints about keys without effect.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from msprobe.config.errors import ConfigError, Problem, found, nearest, show
 from msprobe.config.kinds import MOST_NUMBERS, Words
 from msprobe.config.read import Members, read
-from msprobe.config.rules import Situation, modes_of, problems_of
-from msprobe.config.schema import COMMON, FOREIGN, LEVELS, PYTORCH, SECTIONS, Key, place_of
+from msprobe.config.rules import Situation, check_rules, modes_of
+from msprobe.config.schema import COMMON, FOREIGN, LEVELS, PYTORCH, SECTIONS, Key, name_modes
 from msprobe.config.settings import SECTION_TYPES, Settings
 
 _COMMON = {key.name: key for key in COMMON}
@@ -32,10 +32,10 @@ def load(
     step: object = None,
     graph_mode: bool | None = None,
 ) -> Settings:
-    """The settings of one run. Arguments win over the file; without a file the packaged config.json is read.
+    """The settings of one run. Arguments override the file. Without a file, `load` reads the packaged config.json.
 
-    `graph_mode` tells MindSpore's two modes apart; None, while it is not known, accepts what either accepts.
-    Raises ConfigError with every problem, ValueError for an unknown framework.
+    `graph_mode` selects one of MindSpore's two modes. None means "not known yet": then a value is accepted if
+    either mode accepts it. Raises ConfigError with every problem, ValueError for an unknown framework.
     """
     modes = modes_of(framework, graph_mode)
     source, document = read(config_path)
@@ -46,14 +46,14 @@ def load(
     loading = _Loading(modes, {name: value for name, value in given.items() if value is not None})
     loading.read_document(document)
     loading.read_arguments()
-    settings = loading.settings(framework)
+    settings = loading.build(framework)
     if settings is None:
         raise ConfigError(source, loading.problems)
     return settings
 
 
 class _Loading:
-    """What was read so far. `unread` holds the names of keys whose value was refused."""
+    """What has been read so far. `refused` holds the names of keys whose value cannot be used."""
 
     def __init__(self, modes: tuple[str, ...], arguments: Mapping[str, object]) -> None:
         self.modes = modes
@@ -64,93 +64,93 @@ class _Loading:
         self.sections: dict[str, dict[str, Any]] = {}
         self.paths: dict[str, str] = {}
         self.strays: dict[str, list[str]] = {}
-        self.unread: dict[str, set[str]] = {"": set()}
+        self.refused: dict[str, set[str]] = {"": set()}
 
     def read_document(self, document: dict[str, object]) -> None:
-        self._repeated(document, "")
+        self._report_repeated(document, "")
         for name, value in document.items():
             if name in _COMMON:
-                if not _unset(value):
+                if not _is_unset(value):
                     self.paths[name] = name
-                self._read(_COMMON[name], value, name, self.common, self.unread[""])
+                self._read(_COMMON[name], value, name, self.common, self.refused[""])
             elif name in _SECTIONS:
                 self._read_section(name, value)
             elif name in FOREIGN[""]:
                 self.warnings.append(f"{name} has no effect in msprobe: {FOREIGN[''][name]}")
             else:
-                self._unknown(name, "", [*_COMMON, *_SECTIONS])
+                self._report_unknown(name, "", [*_COMMON, *_SECTIONS])
 
     def read_arguments(self) -> None:
         for name, value in self.arguments.items():
             self.paths[name] = f"argument {name}"
-            self.unread[""].discard(name)
+            self.refused[""].discard(name)
             self.common.pop(name, None)
-            self._read(_COMMON[name], value, f"argument {name}", self.common, self.unread[""])
+            self._read(_COMMON[name], value, f"argument {name}", self.common, self.refused[""])
 
     def _read_section(self, task: str, section: object) -> None:
         values = self.sections.setdefault(task, {})
-        unread = self.unread.setdefault(task, set())
-        if _unset(section):
+        refused = self.refused.setdefault(task, set())
+        if _is_unset(section):
             return
         if not isinstance(section, dict):
             self.problems.append(
                 Problem(task, found(section), f"allowed: an object with the keys of task {show(task)}")
             )
             return
-        self._repeated(section, f"{task}.")
+        self._report_repeated(section, f"{task}.")
         keys = _SECTIONS[task]
         for name, value in section.items():
             if name in keys:
-                self._read(keys[name], value, f"{task}.{name}", values, unread)
+                self._read(keys[name], value, f"{task}.{name}", values, refused)
             elif name in _SECTION_KEYS or name in FOREIGN["*"]:
-                if not _unset(value):
+                if not _is_unset(value):
                     self.strays.setdefault(task, []).append(name)
             else:
-                self._unknown(name, f"{task}.", list(keys))
+                self._report_unknown(name, f"{task}.", list(keys))
 
-    def _read(self, key: Key, value: object, path: str, into: dict[str, Any], unread: set[str]) -> None:
-        if _unset(value):
+    def _read(self, key: Key, value: object, path: str, into: dict[str, Any], refused: set[str]) -> None:
+        if _is_unset(value):
             return
         before = len(self.problems)
         parsed = key.kind.parse(value, path, self.problems)
         if len(self.problems) > before:
-            unread.add(key.name)
+            refused.add(key.name)
         else:
             into[key.name] = parsed
 
-    def _repeated(self, members: dict[str, object], prefix: str) -> None:
+    def _report_repeated(self, members: dict[str, object], prefix: str) -> None:
         for name in members.repeated if isinstance(members, Members) else ():
-            expected = "allowed: each key once; remove the ones that are not meant"
+            expected = "allowed: each key once; keep only the one you want"
             self.problems.append(Problem(f"{prefix}{_name(name)}", "found more than once", expected))
 
-    def _unknown(self, name: str, prefix: str, known: list[str]) -> None:
+    def _report_unknown(self, name: str, prefix: str, known: list[str]) -> None:
         meant = nearest(name, known)
         if not prefix and name in _SECTION_KEYS:
-            homes = [task for task in _SECTIONS if name in _SECTIONS[task]]
-            meant = " or ".join(show(f"{task}.{name}") for task in homes)
+            tasks = [task for task in _SECTIONS if name in _SECTIONS[task]]
+            meant = " or ".join(show(f"{task}.{name}") for task in tasks)
         elif prefix and name in _COMMON:
             meant = f"{show(name)} at the top level"
         expected = f"allowed: {', '.join(known)}"
         self.problems.append(Problem(f"{prefix}{_name(name)}", "unknown key", expected, meant))
 
-    def settings(self, framework: str) -> Settings | None:
-        """Everything that needs the whole picture: rules, hints, defaults."""
+    def build(self, framework: str) -> Settings | None:
+        """Adds defaults, checks the rules, adds hints. Returns None if there is any problem."""
         common = self._with_defaults(COMMON, self.common)
         task, level = common["task"], common["level"]
-        if "task" in self.unread[""]:
+        if "task" in self.refused[""]:
             return None
-        if "dump_path" not in self.common and "dump_path" not in self.unread[""] and task != "run_ut":
+        if "dump_path" not in self.common and "dump_path" not in self.refused[""] and task != "run_ut":
             expected = "give the directory to write to, in the file or as argument dump_path"
             self.problems.append(Problem("dump_path", "missing", expected))
         section = self._with_defaults(SECTIONS[task], self.sections.get(task, {}))
-        unread = self.unread.get(task, set())
-        if "level" not in self.unread[""]:
+        refused = self.refused.get(task, set())
+        if "level" not in self.refused[""]:
             named = {**self.paths, **{name: f"{task}.{name}" for name in self.sections.get(task, {})}}
             now = Situation(self.modes, task, level, {**section, "task": task, "level": level}, named)
-            self.problems.extend(problems_of(now, unread))
+            self.problems.extend(check_rules(now, refused))
         if self.problems:
             return None
-        self._hints(task, level, section)
+        self._add_hints(task, level, section)
         return Settings(
             framework=framework,
             section=SECTION_TYPES[task](**section),
@@ -167,32 +167,32 @@ class _Loading:
                 values[key.name] = () if key.default == [] else key.kind.parse(key.default, key.name, self.problems)
         return values
 
-    def _hints(self, task: str, level: str, section: dict[str, Any]) -> None:
-        """Known keys that were given and do nothing here, told rather than refused."""
+    def _add_hints(self, task: str, level: str, section: dict[str, Any]) -> None:
+        """Warns about known keys that have no effect here; they are no error."""
         keys = [(key, key.name, self.common) for key in COMMON]
         keys += [(key, f"{task}.{key.name}", self.sections.get(task, {})) for key in SECTIONS[task]]
         for key, path, given in keys:
-            lets_all_through = isinstance(key.kind, Words) and given.get(key.name) == (key.kind.alone,)
-            if key.name not in given or lets_all_through:
+            selects_all = isinstance(key.kind, Words) and given.get(key.name) == (key.kind.exclusive,)
+            if key.name not in given or selects_all:
                 continue
             if not set(key.modes) & set(self.modes) or (key.levels != LEVELS and level not in key.levels):
                 self.warnings.append(
-                    f"{path} has no effect on {place_of(self.modes)} at level {level}: it acts {key.where()}"
+                    f"{path} has no effect on {name_modes(self.modes)} at level {level}: it acts {key.where()}"
                 )
             elif key.switch and not section[key.switch]:
                 self.warnings.append(f"{path} has no effect while {task}.{key.switch} is false")
         for name in self.strays.get(task, ()):
-            homes = [other for other in _SECTIONS if name in _SECTIONS[other]]
-            reason = f": it is a key of {', '.join(homes)}" if homes else f" in msprobe: {FOREIGN['*'][name]}"
+            tasks = [other for other in _SECTIONS if name in _SECTIONS[other]]
+            reason = f": it is a key of {', '.join(tasks)}" if tasks else f" in msprobe: {FOREIGN['*'][name]}"
             self.warnings.append(f"{task}.{name} has no effect{reason}")
         if self.common.get("enable_dataloader") and PYTORCH in self.modes:
             self.warnings.append("enable_dataloader is deprecated: use start(), stop() and step(), or `msprobe run`")
         online = section.get("online_run_ut") or section.get("is_online")
         if online and section["nfs_path"] and section["port"]:
-            self.warnings.append(f"{task}.host and {task}.port have no effect: {task}.nfs_path wins")
+            self.warnings.append(f"{task}.host and {task}.port have no effect: {task}.nfs_path overrides them")
 
 
-def _unset(value: object) -> bool:
+def _is_unset(value: object) -> bool:
     return isinstance(value, (str, list)) and value in ("", [], [""])
 
 
@@ -207,5 +207,5 @@ def _as_list(step: object) -> object:
 
 
 def _name(name: str) -> str:
-    """A key as part of a path: bare when it is plain, quoted when it is not."""
+    """A key as part of a path, quoted unless it is a plain word."""
     return name if name.isidentifier() and len(name) <= 60 else show(name)

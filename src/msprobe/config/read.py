@@ -1,7 +1,7 @@
 """From a file to JSON values, with errors that give line and column and say what to do.
 
-Python's own parser takes the last of two equal keys and stumbles over numbers of thousands of digits. Here,
-repeated keys are remembered, and long numbers become floats, which no key accepts.
+Python's own parser keeps the last of two equal keys and raises on numbers of thousands of digits. This one records
+repeated keys, and turns long numbers into floats, which no key accepts.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from msprobe.config.errors import ConfigError, Problem, found
 
 LARGEST_FILE = 4 * 1024 * 1024
 PACKAGED = Path(__file__).parent.parent / "config.json"
-_WORDS = {"True": "true", "False": "false", "None": "null is not used here: leave the key out"}
+_WORDS = {"True": "true", "False": "false", "None": "null is not allowed; leave the key out"}
 
 
 class Members(dict[str, object]):
-    """A JSON object that remembers which of its keys were written more than once."""
+    """A JSON object that knows which of its keys the file has more than once."""
 
     repeated: tuple[str, ...] = ()
 
@@ -36,7 +36,7 @@ def read(config_path: str | os.PathLike[str] | None) -> tuple[str, object]:
         )
     source = os.fsdecode(config_path).encode("utf-8", "backslashreplace").decode("utf-8")
     path = Path(os.fsdecode(config_path))
-    with contextlib.suppress(RuntimeError):  # nobody's home
+    with contextlib.suppress(RuntimeError):  # ~name of an unknown user
         path = path.expanduser()
     return source, parse(source, _text(source, path))
 
@@ -66,15 +66,15 @@ def _text(source: str, path: Path) -> str:
             with path.open("rb") as stream:
                 data = stream.read(LARGEST_FILE + 1)
     except FileNotFoundError:
-        raise refuse("there is no such file", f"check the path (working directory: {_cwd()})") from None
+        raise refuse("this file does not exist", f"check the path (working directory: {_cwd()})") from None
     except (OSError, ValueError) as error:
-        raise refuse(f"it cannot be read ({error})", "check the path and its permissions") from None
+        raise refuse(f"cannot read the file ({error})", "check the path and its permissions") from None
     if stat.S_ISDIR(mode):
         raise refuse("this is a directory", "name the config.json in it")
     if not stat.S_ISREG(mode):
         raise refuse("this is not a regular file", "name a JSON file")
     if len(data) > LARGEST_FILE:
-        raise refuse(f"it is larger than {LARGEST_FILE} bytes", "a configuration has a few hundred: check the path")
+        raise refuse(f"the file is larger than {LARGEST_FILE} bytes", "this is no configuration; check the path")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -87,7 +87,7 @@ def _cwd() -> str:
     try:
         return str(Path.cwd())
     except OSError:
-        return "gone"
+        return "it no longer exists"
 
 
 def _members(pairs: list[tuple[str, object]]) -> Members:
@@ -108,7 +108,7 @@ def _at(text: str, position: int, what: str, remedy: str) -> Problem:
 
 
 def _syntax(text: str, error: json.JSONDecodeError) -> Problem:
-    """Python versions word and place these differently: look at the text, so that ours never change."""
+    """Python versions differ in the message and the position. This reads the text itself, so ours never change."""
     position = error.pos
     rest = text[position:].lstrip()
     before = text[:position].rstrip()
@@ -118,7 +118,7 @@ def _syntax(text: str, error: json.JSONDecodeError) -> Problem:
     if before[-1:] == "," and rest[:1] in ("}", "]"):
         return _at(text, len(before) - 1, "a comma after the last item", "remove it")
     if rest[:2] in ("//", "/*") or rest[:1] == "#":
-        return _at(text, position, "a comment", "JSON has none: remove it")
+        return _at(text, position, "a comment", "JSON has no comments; remove it")
     if rest[:1] == "'":
         return _at(text, position, "a single quote", 'use double quotes (")')
     for word, instead in _WORDS.items():

@@ -1,7 +1,7 @@
-"""What goes with what: combinations of values that are right one by one and wrong together.
+"""Rules about combinations: values that are right one by one and wrong together.
 
-A rule names the keys it looks at; it is asked only when all of them could be read, so that one slip gives one
-problem. Each answers with problems that name what is allowed instead.
+A rule names the keys that it reads. It is checked only if all of them have a usable value, so that one mistake
+gives one problem. Each problem says what is allowed instead.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from msprobe.config.errors import Problem, found, one_of, show
-from msprobe.config.schema import DYNAMIC, EAGER, GRAPH, MATRIX, MINDSPORE, PYTORCH, SUMMARY_MODES, place_of
+from msprobe.config.schema import DYNAMIC, EAGER, GRAPH, MATRIX, MINDSPORE, PYTORCH, SUMMARY_MODES, name_modes
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a rule may look at: all values by key, defaults in place, and what each is called in messages."""
+    """What a rule can read: the value of each key (the default if not given) and its path for messages."""
 
     modes: tuple[str, ...]
     task: str
@@ -28,7 +28,7 @@ class Situation:
         return self.values[key]
 
     def wrong(self, key: str, why: str, expected: str) -> Problem:
-        """A problem at `key`; a default that does not fit is said to be one."""
+        """A problem at `key`. The message says so if the value is the default."""
         default = "" if key in self.paths else " (the default)"
         return Problem(self.path(key), f"{found(_plain(self[key]))}{default}{why}", expected)
 
@@ -37,7 +37,7 @@ class Situation:
 
     @property
     def place(self) -> str:
-        return place_of(self.modes)
+        return name_modes(self.modes)
 
     @property
     def graph_only(self) -> bool:
@@ -57,12 +57,14 @@ class Rule:
 
 
 def modes_of(framework: str, graph_mode: bool | None) -> tuple[str, ...]:
-    """The modes that settings may be for; both of MindSpore's while the caller does not know which."""
+    """The modes that the settings can be for. MindSpore has two; both count if `graph_mode` is None."""
     if framework == "pytorch" and not graph_mode:
         return (PYTORCH,)
     if framework == "mindspore":
         return MINDSPORE if graph_mode is None else (GRAPH,) if graph_mode else (DYNAMIC,)
-    raise ValueError(f"framework {framework!r}, graph_mode {graph_mode!r}: pytorch has no graph mode, mindspore has")
+    raise ValueError(
+        f"framework {framework!r}, graph_mode {graph_mode!r}: use pytorch or mindspore; pytorch has no graph mode"
+    )
 
 
 def _task_and_level(now: Situation) -> Iterator[Problem]:
@@ -116,7 +118,7 @@ def _backward_input(now: Situation) -> Iterator[Problem]:
         return
     named = now["scope"] or now["list"]
     if len(named) != 1 or not named[0].endswith(".backward"):
-        expected = f"name the one API whose backward is to run in {now.path('scope')} or {now.path('list')}, "
+        expected = f"name exactly one backward call in {now.path('scope')} or {now.path('list')}, "
         yield now.wrong("backward_input", "", expected + "such as Tensor.__mul__.10.backward")
 
 
@@ -145,7 +147,7 @@ def _online_address(now: Situation) -> Iterator[Problem]:
         missing = [key for key in needed if now[key] is None]
         if missing:
             expected = f"give nfs_path, or host and port (missing: {', '.join(missing)})"
-            yield now.wrong(switch, " without a way to the other side", expected)
+            yield now.wrong(switch, " without an address of the other side", expected)
 
 
 _TLS = ("tls_cert", "tls_key", "tls_ca")
@@ -160,7 +162,7 @@ def _tls_files(now: Situation) -> Iterator[Problem]:
 
 
 def _plain(value: object) -> object:
-    """A parsed value as it would stand in a file."""
+    """A parsed value as the file would have it."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value if value is None or isinstance(value, (str, int)) else str(value)
@@ -183,8 +185,8 @@ RULES = (
 )
 
 
-def problems_of(now: Situation, unread: set[str]) -> Iterator[Problem]:
-    """Every rule that is broken; those that look at a key in `unread` are left out."""
+def check_rules(now: Situation, refused: set[str]) -> Iterator[Problem]:
+    """The problems of all broken rules. Rules that read a key in `refused` are not checked."""
     for rule in RULES:
-        if (not rule.tasks or now.task in rule.tasks) and not unread.intersection(rule.keys):
+        if (not rule.tasks or now.task in rule.tasks) and not refused.intersection(rule.keys):
             yield from rule.check(now)

@@ -1,14 +1,14 @@
-"""The one table of keys. Reading, messages and the test of docs/config.md all come from it.
+"""The table of all keys. Reading, messages and the test of docs/config.md use it.
 
-A default is written as it would stand in the file; None means that the key has none. `modes`, `levels` and
-`switch` say where a key acts: given elsewhere, it is told and ignored, not refused.
+A default is written as in the file; None means that the key has no default. `modes`, `levels` and `switch` say
+where a key acts. Elsewhere msprobe ignores the key and warns.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from msprobe.config.kinds import Choice, Flag, Kind, Names, Numbers, Place, Places, Summary, Text, Whole, Words
+from msprobe.config.kinds import Choice, FilePath, FilePaths, Flag, Integer, Kind, Names, Numbers, Summary, Text, Words
 
 PYTORCH = "PyTorch"
 DYNAMIC = "MindSpore dynamic graph"
@@ -21,8 +21,8 @@ LEVELS = ("L0", "L1", "L2", "mix", "debug")
 COLLECTING = ("L0", "L1", "L2", "mix")
 
 
-def place_of(modes: tuple[str, ...]) -> str:
-    """Some modes as people call them."""
+def name_modes(modes: tuple[str, ...]) -> str:
+    """Several modes as text for messages."""
     return "MindSpore" if modes == MINDSPORE else " and ".join(modes)
 
 
@@ -38,8 +38,8 @@ class Key:
     switch: str = ""
 
     def where(self) -> str:
-        """Where this key acts, for people."""
-        places = place_of(self.modes) if self.modes != MODES else ""
+        """Where this key acts, as text for messages."""
+        places = name_modes(self.modes) if self.modes != MODES else ""
         levels = f"at level {', '.join(self.levels)}" if self.levels != LEVELS else ""
         return " ".join(part for part in (places and f"on {places}", levels) if part)
 
@@ -84,14 +84,14 @@ STATISTICS = (
 
 COMMON = (
     Key("task", Choice(TASKS), "statistics"),
-    Key("dump_path", Place(), "./dump_path"),
+    Key("dump_path", FilePath(), "./dump_path"),
     Key("rank", Numbers()),
     Key("step", Numbers()),
     Key("level", Choice(LEVELS), "L1"),
-    Key("seed", Whole(0, 2**32 - 1), modes=(PYTORCH,)),
+    Key("seed", Integer(0, 2**32 - 1), modes=(PYTORCH,)),
     Key("is_deterministic", Flag(), modes=(PYTORCH,)),
     Key("enable_dataloader", Flag(), False, modes=(PYTORCH,)),
-    Key("acl_config", Place(), modes=(PYTORCH,), levels=("L2",)),
+    Key("acl_config", FilePath(), modes=(PYTORCH,), levels=("L2",)),
     Key("async_dump", Flag(), False),
     Key("extra_info", Flag(), True),
     Key("precision", Choice(("high", "low")), "high"),
@@ -99,20 +99,20 @@ COMMON = (
 
 _LIST = Key("list", Names(), [], levels=COLLECTING)
 _SCOPE = Key("scope", Names(), [], modes=EAGER, levels=COLLECTING)
-_DATA_MODE = Key("data_mode", Words(DATA_MODES, alone="all"), ["all"], levels=COLLECTING)
+_DATA_MODE = Key("data_mode", Words(DATA_MODES, exclusive="all"), ["all"], levels=COLLECTING)
 _SUMMARY_MODE = Key("summary_mode", Summary(SUMMARY_MODES, STATISTICS), "statistics")
 
 
 def _online(switch: str, host: str | None) -> tuple[Key, ...]:
     return (
         Key(switch, Flag(), False),
-        Key("nfs_path", Place(), switch=switch),
+        Key("nfs_path", FilePath(), switch=switch),
         Key("host", Text("an address or a host name"), host, switch=switch),
-        Key("port", Whole(1, 65535), switch=switch),
-        Key("secret_file", Place(), switch=switch),
-        Key("tls_cert", Place(), switch=switch),
-        Key("tls_key", Place(), switch=switch),
-        Key("tls_ca", Place(), switch=switch),
+        Key("port", Integer(1, 65535), switch=switch),
+        Key("secret_file", FilePath(), switch=switch),
+        Key("tls_cert", FilePath(), switch=switch),
+        Key("tls_key", FilePath(), switch=switch),
+        Key("tls_ca", FilePath(), switch=switch),
     )
 
 
@@ -129,13 +129,13 @@ SECTIONS: dict[str, tuple[Key, ...]] = {
         _LIST,
         _DATA_MODE,
         _SUMMARY_MODE,
-        Key("backward_input", Places(), [], modes=(PYTORCH,), levels=("L2",)),
+        Key("backward_input", FilePaths(), [], modes=(PYTORCH,), levels=("L2",)),
         Key("file_format", Choice(("npy", "bin")), "npy", modes=MINDSPORE, levels=("L2",)),
         *_online("online_run_ut", None),
     ),
     "structure": (_SCOPE, _LIST),
     "overflow_check": (
-        Key("overflow_nums", Whole(1, also=-1), 1, modes=EAGER),
+        Key("overflow_nums", Integer(1, also=-1), 1, modes=EAGER),
         Key("check_mode", Choice(("aicore", "atomic", "all")), "all", modes=(GRAPH,)),
     ),
     "free_benchmark": (
@@ -151,38 +151,38 @@ SECTIONS: dict[str, tuple[Key, ...]] = {
         Key("fuzz_level", Choice(("L1",)), "L1"),
         Key("fuzz_stage", Choice(("forward", "backward")), "forward"),
         Key("if_preheat", Flag(words_too=True), False),
-        Key("preheat_step", Whole(1), 15, switch="if_preheat"),
-        Key("max_sample", Whole(1), 20, switch="if_preheat"),
+        Key("preheat_step", Integer(1), 15, switch="if_preheat"),
+        Key("max_sample", Integer(1), 20, switch="if_preheat"),
     ),
     "run_ut": (
         Key("white_list", Names(), []),
         Key("black_list", Names(), []),
-        Key("error_data_path", Place(), "./"),
+        Key("error_data_path", FilePath(), "./"),
         *_online("is_online", "127.0.0.1"),
         Key("rank_list", Numbers(), [0], switch="is_online"),
     ),
 }
 
-# Keys of the field's other tools that users' files carry. They load, with a warning that gives the reason.
-# The first part of a path is "" for the top of the file, "*" for any section.
+# Keys of mindstudio-probe that msprobe does not use. A file with them loads; a warning gives the reason.
+# "" is the top level of the file, "*" is any section.
 FOREIGN: dict[str, dict[str, str]] = {
     "": {
         "risk_level": "APIs are chosen in support_wrap_ops.yaml",
         "dump_enable": "collection is switched with start() and stop()",
-        "load_config": "the file is read once, when the debugger is made",
+        "load_config": "the file is read once, when the debugger is created",
         "custom_op_namespaces": "operators outside aten are collected from every namespace",
         "grad_probe": "gradients are collected at levels L0 and mix",
-        "acc_check": "this section is called run_ut here",
+        "acc_check": "the section is called run_ut in msprobe",
     },
     "*": {
-        "bench_path": "comparing is a step of its own, msprobe compare",
-        "slice_info": "tensors are saved whole",
+        "bench_path": "use msprobe compare after the run",
+        "slice_info": "tensors are saved complete",
         "request_id": "use token_range of start()",
-        "diff_nums": "comparing is a step of its own, msprobe compare",
-        "is_regex_valid": 'a regular expression is written "name-regex(...)" in list',
-        "device": "statistics are computed where the tensor lives",
-        "stat_cal_mode": "statistics are computed where the tensor lives",
-        "device_stat_precision_mode": "the key precision does this",
+        "diff_nums": "use msprobe compare after the run",
+        "is_regex_valid": 'write a regular expression as "name-regex(...)" in list',
+        "device": "statistics are computed on the device of the tensor",
+        "stat_cal_mode": "statistics are computed on the device of the tensor",
+        "device_stat_precision_mode": "use the key precision",
         "tls_path": "use tls_cert, tls_key and tls_ca",
     },
 }

@@ -1,6 +1,6 @@
-"""What the rest of msprobe reads: typed, frozen, complete. Field names are the keys' names.
+"""The settings that the rest of msprobe reads: typed, frozen, complete. Fields have the names of the keys.
 
-A value that was not given has its default here already; `None` means "nothing" only where a field says so.
+Defaults are already filled in. None means that the key has no default and was not given.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StructureSettings:
 
 @dataclass(frozen=True)
 class OverflowSettings:
-    """`overflow_nums` -1 means: never stop."""
+    """`overflow_nums` -1 means: never stop training."""
 
     overflow_nums: int
     check_mode: str
@@ -57,7 +57,7 @@ class OverflowSettings:
 
 @dataclass(frozen=True)
 class FreeBenchmarkSettings:
-    """`fuzz_device` "npu" means the device that the model runs on, whichever it is."""
+    """`fuzz_device` "npu" means the device of the model, also if that is not an NPU."""
 
     scope: tuple[str, ...]
     list: tuple[str, ...]
@@ -101,9 +101,9 @@ Section = Union[
 
 @dataclass(frozen=True)
 class Settings:
-    """One run. `rank` and `step` None mean all; `seed` and `is_deterministic` None mean: leave them alone.
+    """The settings of one run. `rank` and `step` None mean all; `seed` and `is_deterministic` None mean: no change.
 
-    `warnings` holds what the user should be told, once each: keys that have no effect here, and deprecations.
+    `warnings` are for the user: keys that have no effect here, and deprecations. Each is logged once.
     """
 
     framework: str

@@ -1,4 +1,4 @@
-"""MindSpore's Graph-mode Dump and Ascend's asynchronous dump files, read without either installed."""
+"""Reads MindSpore's Graph-mode Dump and Ascend's asynchronous dump files. Needs neither of them installed."""
 
 from msprobe.graphdump.files.directory import Tensor
 from msprobe.graphdump.files.statistics import Statistics

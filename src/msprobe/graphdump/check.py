@@ -1,7 +1,7 @@
-"""What looks wrong in a graph-mode dump: overflow and where it was made, extreme values, dead tensors.
+"""Finds anomalies in a graph-mode dump: overflow and its producer, extreme values, dead tensors.
 
-Outputs (and parameters) are judged. Inputs are read only to tell whether an operator made the NaN or infinity in
-its output or was handed it, and where a dump has nothing but inputs.
+Outputs and parameters are checked. Inputs are read only to decide whether an operator produced the NaN or infinity
+in its output or received it, and if the dump has only inputs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Callable, Optional, Union
 import numpy as np
 
 from msprobe.dump.errors import DumpError
-from msprobe.graphdump.files.datatypes import type_named
+from msprobe.graphdump.files.datatypes import find_type
 from msprobe.graphdump.files.directory import Tensor
-from msprobe.graphdump.files.names import as_in_file
+from msprobe.graphdump.files.names import spell_for_file
 from msprobe.graphdump.files.statistics import Statistics
 from msprobe.graphdump.graphs.operators import Key, Operator
 from msprobe.graphdump.reader import GraphDump
@@ -28,8 +28,10 @@ PRODUCER, PROPAGATOR, GIVEN, UNKNOWN = "producer", "propagator", "given", "unkno
 
 @dataclass(frozen=True)
 class Limits:
-    """From where on a tensor is remarkable. `range_of`: a data type that every value is to fit; without it, the
-    device's type is taken where the graph names a narrower one than was dumped."""
+    """The limits beyond which a tensor is a finding.
+
+    `range_of` is a data type that must hold every value. Without it, the type on the device counts, if the graph
+    names one that is narrower than the dumped type."""
 
     too_large: float = 1e6
     too_small: float = 1e-10
@@ -40,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Finding:
-    """One remarkable tensor. `role` is for overflow: producer, propagator, given (a parameter), unknown."""
+    """One tensor beyond a limit. `role` is only for overflow: producer, propagator, given (a parameter), unknown."""
 
     kind: str
     operator: Operator
@@ -50,9 +52,9 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """The findings in the order of execution, rank by rank; of how many tensors they were sought; and what could
-    not be read, in sentences."""
+class CheckResult:
+    """The findings in execution order, rank by rank; how many tensors were checked; messages about files that
+    cannot be read."""
 
     findings: tuple[Finding, ...]
     judged: int
@@ -68,13 +70,13 @@ def check(
     kinds: Iterable[str] = KINDS,
     tensors: Optional[Iterable[Tensor]] = None,
     watch: Callable[[Sequence[Tensor]], Iterable[Tensor]] = iter,
-) -> Checked:
-    """Judge the outputs and parameters of floating-point types, or those among `tensors`. `watch` sees each tensor
-    before it is judged: a progress bar."""
+) -> CheckResult:
+    """Checks outputs and parameters of floating-point types: those in `tensors`, or all. `watch` can show progress: it
+    gets the list of tensors and yields each."""
     checking = _Check(dump, limits or Limits(), frozenset(kinds))
     chosen = sorted(dump.tensors if tensors is None else tensors, key=checking.moment)
     findings = tuple(finding for tensor in watch(chosen) for finding in checking.judge(tensor))
-    return Checked(findings, checking.judged, tuple(checking.unreadable))
+    return CheckResult(findings, checking.judged, tuple(checking.unreadable))
 
 
 class _Check:
@@ -114,7 +116,7 @@ class _Check:
         operator = self.operators[_key(tensor)]
         found = self.dump.statistics(tensor)
         self.finite[_identity(tensor)] = found.finite
-        kind = type_named(found.dtype)
+        kind = find_type(found.dtype)
         if kind is None or kind.name not in BY_NAME or BY_NAME[kind.name].kind != FLOAT:
             return
         if found.finite is None and found.largest is None and found.md5 is None:
@@ -139,7 +141,7 @@ class _Check:
             yield "too large", f"max |x| {largest:.6g} > {limits.too_large:g}"
         if 0 < largest < limits.too_small:
             yield "too small", f"max |x| {largest:.6g} < {limits.too_small:g}"
-        if tensor.iteration is not None:  # a constant may well be zero
+        if tensor.iteration is not None:  # a constant may be zero
             if found.count and found.zero is not None:
                 if found.zero / found.count >= limits.zero_share:
                     yield "all zero", f"{found.zero} of {found.count} are zero"
@@ -150,14 +152,14 @@ class _Check:
             yield "out of range", f"max |x| {largest:.6g} > {BY_NAME[narrow].largest:g}, the largest {narrow}"
 
     def _unchanged(self, operator: Operator, tensor: Tensor, found: Statistics) -> Iterator[Finding]:
-        """Single elements are left out: a learning rate is meant to stay."""
+        """Ignores tensors with one element: a learning rate usually stays the same."""
         place = (_key(tensor), tensor.io, tensor.slot)
         before = self.previous.get(place)
         self.previous[place] = (tensor, found)
         if before is None or before[0].iteration == tensor.iteration or found.count in (0, 1):
             return
         if self._same(before, (tensor, found)):
-            yield Finding("unchanged", operator, tensor, f"the same as in iteration {before[0].iteration}")
+            yield Finding("unchanged", operator, tensor, f"same as in iteration {before[0].iteration}")
 
     def _same(self, old: tuple[Tensor, Statistics], new: tuple[Tensor, Statistics]) -> bool:
         a, b = old[1], new[1]
@@ -175,7 +177,7 @@ class _Check:
         return None not in (a.max, a.min, a.norm) and known == (b.max, b.min, b.mean, b.norm)
 
     def _role(self, operator: Operator, tensor: Tensor) -> str:
-        """Whether the NaN or infinity was made here. An input that was not dumped is looked up at its producer."""
+        """Whether this operator produced the NaN or infinity. For an input that was not dumped, reads its producer."""
         if tensor.type == "Parameter":
             return GIVEN
         if tensor.io == "input":
@@ -201,11 +203,11 @@ class _Check:
         return self.finite[place]
 
     def _source_is_finite(self, source: Union[Operator, str], tensor: Tensor) -> Optional[bool]:
-        """A constant is finite; a parameter (of any graph) or an operator is as finite as what it gave."""
+        """A constant is finite. A parameter (of any graph) or an operator is finite if its outputs are."""
         if isinstance(source, Operator):
             given = self.executions.get((source.key, tensor.iteration), [])
         elif source.startswith("%"):
-            given = self.parameters.get((tensor.rank, tensor.iteration, as_in_file(source[1:])), [])
+            given = self.parameters.get((tensor.rank, tensor.iteration, spell_for_file(source[1:])), [])
         else:
             return True
         states = [self._is_finite(other) for other in given if other.io == "output"]
@@ -213,7 +215,7 @@ class _Check:
 
 
 def _identity(tensor: Tensor) -> tuple[object, ...]:
-    """One execution's tensor: an operator in a loop runs several times an iteration."""
+    """Identifies the tensor of one execution: an operator in a loop runs several times per iteration."""
     return (tensor.directory, tensor.operator, tensor.io, tensor.slot, tensor.timestamp, tensor.file)
 
 
@@ -231,12 +233,12 @@ def _overflow_text(found: Statistics) -> str:
 
 
 def _narrower(operator: Operator, tensor: Tensor, dtype: str) -> Optional[str]:
-    """The device's type of this slot, where the graph names one that holds less than what was dumped."""
+    """The type of this slot on the device, if the graph names one with a smaller range than the dumped type."""
     if operator.node is None:
         return None
     specs = operator.node.signature.device_outputs if tensor.io == "output" else operator.node.signature.device_inputs
-    device = type_named(specs[tensor.slot].dtype) if tensor.slot < len(specs) else None
-    stored = type_named(dtype)
+    device = find_type(specs[tensor.slot].dtype) if tensor.slot < len(specs) else None
+    stored = find_type(dtype)
     if device is None or stored is None or device.name not in BY_NAME:
         return None
     return device.name if BY_NAME[device.name].largest < BY_NAME[stored.name].largest else None

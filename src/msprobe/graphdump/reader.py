@@ -1,8 +1,8 @@
-"""`GraphDump`: one way into a graph-mode dump, for the verbs and for scripts.
+"""`GraphDump`: reads a graph-mode dump, for the commands and for scripts.
 
-Opening it walks the directories and reads no tensor. Graphs are parsed when an operator is first asked for,
-values are mapped from their files when they are touched, and statistics are taken one tensor at a time, so that
-a dump of thousands of files costs what is looked at.
+Opening a dump walks the directories and reads no tensor. Graphs are parsed at the first access to an operator,
+values are mapped from their files at the first access, and statistics are computed for one tensor at a time. So a
+dump of thousands of files costs only what is read of it.
 """
 
 from __future__ import annotations
@@ -22,37 +22,35 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.regular_files import open_regular, read_regular
 from msprobe.dump.tensor_files.codec import load
 from msprobe.graphdump.files import statistics
-from msprobe.graphdump.files.datatypes import type_named, unpack
+from msprobe.graphdump.files.datatypes import find_type, unpack
 from msprobe.graphdump.files.directory import Tensor, scan
 from msprobe.graphdump.files.statistics import Statistics
 from msprobe.graphdump.graphs.graph_pb import parse_pb
 from msprobe.graphdump.graphs.ir import Graph, parse_text
-from msprobe.graphdump.graphs.matching import Seen, executed, match
+from msprobe.graphdump.graphs.matching import DumpedOperator, match, select_executed
 from msprobe.graphdump.graphs.operators import Key, Operator, lines_at, link
 
 
 class GraphDump:
-    """A graph-mode dump directory. `notes` tells, in sentences, what is missing or could not be read."""
+    """A graph-mode dump directory. `notes` lists what is missing or cannot be read."""
 
     def __init__(self, path: Union[str, Path]) -> None:
         if not Path(path).is_dir():
             raise DumpError(f"{path} is not a directory; give the directory of a graph-mode dump.")
         self._index = scan(Path(path))
         if not self._index.tensors and not self._index.graph_files:
-            raise DumpError(
-                f"{path} holds no graph-mode dump: no tensor file, no statistic.csv and no graph was found in it."
-            )
+            raise DumpError(f"{path} is not a graph-mode dump: it has no tensor file, no statistic.csv and no graph.")
         for rank, found in sorted(self._index.rank_directories.items()):
             if len(found) > 1:
                 raise DumpError(
-                    f"{path} holds more than one dump of rank {rank}: give one of {', '.join(sorted(found))}."
+                    f"{path} has more than one dump of rank {rank}: give one of {', '.join(sorted(found))}."
                 )
         self.root = self._index.root
         self._graph_notes: dict[str, None] = {}
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Everything that was dumped, in the order of the timestamps."""
+        """All dumped tensors, in the order of their timestamps."""
         return tuple(self._index.tensors)
 
     @property
@@ -66,28 +64,28 @@ class GraphDump:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        notes = [f"{place} could not be read" for place in self._index.unreadable]
+        notes = [f"cannot read {place}" for place in self._index.unreadable]
         if self._index.links:
-            notes.append(f"{self._index.links} directories are links and were not followed: give one of them itself")
-        if self._index.strangers:
-            notes.append(f"{self._index.strangers} .npy files have names that are not a dump's and are left out")
+            notes.append(f"{self._index.links} directories are links and were skipped: give a link itself to read it")
+        if self._index.foreign_files:
+            notes.append(f"{self._index.foreign_files} .npy files do not have the name of a dump file and were skipped")
         notes += [
-            f"{place} is not in a rank/net/graph/iteration directory: taken as rank 0, graph 0, iteration 0"
+            f"{place} is not a rank/net/graph/iteration directory: read as rank 0, graph 0, iteration 0"
             for place in self._index.unplaced
         ]
         without = [rank for rank in self.ranks if not any(key[0] == rank for key in self._index.graph_files)]
         if without:
             listed = ", ".join(map(str, without))
             notes.append(
-                f"no graphs/ms_output_trace_code_graph_*.ir or .pb for rank {listed}: operators are known by "
-                "their file names only, without source lines, shapes or neighbours"
+                f"rank {listed} has no graphs/ms_output_trace_code_graph_*.ir or .pb: its operators have only the "
+                "names of their files, without source lines, shapes or neighbours"
             )
-        _ = self.operators  # reading the graphs may have something to tell
+        _ = self.operators  # reading the graphs may add notes
         return (*notes, *self._graph_notes)
 
     @cached_property
     def _graphs(self) -> dict[tuple[int, int], Graph]:
-        """Every graph that can be read, the text preferred: it has the device's side as well."""
+        """Every readable graph. The .ir text is preferred: it also has the shapes on the device."""
         result: dict[tuple[int, int], Graph] = {}
         for key, files in self._index.graph_files.items():
             for kind in ("ir", "pb"):
@@ -100,11 +98,11 @@ class GraphDump:
                     else:
                         result[key] = parse_pb(read_regular(path, path.parent.parent))
                 except (OSError, ValueError) as error:
-                    self._graph_notes.setdefault(f"{path} could not be read: {error}")
+                    self._graph_notes.setdefault(f"cannot read {path}: {error}")
         return result
 
     def graph(self, rank: int, graph: int) -> Optional[Graph]:
-        """The parsed graph, or None where there is none."""
+        """The parsed graph, or None if the dump has none."""
         return self._graphs.get((rank, graph))
 
     def order(self, rank: int, graph: int) -> Optional[tuple[str, ...]]:
@@ -123,29 +121,29 @@ class GraphDump:
         try:
             text = _read_text(path)
         except OSError as error:
-            self._graph_notes.setdefault(f"{path} could not be read: {error.strerror or error}")
+            self._graph_notes.setdefault(f"cannot read {path}: {error.strerror or error}")
             return None
         return [line.strip() for line in text.splitlines() if line.strip()]
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """Every operator: first those of the graphs in their listed order, then those known from files only."""
-        seen = self._seen()
+        """Every operator: first those of the graphs in their order, then those that only files show."""
+        seen = self._find_dumped()
         result: list[Operator] = []
         for rank in self.ranks:
             graphs = {number: graph for (owner, number), graph in self._graphs.items() if owner == rank}
-            nodes = {number: executed(graph, self.order(rank, number)) for number, graph in graphs.items()}
+            nodes = {number: select_executed(graph, self.order(rank, number)) for number, graph in graphs.items()}
             links = match(graphs, nodes, seen.get(rank, {}), self._index.devices.get(rank) == "CPU")
             for number in sorted(graphs.keys() | seen.get(rank, {}).keys()):
                 linked, how = links.get(number, ({}, ""))
                 result += link(rank, number, nodes.get(number, []), seen.get(rank, {}).get(number, {}), linked, how)
-        result += self._values()
+        result += self._parameters()
         return tuple(result)
 
     @cached_property
     def execution(self) -> tuple[Operator, ...]:
-        """The operators as they ran: graphs by when they started, then by the execution order file of each
-        graph; where there is none, by when the files were written. Parameters do not run."""
+        """The operators in execution order: by the start of their graph, then by the execution order file of the
+        graph, or, without that file, by the timestamps of the tensor files. Parameters are left out."""
         times: dict[Key, int] = {}
         started: dict[tuple[int, int], int] = {}
         for tensor in self._index.tensors:
@@ -161,19 +159,19 @@ class GraphDump:
 
         return tuple(sorted((one for one in self.operators if one.type != "Parameter"), key=moment))
 
-    def _seen(self) -> dict[int, dict[int, dict[str, Seen]]]:
-        """Rank, graph, spelling: what the files of the first iteration show of an operator."""
-        seen: dict[int, dict[int, dict[str, Seen]]] = {}
+    def _find_dumped(self) -> dict[int, dict[int, dict[str, DumpedOperator]]]:
+        """The operators as the files show them, by rank, graph and name in files."""
+        seen: dict[int, dict[int, dict[str, DumpedOperator]]] = {}
         for tensor in self._index.tensors:
             if tensor.type == "Parameter":
                 continue
             files = seen.setdefault(tensor.rank, {}).setdefault(tensor.graph, {})
-            entry = files.setdefault(tensor.operator, Seen(tensor.type, tensor.timestamp))
+            entry = files.setdefault(tensor.operator, DumpedOperator(tensor.type, tensor.timestamp))
             entry.dtypes.setdefault((tensor.io, tensor.slot), tensor.dtype)
         return seen
 
-    def _values(self) -> Iterable[Operator]:
-        """Parameters and constants: files without a node."""
+    def _parameters(self) -> Iterable[Operator]:
+        """Parameters and constants: they have files but no node in a graph."""
         found = {(t.rank, t.graph, t.operator): t.type for t in self._index.tensors if t.type == "Parameter"}
         for (rank, graph, name), kind in found.items():
             yield Operator(rank, graph, kind, name, name, None, "")
@@ -186,8 +184,8 @@ class GraphDump:
         line: Optional[str] = None,
         rank: Optional[int] = None,
     ) -> tuple[Operator, ...]:
-        """Operators that meet every condition given: part of a name, a regular expression found in it, the type
-        (any case), a place in the code ("train.py:175") or a piece of the code's text."""
+        """Operators that match all given conditions: a part of the name, a regular expression, the type (upper or
+        lower case), a source line ("train.py:175") or a part of its text."""
         pattern = re.compile(regex) if regex is not None else None
         return tuple(
             operator
@@ -207,7 +205,7 @@ class GraphDump:
         io: Optional[str] = None,
         slot: Optional[int] = None,
     ) -> tuple[Tensor, ...]:
-        """Dumped tensors that meet every condition given, in the order of their timestamps."""
+        """Dumped tensors that match all given conditions, in the order of their timestamps."""
         if operators is None:
             candidates: Iterable[Tensor] = self._index.tensors
         else:
@@ -237,7 +235,7 @@ class GraphDump:
         return {(op.rank, op.graph, op.node.key): op for op in self.operators if op.node is not None}
 
     def producers(self, operator: Operator) -> tuple[tuple[int, Union[Operator, str]], ...]:
-        """For each input: the operator that makes it, or a text: `%name` of a parameter or of a node that runs no
+        """For each input: the operator that produces it, or a text: `%name` of a parameter or of a node without a
         kernel (MakeTuple), or a constant."""
         graph = self.graph(operator.rank, operator.graph)
         if graph is None or operator.node is None:
@@ -255,7 +253,7 @@ class GraphDump:
         return tuple(result)
 
     def consumers(self, operator: Operator) -> tuple[Operator, ...]:
-        """The operators that use what this one makes."""
+        """The operators that use an output of this one."""
         graph = self.graph(operator.rank, operator.graph)
         if graph is None or operator.node is None:
             return ()
@@ -266,29 +264,29 @@ class GraphDump:
         return tuple(operator for operator in found if operator is not None)
 
     def arguments(self, operator: Operator) -> dict[str, str]:
-        """The operator's initialisation values, where the dump has them (save_kernel_args)."""
+        """The initialisation values of the operator, if the dump has them (save_kernel_args)."""
         path = self._index.argument_files.get(operator.key)
         if path is None:
             return {}
         try:
             found = json.loads(read_regular(path, path.parent.parent))
         except (OSError, ValueError, RecursionError) as error:
-            raise DumpError(f"{path} cannot be read: {error}.") from None
+            raise DumpError(f"Cannot read {path}: {error}.") from None
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
     def value(self, tensor: Tensor) -> npt.NDArray[Any]:
-        """The elements, read-only and mapped from the file. Raw bytes without a shape in their name are flat."""
+        """The elements, read-only and mapped from the file. A raw file without a shape in its name is flat."""
         path = tensor.path
         if path is None:
             raise DumpError(
-                f"{tensor.operator} {tensor.label} of iteration {tensor.iteration} was dumped as statistics only."
+                f"The dump has only statistics of {tensor.operator} {tensor.label} in iteration {tensor.iteration}."
             )
         if not tensor.file.endswith(".npy"):
             return _raw(path, tensor.dtype, tensor.shape)
         return load(path, mmap=True)
 
     def statistics(self, tensor: Tensor) -> Statistics:
-        """From the tensor's file if there is one, else from its row of statistic.csv."""
+        """The statistics, from the file of the tensor or, without a file, from its row in statistic.csv."""
         if tensor.file:
             return statistics.of_array(self.value(tensor))
         return statistics.of_row(tensor.row or {})
@@ -299,20 +297,20 @@ def _read_text(path: Path) -> str:
 
 
 def _raw(path: Path, token: str, shape: Optional[tuple[int, ...]]) -> npt.NDArray[Any]:
-    kind = type_named(token)
+    kind = find_type(token)
     if kind is None:
-        raise DumpError(f"{path} is a raw stream of {token!r}, a type that is not known.")
+        raise DumpError(f"Cannot read {path}: unknown data type {token!r}.")
     try:
         with open_regular(path, path.parent.parent) as file:
             size = file.seek(0, 2)
             raw = np.memmap(file, np.uint8, "r") if size else np.zeros(0, np.uint8)
     except OSError as error:
-        raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise DumpError(f"Cannot read {path}: {error.strerror or error}.") from None
     elements = size * 8 // kind.bits
     if kind.bytes_of(elements) != size:
-        raise DumpError(f"{path} has {size} bytes, which is no whole number of {kind.name}.")
+        raise DumpError(f"{path} has {size} bytes, which is not a multiple of the size of {kind.name}.")
     if shape is None:
         return unpack(raw, kind, elements)
     if kind.bytes_of(math.prod(shape)) != size:
-        raise DumpError(f"{path} has {size} bytes, which is not {kind.name} of shape {shape}.")
+        raise DumpError(f"{path} has {size} bytes, which does not fit {kind.name} of shape {shape}.")
     return unpack(raw, kind, math.prod(shape)).reshape(shape)

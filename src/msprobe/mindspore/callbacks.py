@@ -1,4 +1,4 @@
-"""Callbacks for mindspore.train.Model: the steps of a training that nobody writes a loop for."""
+"""Callbacks for mindspore.train.Model, which has no training loop in the script."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from msprobe.mindspore.debugger import PrecisionDebugger
 
 
 class MsprobeStep(Callback):
-    """Calls start() when a step begins, stop() and step() when it ends.
+    """Calls start() at the beginning of a step, stop() and step() at its end.
 
-    The model is the one that was given to `debugger.start(model)` before training, if any.
+    For levels that need the model, call `debugger.start(model)` once before training.
     """
 
     def __init__(self, debugger: Any) -> None:
@@ -24,8 +24,8 @@ class MsprobeStep(Callback):
     def on_train_begin(self, run_context: Any) -> None:
         if run_context.original_args().get("dataset_sink_mode"):
             notices.warn_once(
-                "dataset sinking hides the steps of an epoch from MsprobeStep: all of them count as one. "
-                "Call train(…, dataset_sink_mode=False) to collect them apart."
+                "with dataset sinking, MsprobeStep sees one step per epoch. "
+                "Call train(…, dataset_sink_mode=False) to collect single steps."
             )
 
     def on_train_step_begin(self, run_context: Any) -> None:
@@ -37,7 +37,7 @@ class MsprobeStep(Callback):
 
 
 class MsprobeInitStep(Callback):
-    """Tells the debugger, and MindSpore's Dump, at which step a resumed training begins (graph mode, O0/O1)."""
+    """Passes the first step of a resumed training to the debugger and to MindSpore's Dump (graph mode, O0/O1)."""
 
     def on_train_begin(self, run_context: Any) -> None:
         step = int(run_context.original_args().cur_step_num)
@@ -45,11 +45,11 @@ class MsprobeInitStep(Callback):
         if debugger is not None and debugger._lifecycle.settings.level == "L0":
             debugger.set_init_step(step)
             return
-        tell = getattr(mindspore._c_expression, "_set_init_iter", None)
-        if tell is None:
+        set_first_iteration = getattr(mindspore._c_expression, "_set_init_iter", None)
+        if set_first_iteration is None:
             notices.warn_once(
-                "this MindSpore has no entry for the initial step of a resumed training: MsprobeInitStep does nothing. "
-                "Use debugger.set_init_step(n) before the training loop."
+                "MsprobeInitStep has no effect: this version of MindSpore cannot set the first step of a resumed "
+                "training. Call debugger.set_init_step(n) before the training loop."
             )
             return
-        tell(step)
+        set_first_iteration(step)

@@ -1,4 +1,4 @@
-"""The few questions that only MindSpore's PyNative executor can answer, wherever this version keeps it."""
+"""Access to MindSpore's PyNative executor, which is in different modules in different versions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ except ImportError:  # before MindSpore 2.9
     from mindspore.common.api import _pynative_executor
 
 EXECUTOR: Any = type(_pynative_executor)
-"""The class whose `grad` every differentiation ends in."""
+"""The class whose method `grad` every differentiation calls."""
 
 _executor: Any = _pynative_executor._executor
 
 synchronize: Callable[[], None] = _pynative_executor.sync
-"""Returns when everything that was launched has run."""
+"""Waits until all launched operators have run."""
 
 clear_after_error: Callable[[], None] = _pynative_executor.clear_res
-"""What the framework does when an operator raises, and leaves out when the operator ran in a dispatch mode: without it
-the next differentiation fails."""
+"""Clears the executor after an operator has raised. MindSpore does it itself, except for operators in a dispatch mode;
+without it the next differentiation fails."""
 
 requires_grad: Callable[[], bool] = _executor.requires_grad
-"""Whether what runs now is being differentiated."""
+"""Whether the code that runs now is being differentiated."""
 
 differentiating: Callable[[], bool] = _executor.grad_flag
-"""Whether a differentiation is open, also where gradients are switched off: an operator that fails now ends it."""
+"""Whether a differentiation is in progress, also if gradients are switched off. An operator that fails ends it."""
 
 if hasattr(_executor, "get_current_autodiff_engine_id"):
     backward_pass: Callable[[], int] = _executor.get_current_autodiff_engine_id
@@ -35,16 +35,16 @@ if hasattr(_executor, "get_current_autodiff_engine_id"):
 else:
 
     def backward_pass() -> int:
-        """The number of the backward pass that is running, -1 outside of one."""
+        """The number of the current backward pass, -1 outside of one."""
         return -1
 
     def when_backward_ends(callback: Callable[[], None]) -> None:
-        """Calls back at the end of the running backward pass, where this version can tell it."""
+        """Calls `callback` at the end of the current backward pass; this version of MindSpore cannot."""
 
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """What runs inside is no part of a graph."""
+    """Switches gradients off inside the block."""
     before = _pynative_executor.enable_grad()
     _pynative_executor.set_enable_grad(False)
     try:

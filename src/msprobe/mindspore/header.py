@@ -27,7 +27,7 @@ def local_rank() -> int:
     if _is_initialised():
         try:
             return int(management.get_local_rank())
-        except (RuntimeError, ValueError):  # this backend does not say
+        except (RuntimeError, ValueError):  # the backend does not know it
             pass
     for name in ("LOCAL_RANK", "DEVICE_ID"):
         if os.environ.get(name, "").isdigit():

@@ -1,5 +1,8 @@
-"""The debugger in msrun's scheduler, which runs the script up to communication.init() and is not a rank: it does
-nothing there. Otherwise a start() before init(), as at level L2, would take the directory of a rank."""
+"""The debugger in msrun's scheduler process does nothing.
+
+The scheduler runs the script up to communication.init() and has no rank. Level L2 calls start() before init(), and in
+the scheduler this would create the directory of a real rank.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from msprobe.config import Settings
 
 
 class SchedulerLifecycle:
-    """Replaces a lifecycle."""
+    """Replaces the lifecycle; all methods do nothing."""
 
     probe = None
     closed = False
@@ -18,19 +21,19 @@ class SchedulerLifecycle:
         self.settings = settings
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        """Nothing runs here."""
+        """Does nothing."""
 
     def stop(self) -> None:
-        """Nothing runs here."""
+        """Does nothing."""
 
     def step(self) -> None:
-        """Nothing runs here."""
+        """Does nothing."""
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
-        """Nothing runs here."""
+        """Does nothing."""
 
     def set_init_step(self, step: int) -> None:
-        """Nothing runs here."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing runs here."""
+        """Does nothing."""

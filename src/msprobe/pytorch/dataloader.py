@@ -1,4 +1,4 @@
-"""enable_dataloader (deprecated): the iterations of a DataLoader are the steps; nothing is called by hand."""
+"""enable_dataloader (deprecated): each iteration of a DataLoader is a step; the script calls nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from msprobe.collect.lifecycle import Lifecycle
 
 
 class CollectionFinished(SystemExit):
-    """Ends the run after the last wanted step, as enable_dataloader promises. Exit code 0."""
+    """Ends the run after the last wanted step, as enable_dataloader documents. The exit code is 0."""
 
 
 class DataLoaderDriver:
-    """Starts a step when a batch is fetched and ends it when the next one is."""
+    """Starts a step when a batch is fetched and ends it when the next batch is fetched."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -25,7 +25,7 @@ class DataLoaderDriver:
 
     def install(self) -> None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            notices.warn_once("enable_dataloader is made for one process: in a distributed run data may be missing.")
+            notices.warn_once("enable_dataloader supports one process: a distributed run may miss data.")
         base = dataloader._BaseDataLoaderIter
         original = self._next = base.__next__
 

@@ -1,9 +1,8 @@
-"""Drives the debugger from outside the script: what `msprobe run` puts in place of the calls nobody wrote.
+"""Drives the debugger for `msprobe run`, so that the script needs no calls of its own.
 
-A step begins when a module that has parameters is called and ends with the next `optimizer.step()`, or before the
-next call of the model where that was inside of the backward pass.
-So nothing is opened before the model runs (ranks are known by then, and a debugger that the script makes
-itself is there and wins), and nothing is left open after the last step.
+A step begins when a module with parameters is called. It ends with the next `optimizer.step()`, or, if that runs
+inside the backward pass, before the next call of the model. So nothing starts before the model runs: by then ranks are
+known, and a debugger that the script created exists and takes precedence. Nothing stays open after the last step.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _graph_task = torch._C._current_graph_task_id
 
 
 class StepDriver:
-    """Put in once, when torch has been imported; takes itself out after the last wanted step."""
+    """Installed once, after torch is imported; removes itself after the last wanted step."""
 
     def __init__(self, settings: Settings) -> None:
         refuse_other_tasks(settings)
@@ -41,15 +40,15 @@ class StepDriver:
         self._settings = settings
         self._needs_model = LEVELS[settings.level].needs_model
         self._debugger: Optional[PrecisionDebugger] = None
-        self._aside = False
+        self._script_collects = False
         self._without_modules = False
         self._optimizer: Any = None  # the outermost one whose step() is running
-        self._late = False  # the step ends when the model is called again: the backward pass was not over
+        self._late = False  # the step ends at the next call of the model: the backward pass was not over
         self._model: Any = None
         self._hooks: list[Any] = []
         self._put_back: Optional[Callable[[], None]] = None  # while waiting for the model
-        self._over_ours: Any = None  # what the script put over our `__call__`, which then stays and passes on
-        self._looking_on: Any = None
+        self._script_patch: Any = None  # a patch of the script over our `__call__`: ours stays and calls the original
+        self._other_model_hook: Any = None
         self._pid = os.getpid()
 
     def install(self) -> None:
@@ -57,27 +56,27 @@ class StepDriver:
         if settings.seed is not None or settings.is_deterministic is not None:
             seed_all(1234 if settings.seed is None else settings.seed, bool(settings.is_deterministic))
         if settings.enable_dataloader:
-            notices.warn_once("enable_dataloader does nothing under `msprobe run`: optimizer steps are the steps.")
+            notices.warn_once("enable_dataloader has no effect in `msprobe run`: a step ends at optimizer.step().")
         self._hooks = [
-            register_optimizer_step_pre_hook(self._guarded(self._optimizer_begins)),
-            register_optimizer_step_post_hook(self._guarded(self._optimizer_ended)),
+            register_optimizer_step_pre_hook(self._guard(self._optimizer_begins)),
+            register_optimizer_step_post_hook(self._guard(self._optimizer_ended)),
         ]
         self._wait_for_model()
 
-    def tell_if_nothing_ran(self) -> None:
-        """After the script: the one case that the debugger cannot tell, because there is none."""
-        if self._debugger is None and not self._aside:
+    def warn_if_nothing_ran(self) -> None:
+        """Called after the script. If no debugger was ever created, nothing else can give this warning."""
+        if self._debugger is None and not self._script_collects:
             notices.warn(
-                "nothing was collected: the script called no torch.nn.Module that has parameters "
-                "(inside compiled functions calls are not seen)."
+                "nothing was collected: the script called no torch.nn.Module with parameters "
+                "(msprobe does not see calls inside compiled functions)."
             )
 
     # The model is called: a step begins.
 
     def _wait_for_model(self) -> None:
-        """A hook would run inside the call, too late for the hooks that start() puts on the called module itself."""
+        """Patches `Module.__call__`. A hook would run inside the call, too late for hooks that start() adds to it."""
         original = torch.nn.Module.__call__
-        model_called = self._guarded(self._model_called)
+        model_called = self._guard(self._model_called)
 
         @functools.wraps(original)
         def called(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,11 +87,11 @@ class StepDriver:
             if torch.nn.Module.__call__ is called:
                 torch.nn.Module.__call__ = original
             else:
-                self._over_ours = torch.nn.Module.__call__
+                self._script_patch = torch.nn.Module.__call__
             self._put_back = None
 
         self._put_back = put_back
-        if torch.nn.Module.__call__ is not self._over_ours:
+        if torch.nn.Module.__call__ is not self._script_patch:
             torch.nn.Module.__call__ = called
 
     def _model_called(self, module: Any) -> None:
@@ -109,30 +108,30 @@ class StepDriver:
             self._debugger.start()
             return
         self._model = module
-        notices.inform(f"collecting the modules of {type(module).__name__} ({_size(module)}), called first.")
+        notices.inform(f"collecting the modules of {type(module).__name__} ({_size(module)}), the first module called.")
         self._debugger.start(module)
         known = {id(one) for one in module.modules()}
-        self._looking_on = module_hooks.register_module_forward_pre_hook(
-            self._guarded(lambda other, args: self._tell_other_model(other, known))
+        self._other_model_hook = module_hooks.register_module_forward_pre_hook(
+            self._guard(lambda other, args: self._warn_of_other_model(other, known))
         )
 
-    def _tell_other_model(self, module: Any, known: set[int]) -> None:
+    def _warn_of_other_model(self, module: Any, known: set[int]) -> None:
         if id(module) not in known and next(module.parameters(), None) is not None:
             notices.warn_once(
-                f"{type(module).__name__} is called too and is not part of {type(self._model).__name__}: its modules "
-                "are not collected. To collect both, call PrecisionDebugger.start(model=[…]) in the script."
+                f"the script also calls {type(module).__name__}, which is not part of {type(self._model).__name__}: "
+                "its modules are not collected. To collect both, call PrecisionDebugger.start(model=[…]) in the script."
             )
-            self._looking_on.remove()
+            self._other_model_hook.remove()
 
     # The optimizer steps: a step ends.
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._optimizer is None or not _inside_another_step():  # a step that raised has no end
+        if self._optimizer is None or not _inside_another_step():  # a step that raised never ends
             self._optimizer = optimizer
 
     def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if optimizer is not self._optimizer:
-            return  # an optimizer that another one wraps
+            return  # an optimizer inside another one
         self._optimizer = None
         if self._taken_over():
             return
@@ -143,11 +142,11 @@ class StepDriver:
             self._debugger = PrecisionDebugger._of(self._settings)
             notices.warn(
                 "no torch.nn.Module was called before the first optimizer step, or only inside a compiled function: "
-                "step 0 has no records; from here on everything between two optimizer steps is collected."
+                "step 0 has no records. From now on msprobe collects everything between two optimizer steps."
             )
         elif self._debugger is None or self._put_back is not None:
-            return  # a second optimizer: the model was not called since the first one
-        elif _graph_task() >= 0 and not self._without_modules:  # parameters are stepped as their gradients come
+            return  # a second optimizer: the model was not called after the first one
+        elif _graph_task() >= 0 and not self._without_modules:  # the optimizer steps inside the backward pass
             self._late = True
             self._wait_for_model()
             return
@@ -159,47 +158,45 @@ class StepDriver:
             self._wait_for_model()
 
     def _end_step(self) -> bool:
-        """Whether another step may be wanted."""
+        """Ends the step. Returns whether more steps may be wanted."""
         assert self._debugger is not None
         self._debugger.step()
-        if self._looking_on is not None:
-            self._looking_on.remove()
-            self._looking_on = None
+        self._remove_other_model_hook()
         if not self._debugger._lifecycle.wants_more:
             self._remove()
             return False
         return True
 
-    # Stepping aside.
+    # Leaving the script alone.
 
     def _taken_over(self) -> bool:
-        """Whether this call is not ours to handle: a forked worker's, or the script has a debugger of its own."""
+        """Whether to ignore this call: it runs in a forked worker, or the script has its own debugger."""
         if os.getpid() != self._pid:
             return True
         if PrecisionDebugger._current is self._debugger:
             return False
-        self._aside = True
+        self._script_collects = True
         self._remove()
         notices.inform(
-            "the script makes a PrecisionDebugger of its own: that one collects, and the configuration of "
-            "`msprobe run` is not used."
+            "the script creates its own PrecisionDebugger: that one collects, and the configuration of "
+            "`msprobe run` is ignored."
         )
         return True
 
-    def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
-        """Nothing of ours reaches the script: after a fault it runs on, without us, and the fault is told."""
+    def _guard(self, act: Callable[..., None]) -> Callable[..., None]:
+        """Keeps our errors away from the script: logs the error and stops collecting; the script continues."""
 
         def hook(*call: Any) -> None:
             if torch.compiler.is_compiling():
-                return  # the compiler traces the hooks of what it compiles: there must be nothing to see
+                return  # the compiler traces hooks too: they must do nothing then
             try:
                 act(*call)
             except UsageError as error:
                 self._remove()
-                notices.warn(f"`msprobe run` stopped collecting, the script goes on: {error}")
+                notices.warn(f"`msprobe run` stopped collecting; the script continues: {error}")
             except Exception:
                 self._remove()
-                notices.warn(f"`msprobe run` stopped collecting, the script goes on:\n{traceback.format_exc()}")
+                notices.warn(f"`msprobe run` stopped collecting; the script continues:\n{traceback.format_exc()}")
 
         return hook
 
@@ -209,13 +206,16 @@ class StepDriver:
         for handle in self._hooks:
             handle.remove()
         self._hooks = []
-        if self._looking_on is not None:
-            self._looking_on.remove()
-            self._looking_on = None
+        self._remove_other_model_hook()
+
+    def _remove_other_model_hook(self) -> None:
+        if self._other_model_hook is not None:
+            self._other_model_hook.remove()
+            self._other_model_hook = None
 
 
 def _inside_another_step() -> bool:
-    """Whether the optimizer step whose hook this is, runs inside another one in this thread."""
+    """Whether the optimizer step of this hook runs inside another optimizer step in this thread."""
     step = sys._getframe(3)
     frame = step.f_back
     while frame is not None and frame.f_code is not step.f_code:

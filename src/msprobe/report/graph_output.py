@@ -1,4 +1,4 @@
-"""How the graph verbs show operators and tensors: as text for people, as JSON for programs."""
+"""The output of `msprobe graph`: operators and tensors as text or as JSON."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def count(number: int, word: str) -> str:
 
 
 def warn(messages: Iterable[str]) -> None:
-    """What could not be read, on standard error."""
+    """Prints messages about unreadable files to standard error."""
     for message in messages:
         print(f"msprobe graph: {printable(message)}", file=sys.stderr)
 
 
 def measure(dump: GraphDump, tensors: Sequence[Tensor]) -> Measured:
-    """Each tensor with what is known of it; of one that cannot be read, that is nothing, and it is told."""
+    """Each tensor with its statistics. Prints a message for a tensor that cannot be read; its statistics are empty."""
     from msprobe.graphdump import Statistics
 
     result = []
@@ -61,14 +61,14 @@ def print_head(dump: GraphDump, operator: Operator) -> None:
     if operator.line is not None:
         print(f"  {printable(operator.line.file)}:{operator.line.first}  {printable(operator.line.text)}")
     if not operator.in_files:
-        print("  nothing of it was dumped")
+        print("  not dumped")
 
 
 def _slots(node: Node) -> Iterable[tuple[str, str, str]]:
-    said = node.signature
+    signature = node.signature
     for io, host, device in (
-        ("input", said.host_inputs, said.device_inputs),
-        ("output", said.host_outputs, said.device_outputs),
+        ("input", signature.host_inputs, signature.device_inputs),
+        ("output", signature.host_outputs, signature.device_outputs),
     ):
         for slot in range(max(len(host), len(device))):
             yield (
@@ -118,7 +118,7 @@ def print_tensors(dump: GraphDump, measured: Measured) -> None:
 
 
 def sparkline(values: Sequence[Optional[float]]) -> str:
-    """One bar a value, scaled between the smallest and the largest; `!` is no finite number, space unknown."""
+    """One bar per value, scaled between the smallest and the largest; `!` is not finite, a blank is unknown."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     low, high = min(finite, default=0.0) / 2, max(finite, default=0.0) / 2  # halves: their difference is finite
     bars = []
@@ -185,7 +185,7 @@ def print_json(dump: GraphDump, result: list[dict[str, Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity: such numbers become their names."""
+    """JSON has no NaN and no infinity: they become text."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,7 @@
-"""Plain tables and a progress bar for the verbs.
+"""Plain tables and a progress bar for the commands.
 
-Names in a dump are data: whatever could move the cursor or colour the screen is shown escaped. Into a
-file or a pipe a table is as wide as its content; only a terminal's width cuts lines.
+Names in a dump are untrusted: control characters are printed escaped. In a file or a pipe a table is as wide as its
+content; only a terminal limits the width.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def printable(value: object) -> str:
 
 
 def number(value: Optional[float]) -> str:
-    """A figure as people read it: six digits."""
+    """A number with six digits; empty for None."""
     return "" if value is None else f"{value:.6g}"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: Optional[str] = None) -> None:
-    """A table on standard output. Cells that are numbers stand to the right."""
+    """Prints a table to standard output. Numbers are aligned to the right."""
     listed = [list(row) for row in rows]
     right = [
         bool(listed) and all(isinstance(row[position], (int, float)) for row in listed)
@@ -39,7 +39,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     if sys.stdout.isatty():
         _print_to_terminal(columns, cells, right)
     else:
-        print("\n".join(_aligned([list(columns), *cells], right)))
+        print("\n".join(_align([list(columns), *cells], right)))
 
 
 def _print_to_terminal(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
@@ -55,8 +55,8 @@ def _print_to_terminal(columns: Sequence[str], cells: list[list[str]], right: li
     Console().print(table)
 
 
-def _aligned(rows: list[list[str]], right: list[bool]) -> Iterator[str]:
-    """Lines of text; rich would take a second of CPU time for a few thousand of them."""
+def _align(rows: list[list[str]], right: list[bool]) -> Iterator[str]:
+    """The lines of the table. rich needs a second of CPU time for a few thousand lines."""
     sizes = [[_width(text) for text in row] for row in rows]
     widths = [max(column) for column in zip(*sizes)]
     for row, size in zip(rows, sizes):
@@ -68,7 +68,7 @@ def _aligned(rows: list[list[str]], right: list[bool]) -> Iterator[str]:
 
 
 def _width(text: str) -> int:
-    """The cells that a text takes: wide characters (Chinese) take two."""
+    """The width of a text on a terminal: wide characters (Chinese) take two cells."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -77,7 +77,7 @@ def _width(text: str) -> int:
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """The items, with a bar on standard error if that is a terminal and it takes over two seconds."""
+    """Yields the items; shows a bar on standard error after two seconds if that is a terminal."""
     if not sys.stderr.isatty():
         yield from items
         return

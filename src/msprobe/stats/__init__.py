@@ -1,9 +1,9 @@
 """The statistics of one tensor in host memory, in one pass.
 
-A C kernel does it; where it is not built, its Python twin does the same, slower. `BACKEND` says which
-of the two this process uses; MSPROBE_PURE_PYTHON=1 asks for the twin.
+A C kernel computes them. If it is not built, a Python version does the same, slower. `BACKEND` says which of the two
+this process uses; MSPROBE_PURE_PYTHON=1 selects the Python version.
 
-`measure`, `render` and `describe` take a raw address: the caller holds the tensor alive, and unchanged, meanwhile.
+`measure`, `render` and `describe` read a raw address: the caller keeps the tensor alive and unchanged during the call.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = [
     "LOW_PRECISION",
     "STATS",
     "XOR",
-    "Remembered",
     "Stats",
+    "TensorCache",
     "crc32",
     "describe",
     "measure",
@@ -41,8 +41,8 @@ def _choose() -> str:
         import msprobe.stats._kernel  # noqa: F401
     except ImportError as error:
         logging.getLogger("msprobe").warning(
-            "The C statistics kernel cannot be used (%s); its Python twin is many times slower. "
-            "Reinstall msprobe where there is a C compiler.",
+            "Cannot load the C statistics kernel (%s); the Python version is many times slower. "
+            "Reinstall msprobe on a machine with a C compiler.",
             error,
         )
         return "python"
@@ -51,14 +51,14 @@ def _choose() -> str:
 
 BACKEND = _choose()
 if BACKEND == "c":
-    from msprobe.stats._kernel import Remembered, crc32, describe, measure, render
+    from msprobe.stats._kernel import TensorCache, crc32, describe, measure, render
 else:
     from msprobe.stats.python_kernel import crc32, describe, measure, render
-    from msprobe.stats.remembered import Remembered
+    from msprobe.stats.tensor_cache import TensorCache
 
 
 def _locate(array: np.ndarray[Any, Any], code: Optional[int]) -> tuple[np.ndarray[Any, Any], int, tuple[int, ...]]:
-    """The array (copied if its strides are no multiple of its items), its code, its strides in elements."""
+    """The array (copied if its strides are not multiples of the item size), its code, its strides in elements."""
     if code is None:
         row = dtypes.of_numpy(array.dtype)
         if row is None:
@@ -66,7 +66,7 @@ def _locate(array: np.ndarray[Any, Any], code: Optional[int]) -> tuple[np.ndarra
         code = row.code
     elif code in dtypes.BY_CODE and dtypes.BY_CODE[code].itemsize != array.itemsize:
         name = dtypes.BY_CODE[code].name
-        raise TypeError(f"an array of {array.itemsize}-byte items cannot be read as {name}; pass its bits")
+        raise TypeError(f"cannot read an array of {array.itemsize}-byte items as {name}; pass an array of its bits")
     size = array.itemsize
     if any(stride % size for stride in array.strides):
         array = np.ascontiguousarray(array)
@@ -74,7 +74,7 @@ def _locate(array: np.ndarray[Any, Any], code: Optional[int]) -> tuple[np.ndarra
 
 
 def measure_array(array: np.ndarray[Any, Any], code: Optional[int] = None, want: int = STATS) -> Stats:
-    """`measure` for a numpy array; `code` reads its items as another type of their size (bf16 in uint16)."""
+    """`measure` for a numpy array. `code` reads the items as another type of the same size (bf16 in uint16)."""
     array, code, strides = _locate(array, code)
     return measure(array.__array_interface__["data"][0], code, array.shape, strides, want)
 

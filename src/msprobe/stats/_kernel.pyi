@@ -1,7 +1,7 @@
 from typing import Any, Optional
 
-from msprobe.stats.remembered import Remembered as Remembered
 from msprobe.stats.result import Stats
+from msprobe.stats.tensor_cache import TensorCache as TensorCache
 
 def measure(
     ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int, threads: int = ..., /
@@ -14,4 +14,4 @@ def describe(
 ) -> Optional[tuple[str, str]]: ...
 def crc32(buffer: Any, value: int = ..., /) -> int: ...
 def select(level: int, /) -> str:
-    """Use at most this level of the CPU's instructions (0: portable C) from now on; for the tests."""
+    """Limits the CPU instructions to this level (0: portable C) from now on; for the tests."""

@@ -1,4 +1,4 @@
-"""How near the outputs of a run came to the ends of their dtype: told as a table when the run ends."""
+"""How close the outputs of a run came to the limits of their dtype: a table at the end of the run."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ _SHOWN = 10
 
 
 @dataclass
-class _Near:
+class _Count:
     calls: int = 0
     peak: float = 0.0
     share: float = 0.0
 
 
 class Ranges:
-    """Per API and dtype: values within a factor 2 of the largest, and the share of subnormal values in 16 bits."""
+    """Per API and dtype: outputs within a factor 2 of the largest value, and the share of subnormal 16-bit values."""
 
     def __init__(self) -> None:
-        self._near: dict[tuple[str, str], _Near] = {}
-        self._tiny: dict[tuple[str, str], _Near] = {}
+        self._near: dict[tuple[str, str], _Count] = {}
+        self._tiny: dict[tuple[str, str], _Count] = {}
 
-    def near(self, name: str, dtype: str, peak: float) -> None:
-        entry = self._near.setdefault((title_of(name), dtype), _Near())
+    def add_near(self, name: str, dtype: str, peak: float) -> None:
+        entry = self._near.setdefault((title_of(name), dtype), _Count())
         entry.calls += 1
         entry.peak = max(entry.peak, peak)
 
-    def tiny(self, name: str, dtype: str, share: float) -> None:
-        entry = self._tiny.setdefault((title_of(name), dtype), _Near())
+    def add_tiny(self, name: str, dtype: str, share: float) -> None:
+        entry = self._tiny.setdefault((title_of(name), dtype), _Count())
         entry.calls += 1
         entry.share = max(entry.share, share)
 
     def tables(self) -> list[str]:
-        told = []
+        tables = []
         if self._near:
             rows = sorted(self._near.items(), key=lambda item: (-item[1].calls, item[0]))
             lines = [f"{title} ({dtype}): {e.calls} outputs, largest {e.peak:.4g}" for (title, dtype), e in rows]
-            told.append(_table("near overflow (within a factor 2 of the dtype's largest value)", lines))
+            tables.append(_table("near overflow (within a factor 2 of the dtype's largest value)", lines))
         if self._tiny:
             rows = sorted(self._tiny.items(), key=lambda item: (-item[1].share, item[0]))
             lines = [f"{title} ({dtype}): {e.calls} outputs, up to {e.share:.2%} of one" for (title, dtype), e in rows]
-            told.append(_table("underflow (values below the smallest normal number)", lines))
-        return told
+            tables.append(_table("underflow (values below the smallest normal number)", lines))
+        return tables
 
 
 def title_of(name: str) -> str:

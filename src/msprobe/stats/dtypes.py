@@ -1,7 +1,7 @@
-"""The one table of dtypes: every name a dtype has, and the code by which the C kernel knows it.
+"""The table of dtypes: all names of a dtype, and its code in the C kernel.
 
-Frontends, the dump reader and the comparison all look here, so that a dtype is added in one place.
-The codes are shared with `core.h`; the kernel's own table is checked against this one by the tests.
+Frontends, the dump reader and the comparison use this table, so a new dtype is added in one place. The codes are the
+same as in `core.h`; the tests check the table of the kernel against this one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ BOOL, INT, UINT, FLOAT, COMPLEX = "bool", "int", "uint", "float", "complex"
 
 @dataclass(frozen=True)
 class Dtype:
-    """One element type. `torch`, `mindspore` and `numpy` are None where that library has no such type.
+    """One element type. `torch`, `mindspore` and `numpy` are None if that library does not have the type.
 
-    `largest` is the largest finite value (of one part, for complex); `smallest_normal` is None for
-    types without a subnormal range. `mantissa` counts the stored fraction bits of a float.
+    `largest` is the largest finite value (of one part, for complex). `smallest_normal` is None for types without
+    subnormal values. `mantissa` is the number of stored fraction bits of a float.
     """
 
     code: int
@@ -37,7 +37,7 @@ class Dtype:
 
     @property
     def numpy_dtype(self) -> Optional[np.dtype[Any]]:
-        """The numpy type (from ml_dtypes where numpy has none), or None when this installation has none."""
+        """The type of numpy or ml_dtypes, or None if this installation has neither."""
         return _numpy_dtype(self.numpy) if self.numpy else None
 
 
@@ -47,7 +47,7 @@ def _numpy_dtype(name: str) -> Optional[np.dtype[Any]]:
         return np.dtype(name)
     import ml_dtypes
 
-    scalar = getattr(ml_dtypes, name[len("ml_dtypes.") :], None)  # float8_e8m0fnu came with ml_dtypes 0.5
+    scalar = getattr(ml_dtypes, name[len("ml_dtypes.") :], None)  # float8_e8m0fnu needs ml_dtypes 0.5
     return None if scalar is None else np.dtype(scalar)
 
 
@@ -106,7 +106,7 @@ BY_MINDSPORE: dict[str, Dtype] = {row.mindspore: row for row in TABLE if row.min
 
 @functools.cache
 def of_numpy(dtype: np.dtype[Any]) -> Optional[Dtype]:
-    """The row of a numpy or ml_dtypes dtype in this machine's byte order, or None."""
+    """The row of a numpy or ml_dtypes dtype in the byte order of this machine, or None."""
     for row in TABLE:
         if row.numpy is not None and row.numpy_dtype == dtype:
             return row

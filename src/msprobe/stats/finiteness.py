@@ -1,4 +1,4 @@
-"""What one look at a tensor says: finite, infinite, NaN; and how near to the ends of its dtype it came."""
+"""Classifies a tensor in one pass: finite, infinite or NaN, and how close it comes to the limits of its dtype."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _UNPACK = {FORMATS["float32"]: ("<I", "<f"), FORMATS["float64"]: ("<Q", "<d"), F
 
 
 def look_at(pointer: int, code: int, count: int, dtype: object, ranges: Optional[Ranges], title: str) -> int:
-    """One pass over the bits of `count` numbers; `ranges` is told of what a named output came near to."""
+    """Classifies `count` numbers in one pass over their bits. Adds values close to a limit to `ranges`."""
     return judged(code, count, *scan(pointer, code, count), dtype, ranges, title)
 
 
 def judged(code: int, count: int, top: int, tiny: int, dtype: object, ranges: Optional[Ranges], title: str) -> int:
-    """What the largest bit pattern of `count` numbers, `tiny` of which are subnormal, says."""
+    """Classifies `count` numbers from their largest bit pattern; `tiny` of them are subnormal."""
     if top >= TOP[code]:
         return INFINITE if top == TOP[code] else NAN
     if ranges is not None:
         if top >= NEAR[code]:
-            ranges.near(title, str(dtype), value_of(top, code))
+            ranges.add_near(title, str(dtype), value_of(top, code))
         if tiny and code in _HALVES:
-            ranges.tiny(title, str(dtype), tiny / count)
+            ranges.add_tiny(title, str(dtype), tiny / count)
     return FINITE
 
 
 def value_of(bits: int, code: int) -> float:
-    """The number that has these bits."""
+    """The number with these bits."""
     if code == FORMATS["bfloat16"]:
         bits, code = bits << 16, FORMATS["float32"]
     as_bits, as_float = _UNPACK[code]

@@ -1,7 +1,7 @@
-"""The kernel's twin in numpy: for machines without a compiler, and to hold the C to account in the tests.
+"""The kernel in numpy: for machines without a compiler, and as a reference for the C kernel in the tests.
 
-It reads like the definition of each figure; docs/kernel.md has the same in words. Integers are summed
-exactly, everything else in float64. Elements are visited in memory order, as in C, except for the digests.
+The code is the definition of each statistic; docs/kernel.md has the same in words. Integers are summed exactly, other
+types in float64. Elements are read in memory order, as in C, except for the digests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msprobe.stats.result import CRC, LOW_PRECISION, STATS, XOR, Number, Stats
 
 Array = np.ndarray[Any, Any]
 Figures = tuple[Number, Number, float, float, int, int, int, int]
-_TILE, _CHUNK = 4096, 2**18  # as in core.h: they decide where LOW_PRECISION rounds
+_TILE, _CHUNK = 4096, 2**18  # as in core.h: LOW_PRECISION rounds at these points
 _RAW = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "V16"}
 _LIMIT = 2**62
 
@@ -27,7 +27,7 @@ _LIMIT = 2**62
 def measure(
     ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int, threads: int = 0
 ) -> Stats:
-    """Statistics of the tensor at `ptr`; strides count elements; `threads` matters to the C kernel only."""
+    """The statistics of the tensor at `ptr`. Strides count elements. Only the C kernel uses `threads`."""
     row, raw = _view(ptr, code, shape, strides, want)
     crc, xor = _digests(raw, want)
     count = raw.size
@@ -48,9 +48,9 @@ def measure(
 def render(
     ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int, threads: int = 0
 ) -> tuple[str, Optional[str], int]:
-    """The JSON members "Max" to "Norm" ("" without STATS), the digest for "md5", and how many NaN + inf."""
+    """The JSON members "Max" to "Norm" ("" without STATS), the digest for "md5", and the number of NaN and inf."""
     if want & CRC and want & XOR:
-        raise ValueError("render writes one digest: ask for CRC or XOR, not both")
+        raise ValueError("render writes one digest: use CRC or XOR, not both")
     stats = measure(ptr, code, shape, strides, want, threads)
     digest = None
     if stats.crc is not None:
@@ -67,10 +67,10 @@ def render(
 def describe(
     tensor: Any, exchange: Any, heads: dict[Any, tuple[int, str]], strided: Any, want: int
 ) -> Optional[tuple[str, str]]:
-    """A torch tensor in host memory, as JSON: its dtype's text, shape and figures; the digest's member.
+    """A torch tensor in host memory as JSON, in two parts: dtype, shape and statistics; the member of the digest.
 
-    `exchange` is its type's table of C functions or None, `heads` has the code and the text of each dtype. None for a
-    tensor that cannot be read where it lies.
+    `exchange` is the table of C functions of its type, or None. `heads` has the code and the text of each dtype.
+    Returns None for a tensor that cannot be read in place.
     """
     head = heads.get(tensor.dtype)
     if head is None or tensor.layout is not strided or not tensor.is_cpu or tensor.is_neg() or tensor.is_conj():
@@ -100,7 +100,7 @@ def _json(value: Number) -> str:
 
 
 def _view(ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], want: int) -> tuple[Dtype, Array]:
-    """The raw items as unsigned integers, after the same checks that the C entry makes."""
+    """The raw items as unsigned integers, after the same checks as in C."""
     row = dtypes.BY_CODE.get(code)
     if row is None:
         raise ValueError(f"unknown dtype code {code}")
@@ -116,9 +116,9 @@ def _view(ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...],
     spans = [(size - 1) * stride * row.itemsize for size, stride in zip(shape, strides)]
     low, high = sum(s for s in spans if s < 0), sum(s for s in spans if s > 0) + row.itemsize
     if math.prod(shape) * row.itemsize >= _LIMIT or high - low >= _LIMIT:
-        raise ValueError("the tensor's size overflows")
+        raise ValueError("the size of the tensor overflows")
     if ptr <= 0 or ptr + low <= 0 or ptr + high >= 2**63:
-        raise ValueError("the tensor's address is not in this process's memory")
+        raise ValueError("the address of the tensor is not in the memory of this process")
     kept = [(size, stride) for size, stride in zip(shape, strides) if size != 1]  # numpy: at most 32 (64) dims
     memory = (ctypes.c_ubyte * (high - low)).from_address(ptr + low)
     steps = tuple(stride * row.itemsize for _, stride in kept)
@@ -137,7 +137,7 @@ def _digests(raw: Array, want: int) -> tuple[Optional[int], Optional[int]]:
 
 
 def _memory_order(raw: Array) -> tuple[Array, int]:
-    """The same elements in the order of their addresses, repeated ones (stride 0) once, and how often."""
+    """The elements in the order of their addresses, repeated ones (stride 0) once, and the number of repeats."""
     repeats = math.prod(size for size, step in zip(raw.shape, raw.strides) if step == 0)
     raw = raw[tuple(0 if step == 0 else slice(None, None, -1 if step < 0 else 1) for step in raw.strides)]
     raw = cast(Array, np.asarray(raw))
@@ -153,7 +153,7 @@ def _of_integers(values: Array, repeats: int) -> Figures:
 
 
 def _exact_sum(values: Array) -> int:
-    """64-bit items are summed in two halves, so that fewer than 2**31 of them cannot wrap."""
+    """The exact sum. 64-bit items are summed in two halves, so that the sum of 2**30 items cannot overflow."""
     wide = np.uint64 if values.dtype.kind == "u" else np.int64
     if values.itemsize < 8:
         return int(values.sum(dtype=wide))
@@ -166,7 +166,7 @@ def _exact_sum(values: Array) -> int:
 
 
 def _decode(row: Dtype, flat: Array) -> Array:
-    """The values as float64; of complex numbers the magnitude, NaN when either part is."""
+    """The values as float64; for complex numbers the magnitude, NaN if either part is NaN."""
     if row.kind == COMPLEX:
         parts = flat.view({4: "f2", 8: "f4", 16: "f8"}[row.itemsize]).astype(np.float64).reshape(-1, 2)
         magnitude = np.hypot(parts[:, 0], parts[:, 1])
@@ -195,7 +195,8 @@ def _of_floats(row: Dtype, flat: Array, repeats: int, low_precision: bool) -> Fi
 
 
 def _mean_norm(row: Dtype, values: Array, repeats: int, peak: float, low: bool) -> tuple[float, float]:
-    """Finite whenever the result is: values whose squares leave float64 are scaled by a power of two."""
+    """Mean and norm. Values whose squares do not fit float64 are scaled by a power of two, so a finite result stays
+    finite."""
     exponent = math.frexp(peak)[1] if peak and not 2.0**-400 <= peak <= 2.0**470 else 0
     count = values.size * repeats
     if exponent:
@@ -217,11 +218,11 @@ def _mean_norm(row: Dtype, values: Array, repeats: int, peak: float, low: bool) 
 
 
 def _ldexp(value: float, exponent: int) -> float:
-    return float(np.ldexp(value, exponent))  # math.ldexp raises where IEEE says infinity
+    return float(np.ldexp(value, exponent))  # math.ldexp raises instead of returning infinity
 
 
 def round_to(row: Dtype, value: float) -> float:
-    """`value` in a float dtype: to nearest even, overflow to infinity (to NaN where there is none)."""
+    """`value` rounded to a float dtype: to nearest even; overflow gives infinity (NaN if the dtype has none)."""
     if not math.isfinite(value) or value == 0:
         return value
     assert row.smallest_normal is not None

@@ -1,4 +1,4 @@
-"""What a measurement of one tensor is: one type, one set of flags, for the C kernel and its Python twin."""
+"""The result of measuring one tensor, and the flags: the same for the C kernel and the Python version."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NamedTuple, Optional, Union
 STATS = 1
 """Max, Min, Mean, Norm and the counts."""
 CRC = 2
-"""zlib's CRC-32 of the tensor's bytes in logical (C) order."""
+"""zlib's CRC-32 of the bytes of the tensor in logical (C) order."""
 XOR = 4
 """The xor of the same bytes as little-endian 64-bit words, the last one padded with zero bytes."""
 LOW_PRECISION = 8
-"""Mean and Norm accumulate in the tensor's own dtype (see docs/kernel.md)."""
+"""Mean and Norm accumulate in the dtype of the tensor (see docs/kernel.md)."""
 
 Number = Union[bool, int, float, None]
 
 
 class Stats(NamedTuple):
-    """The statistics of one tensor; what was not asked for, or does not exist, is None (counts: 0)."""
+    """The statistics of one tensor. A value that was not requested or does not exist is None (counts: 0)."""
 
     max: Number
     min: Number

@@ -1,6 +1,7 @@
-"""The functions of `_scan.c`. Where it is not built: numpy twins, a `look` that never knows, a `run` that runs nothing.
+"""The functions of `_scan.c`. If it is not built: `scan` and `ratio` in numpy, a `look` that always returns None ("not
+known"), and a `run` that always returns NOT_RUN.
 
-`FORMATS` names the dtypes that both know; everything else is read by way of the statistics or a raised copy.
+`FORMATS` has the dtypes that `scan` and `ratio` support. Other dtypes go through the statistics or a converted copy.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NAMES = tuple(FORMATS)
 _UNSIGNED = (np.uint16, np.uint16, np.uint32, np.uint64)
 _MANTISSA = tuple(dtypes.BY_NAME[name].mantissa for name in _NAMES)
 _BITS = (16, 16, 32, 64)
-# The bit pattern of infinity: what is above is NaN. NEAR: the largest exponent, within a factor 2 of the largest.
+# TOP: the bit pattern of infinity; larger patterns are NaN. NEAR: the start of the largest exponent, a factor 2 below.
 TOP = tuple((1 << (bits - 1)) - (1 << mantissa) for bits, mantissa in zip(_BITS, _MANTISSA))
 NEAR = tuple(top - (1 << mantissa) for top, mantissa in zip(TOP, _MANTISSA))
 

@@ -1,6 +1,6 @@
-"""The powers of ten by which the C kernel writes numbers (`shortest.c`): exact, from Python's long integers.
+"""The powers of ten that the C kernel needs to write numbers (`shortest.c`): exact, from Python's long integers.
 
-Computed when the kernel is loaded, in under a millisecond, rather than kept as six hundred lines of digits.
+They are computed when the kernel is loaded, in less than a millisecond, instead of six hundred lines of digits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ MIN_POWER, MAX_POWER = -292, 324
 
 
 def powers_of_ten() -> bytes:
-    """10**n for every n, as 128 bits with the top one set, rounded up, little-endian."""
+    """10**n for every n, as 128 bits with the top bit set, rounded up, little-endian."""
     table = bytearray()
     for power in range(MIN_POWER, MAX_POWER + 1):
         shift = 127 - ((power * 1741647) >> 19)  # >> 19: floor(log2(10**power))

@@ -1,1 +1,1 @@
-"""Making a Graph-mode Dump: settings, the framework's configuration, and the worker beside the training."""
+"""Makes a Graph-mode Dump: settings, the configuration for MindSpore, and the worker process."""

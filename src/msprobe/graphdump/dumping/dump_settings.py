@@ -1,7 +1,7 @@
-"""data_dump.json, read and checked as a whole before the training starts.
+"""data_dump.json, read and checked completely before the training starts. One error lists every problem.
 
-Both generations of the format are accepted: MindSpore's current one and r1.5's (no `op_debug_mode`, or one of
-0 to 3; no `saved_data`; for the asynchronous dump no `e2e_dump_settings`). Every problem is told at once.
+Two versions of the format are accepted: MindSpore's current one and that of r1.5 (`op_debug_mode` missing or 0 to
+3; no `saved_data`; for the asynchronous dump no `e2e_dump_settings`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from msprobe.config.errors import ConfigError, Problem, found, nearest, one_of
-from msprobe.config.kinds import Choice, Flag, Kind, Names, Whole, is_whole
+from msprobe.config.kinds import Choice, Flag, Integer, Kind, Names, is_integer, parse_words, refuse
 from msprobe.config.read import Members, read
 
 COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
@@ -37,18 +37,18 @@ ON_DEVICE = ("max", "min", "avg", "l2norm")
 _ITERATIONS = re.compile(r"\s*\d{1,10}\s*(-\s*\d{1,10}\s*)?(\|\s*\d{1,10}\s*(-\s*\d{1,10}\s*)?)*")
 _NET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
-_ONLY_PLAIN = "the framework takes only letters, digits, -, _ and / in it: choose another path"
+_ONLY_PLAIN = "MindSpore allows only letters, digits, -, _ and / in this path; choose another path"
 _REGEX = re.compile(r"name-regex\((.*)\)")
 
 
 @dataclass(frozen=True)
 class _Net:
-    expected = "allowed: letters, digits, _ and -, not beginning with - (it names a directory)"
+    expected = "allowed: letters, digits, _ and -, not starting with - (it becomes a directory name)"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if isinstance(value, str) and _NET.fullmatch(value):
             return value
-        problems.append(Problem(path, found(value), self.expected))
+        refuse(problems, path, value, self.expected)
         return None
 
 
@@ -63,8 +63,7 @@ class _Iterations:
             spans = [[int(end) for end in part.split("-")] for part in value.split("|")]
             if all(span[0] <= span[-1] for span in spans):
                 return "|".join("-".join(map(str, span)) for span in spans)
-        meant = f'"{value}"' if is_whole(value) else ""
-        problems.append(Problem(path, found(value), self.expected, meant))
+        refuse(problems, path, value, self.expected, f'"{value}"' if is_integer(value) else "")
         return None
 
 
@@ -72,20 +71,17 @@ class _Iterations:
 class _Path:
     """Empty means $MS_DIAGNOSTIC_DATA_PATH/debug_dump."""
 
-    expected = "allowed: an absolute path, or nothing and $MS_DIAGNOSTIC_DATA_PATH set"
+    expected = "allowed: an absolute path, or an empty string if $MS_DIAGNOSTIC_DATA_PATH is set"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if value == "":
-            return ""
-        if isinstance(value, str) and "\0" not in value and value.isprintable():
-            if Path(value).is_absolute():
-                if _PLAIN.fullmatch(value):
-                    return value
-                problems.append(Problem(path, found(value), _ONLY_PLAIN))
-                return None
-            problems.append(Problem(path, found(value), self.expected, f'"{Path.cwd() / value}"'))
-            return None
-        problems.append(Problem(path, found(value), self.expected))
+        if not isinstance(value, str) or "\0" in value or not value.isprintable():
+            refuse(problems, path, value, self.expected)
+        elif value and not Path(value).is_absolute():
+            refuse(problems, path, value, self.expected, f'"{Path.cwd() / value}"')
+        elif not _PLAIN.fullmatch(value):
+            refuse(problems, path, value, _ONLY_PLAIN)
+        else:
+            return value
         return None
 
 
@@ -94,9 +90,9 @@ class _Devices:
     expected = "allowed: a list of device numbers, such as [0, 1]"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if isinstance(value, list) and value and all(is_whole(item) and 0 <= item < 1 << 20 for item in value):
+        if isinstance(value, list) and value and all(is_integer(item) and 0 <= item < 1 << 20 for item in value):
             return tuple(value)
-        problems.append(Problem(path, found(value), self.expected))
+        refuse(problems, path, value, self.expected)
         return None
 
 
@@ -105,29 +101,26 @@ class _Categories:
     expected = "allowed: a list of some of " + ", ".join(f'"{word}"' for word in CATEGORIES)
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if not isinstance(value, list) or not value:
-            problems.append(Problem(path, found(value), self.expected))
-            return None
-        before = len(problems)
-        for index, item in enumerate(value):
-            Choice(tuple(CATEGORIES)).parse(item, f"{path}[{index}]", problems)
-        return None if len(problems) > before else tuple(dict.fromkeys(value))
+        if isinstance(value, list) and value:
+            return parse_words(tuple(CATEGORIES), value, path, problems)
+        refuse(problems, path, value, self.expected)
+        return None
 
 
 _KINDS: dict[str, dict[str, tuple[Kind, Any]]] = {
     COMMON: {
-        "op_debug_mode": (Whole(0, 4), 0),
-        "dump_mode": (Whole(0, 2), 0),
+        "op_debug_mode": (Integer(0, 4), 0),
+        "dump_mode": (Integer(0, 2), 0),
         "path": (_Path(), ""),
         "net_name": (_Net(), "Net"),
         "iteration": (_Iterations(), "all"),
         "saved_data": (Choice(("tensor", "statistic", "full")), "tensor"),
-        "input_output": (Whole(0, 2), 0),
+        "input_output": (Integer(0, 2), 0),
         "kernels": (Names(), ()),
         "support_device": (_Devices(), tuple(range(8))),
         "statistic_category": (_Categories(), ("max", "min", "l2norm")),
-        "overflow_number": (Whole(0), 0),
-        "initial_iteration": (Whole(0), 0),
+        "overflow_number": (Integer(0), 0),
+        "initial_iteration": (Integer(0), 0),
         "file_format": (Choice(("npy", "bin")), "npy"),
     },
     E2E: {
@@ -135,8 +128,8 @@ _KINDS: dict[str, dict[str, tuple[Kind, Any]]] = {
         "trans_flag": (Flag(), True),
         "stat_calc_mode": (Choice(("host", "device")), "host"),
         "device_stat_precision_mode": (Choice(("high", "low")), "high"),
-        "sample_mode": (Whole(0, 1), 0),
-        "sample_num": (Whole(1), 100),
+        "sample_mode": (Integer(0, 1), 0),
+        "sample_num": (Integer(1), 100),
         "save_kernel_args": (Flag(), False),
     },
 }
@@ -144,7 +137,7 @@ _KINDS: dict[str, dict[str, tuple[Kind, Any]]] = {
 
 @dataclass(frozen=True)
 class DumpSettings:
-    """A whole data_dump.json; `path` is absolute, `iteration` without blanks, `given` the keys that it had."""
+    """A complete data_dump.json. `path` is absolute, `iteration` has no blanks, `given` lists the keys in the file."""
 
     op_debug_mode: int
     dump_mode: int
@@ -170,7 +163,7 @@ class DumpSettings:
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """The categories that are written; none where only tensors are."""
+        """The categories to write; none if only tensors are saved."""
         return () if self.saved_data == "tensor" else self.statistic_category
 
     @property
@@ -191,15 +184,15 @@ def parse_settings(value: object, source: str, environment: Optional[Mapping[str
     given: list[str] = []
     if not isinstance(value, dict):
         raise ConfigError(source, [Problem("file", found(value), f"allowed: an object with {COMMON}")])
-    _tell_strangers("", value, tuple(_KINDS), problems)
+    _report_unknown("", value, tuple(_KINDS), problems)
     if COMMON not in value:
-        problems.append(Problem(COMMON, "it is missing", "write it, at least with net_name and path"))
+        problems.append(Problem(COMMON, "this section is missing", "add it, at least with net_name and path"))
     for section, kinds in _KINDS.items():
         members = value.get(section, {})
         if not isinstance(members, dict):
             problems.append(Problem(section, found(members), "allowed: an object"))
             continue
-        _tell_strangers(section + ".", members, tuple(kinds), problems)
+        _report_unknown(section + ".", members, tuple(kinds), problems)
         for key in kinds.keys() & members.keys():
             parsed = _read(kinds[key][0], members[key], f"{section}.{key}", problems)
             values[key] = values[key] if parsed is None else parsed
@@ -218,12 +211,12 @@ def _read(kind: Kind, value: object, path: str, problems: list[Problem]) -> obje
     return kind.parse(value, path, problems)
 
 
-def _tell_strangers(prefix: str, members: dict[str, object], known: tuple[str, ...], problems: list[Problem]) -> None:
+def _report_unknown(prefix: str, members: dict[str, object], known: tuple[str, ...], problems: list[Problem]) -> None:
     for key in members:
         if key not in known:
-            problems.append(Problem(prefix + key, "there is no such key", one_of(known), nearest(key, known)))
+            problems.append(Problem(prefix + key, "unknown key", one_of(known), nearest(key, known)))
     for key in getattr(members, "repeated", ()) if isinstance(members, Members) else ():
-        problems.append(Problem(prefix + key, "it is written twice", "write it once"))
+        problems.append(Problem(prefix + key, "found more than once", "keep only the one you want"))
 
 
 def _directory(path: str, environment: Mapping[str, str], problems: list[Problem]) -> str:
@@ -232,7 +225,7 @@ def _directory(path: str, environment: Mapping[str, str], problems: list[Problem
     base = environment.get("MS_DIAGNOSTIC_DATA_PATH", "")
     if not base or not Path(base).is_absolute():
         if not any(problem.path in (COMMON, f"{COMMON}.path") for problem in problems):
-            what = "it is empty, and MS_DIAGNOSTIC_DATA_PATH is not set to an absolute path"
+            what = "it is empty and MS_DIAGNOSTIC_DATA_PATH is not an absolute path"
             problems.append(Problem(f"{COMMON}.path", what, "set one of them"))
         return ""
     if not _PLAIN.fullmatch(base):
@@ -241,7 +234,7 @@ def _directory(path: str, environment: Mapping[str, str], problems: list[Problem
 
 
 def _broken_rules(one: DumpSettings) -> list[Problem]:
-    """What each key may be only together with another; each problem names both."""
+    """Combinations of two keys that are not allowed. Each problem names both keys."""
     problems: list[Problem] = []
 
     def rule(broken: bool, key: str, other: str, expected: str) -> None:
@@ -250,25 +243,25 @@ def _broken_rules(one: DumpSettings) -> list[Problem]:
             problems.append(Problem(f"{key} with {other}", " and ".join(both), expected))
 
     mode = one.op_debug_mode
-    only_all = f"op_debug_mode {mode} goes with all iterations: leave iteration out, or use op_debug_mode 0 or 3"
+    only_all = f"op_debug_mode {mode} needs all iterations: leave iteration out, or use op_debug_mode 0 or 3"
     rule(mode == EXCEPTION and one.iteration != "all", "iteration", "op_debug_mode", only_all)
-    only_zero = "statistics need op_debug_mode 0; with any other only tensors are saved"
+    only_zero = "statistics need op_debug_mode 0; the other modes save only tensors"
     rule(mode != 0 and one.saved_data != "tensor", "saved_data", "op_debug_mode", only_zero)
     overflow = mode in OVERFLOW
-    both_sides = "overflow is saved with inputs and outputs: set input_output to 0"
+    both_sides = "overflow mode saves inputs and outputs: set input_output to 0"
     rule(overflow and one.input_output != 0, "input_output", "op_debug_mode", both_sides)
     rule(overflow and one.stat_calc_mode != "host", "stat_calc_mode", "op_debug_mode", 'overflow needs "host"')
-    inputs = "of the operator that raises only inputs can be saved: set input_output to 1 or leave it out"
+    inputs = "only the inputs of the operator that raises can be saved: set input_output to 1 or leave it out"
     outputs_too = mode == EXCEPTION and "input_output" in one.given and one.input_output != 1
     rule(outputs_too, "input_output", "op_debug_mode", inputs)
     rule(mode != 0 and one.sample_mode != 0, "sample_mode", "op_debug_mode", "sampling needs op_debug_mode 0")
     number = "overflow_number needs op_debug_mode 3"
     rule(not overflow and one.overflow_number != 0, "overflow_number", "op_debug_mode", number)
     device = one.stat_calc_mode == "device" and bool(one.statistics) and not set(one.statistics) <= set(ON_DEVICE)
-    only_host = f"on the device there are only {', '.join(ON_DEVICE)}: choose those or host"
+    only_host = f"the device computes only {', '.join(ON_DEVICE)}: choose those, or stat_calc_mode host"
     rule(device, "statistic_category", "stat_calc_mode", only_host)
     rule(one.save_kernel_args and not one.enable, "save_kernel_args", "enable", "save_kernel_args needs enable true")
-    nothing = "dump_mode 1 saves the operators of kernels: list some, or use dump_mode 0"
+    nothing = "dump_mode 1 saves the operators in kernels: list some, or use dump_mode 0"
     rule(one.dump_mode == 1 and not one.kernels, "kernels", "dump_mode", nothing)
     for name in one.kernels:
         written = _REGEX.fullmatch(name)

@@ -1,7 +1,7 @@
-"""What the training's process says to the worker beside it, a line of JSON each, on the worker's stdin.
+"""The messages from the training process to the worker: one line of JSON each, on the worker's stdin.
 
-The end of the pipe, however it comes, is the end of the run. A message is sent before the files that it is
-about are written: who looks for files first and reads the messages afterwards knows all that concern them.
+The run ends when the pipe closes, for whatever reason. The training process sends a message before MindSpore writes
+the files that it is about. So the worker lists files first and then reads messages: it has all that apply to them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import Any, Optional
 
-from msprobe.graphdump.dumping.staged import Staged
+from msprobe.graphdump.dumping.staging import StagedFile
 from msprobe.graphdump.files import names
 
 
 class Steps:
-    """The times in which the files of a run are wanted, each with the step that it belongs to."""
+    """The time spans of the steps. Only files written inside a span are kept; they belong to its step."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
@@ -32,9 +32,11 @@ class Steps:
         if self._spans:
             self._spans[-1] = (self._spans[-1][0], moment)
 
-    def place(self, one: Staged) -> Optional[Staged]:
-        """The file as one of its step; None where it was written outside of every step. A region may run more than
-        once in a step: numbers that stand for long names, which the framework gives anew each time, are not kept."""
+    def place(self, one: StagedFile) -> Optional[StagedFile]:
+        """The file with its step as iteration; None if it was written outside of every step.
+
+        A region may run more than once in a step, and MindSpore gives a long name a new number each time. So a
+        number in place of a long name is replaced by our own, which is always the same."""
         moment = one.name.operator.timestamp
         at = bisect_right(self._begins, moment) - 1
         if at < 0:
@@ -42,7 +44,7 @@ class Steps:
         step, until = self._spans[at]
         if until is not None and moment > until:
             return None
-        file = one.file if one.file == one.original else names.shortened(one.original)
+        file = one.file if one.file == one.original else names.shorten(one.original)
         return replace(one, iteration=step, file=file)
 
 
@@ -57,13 +59,13 @@ class Messages:
         os.set_blocking(descriptor, False)
 
     def first(self) -> str:
-        """The first line, waited for: the worker's job."""
+        """Waits for the first line: the worker's job."""
         while not self._lines and not self.ended:
             self._receive(None)
         return self._lines.pop(0).decode()
 
     def read(self, wait: float = 0.0) -> None:
-        """Everything that has come; waits so many seconds at most for something to come."""
+        """Reads all messages that have arrived; waits up to `wait` seconds for the first."""
         self._receive(wait)
         lines, self._lines = self._lines, []
         for line in lines:
@@ -82,8 +84,8 @@ class Messages:
             return
         try:
             while data := os.read(self._descriptor, 1 << 16):
-                *whole, self._begun = (self._begun + data).split(b"\n")
-                self._lines += whole
+                *complete, self._begun = (self._begun + data).split(b"\n")
+                self._lines += complete
         except BlockingIOError:
             return
         self.ended = True

@@ -1,11 +1,11 @@
-"""What becomes of each of the framework's files: op_debug_mode 0 keeps by choice, 3 by overflow, 4 by exception."""
+"""Which of MindSpore's files to keep: op_debug_mode 0 selects by name, 3 by overflow, 4 by exception."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -13,30 +13,21 @@ import numpy.typing as npt
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files.npy_file import load
 from msprobe.graphdump.dumping.dump_settings import EXCEPTION, OVERFLOW, DumpSettings
-from msprobe.graphdump.dumping.framework_side import is_chosen
+from msprobe.graphdump.dumping.framework_config import is_chosen
 from msprobe.graphdump.dumping.saving import FILE_MODE, Saver, sample
-from msprobe.graphdump.dumping.staged import Staged, Staging
-from msprobe.graphdump.graphs.raising import inputs_of_raising
+from msprobe.graphdump.dumping.staging import StagedFile, StagingDirectory
+from msprobe.graphdump.dumping.summary import DumpSummary
+from msprobe.graphdump.graphs.failed_operator import find_failed_inputs
 from msprobe.stats import measure_array
 
 _NO_OUTPUT = ("Send", "Print")
 
 
-class Told(Protocol):
-    """What the user hears of at the end."""
-
-    tensors: int
-    rows: int
-    kept: int
-
-    def note(self, text: str) -> None: ...
-
-
 class Destination:
-    """The dump itself: one saver an iteration, constants and operator arguments once a graph."""
+    """The dump directory: one saver per iteration, constants and operator arguments once per graph."""
 
-    def __init__(self, settings: DumpSettings, staging: Staging, told: Told) -> None:
-        self.settings, self.staging, self.told = settings, staging, told
+    def __init__(self, settings: DumpSettings, staging: StagingDirectory, summary: DumpSummary) -> None:
+        self.settings, self.staging, self.summary = settings, staging, summary
         self._savers: dict[tuple[int, int, str], Saver] = {}
         self._described: set[tuple[int, int, str]] = set()
         self._constants: dict[tuple[int, int], dict[bytes, int]] = {}
@@ -48,18 +39,18 @@ class Destination:
             self._savers[key] = Saver(directory, categories, self.settings.file_format == "bin")
         return self._savers[key]
 
-    def put(self, one: Staged, array: npt.NDArray[Any]) -> None:
-        """One wanted tensor, with all that goes with it; the staged file is gone afterwards."""
-        settings, told = self.settings, self.told
+    def put(self, one: StagedFile, array: npt.NDArray[Any]) -> None:
+        """Saves one tensor with its statistics and the operator's arguments; removes the staged file."""
+        settings, summary = self.settings, self.summary
         saver = self.saver(one.rank, one.graph, str(one.iteration), settings.statistics)
         if settings.statistics:
             saver.row(one.name, array)
-            told.rows += 1
+            summary.rows += 1
         self._describe(one, saver, array)
         if not settings.keeps_tensors:
             self.staging.discard(one)
             return
-        told.kept += 1
+        summary.kept += 1
         if settings.sample_mode or array.dtype.name == "bfloat16" or settings.file_format == "bin":
             saver.write(one.file, one.original, sample(array, settings.sample_num) if settings.sample_mode else array)
             self.staging.discard(one)
@@ -67,8 +58,8 @@ class Destination:
             saver.keep(one.path, one.file, one.original)
             self.staging.release(one)
 
-    def _describe(self, one: Staged, saver: Saver, array: npt.NDArray[Any]) -> None:
-        """Arguments of the operator and the constants among its inputs, once a run."""
+    def _describe(self, one: StagedFile, saver: Saver, array: npt.NDArray[Any]) -> None:
+        """Saves the arguments of the operator and its constant inputs, once per run."""
         operator = self.staging.operators(one.rank, one.graph).get(one.name.operator.name)
         if operator is None:
             return
@@ -79,12 +70,12 @@ class Destination:
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "w") as file:  # noqa: PTH123
                     json.dump(operator.arguments, file, indent=4)
             except OSError as error:
-                self.told.note(f"the arguments of {one.name.operator.name} could not be saved: {error.strerror}")
+                self.summary.note(f"cannot save the arguments of {one.name.operator.name}: {error.strerror}")
         self._described.add(key)
         if one.name.io == "input" and one.name.slot in operator.constants and self.settings.keeps_tensors:
-            self._constant(one, array)
+            self._save_constant(one, array)
 
-    def _constant(self, one: Staged, array: npt.NDArray[Any]) -> None:
+    def _save_constant(self, one: StagedFile, array: npt.NDArray[Any]) -> None:
         import hashlib
 
         known = self._constants.setdefault((one.rank, one.graph), {})
@@ -99,21 +90,21 @@ class Destination:
 
 
 class Policy:
-    """op_debug_mode 0: what dump_mode and kernels choose."""
+    """op_debug_mode 0: keeps the files that dump_mode and kernels select."""
 
     def __init__(self, destination: Destination) -> None:
         self._to = destination
         self._settings = destination.settings
         self._staging = destination.staging
-        self._told = destination.told
+        self._summary = destination.summary
         self._useless_too = os.environ.get("MINDSPORE_DUMP_IGNORE_USELESS_OUTPUT") == "0"
 
     @property
     def frees_disk(self) -> bool:
-        """Whether working on files makes room, so that holding the training back helps."""
+        """Whether the worker frees disk space, so that pausing the training helps."""
         return not self._settings.keeps_tensors or bool(self._settings.sample_mode)
 
-    def take(self, one: Staged) -> None:
+    def take(self, one: StagedFile) -> None:
         if not self._is_wanted(one):
             self._staging.discard(one)
             return
@@ -121,29 +112,29 @@ class Policy:
         if array is not None:
             self._put(one, array)
 
-    def _put(self, one: Staged, array: npt.NDArray[Any]) -> None:
+    def _put(self, one: StagedFile, array: npt.NDArray[Any]) -> None:
         try:
             self._to.put(one, array)
-            self._told.tensors += 1
+            self._summary.tensors += 1
         except DumpError as error:
-            self._told.note(str(error))
+            self._summary.note(str(error))
             self._staging.discard(one)
 
     def settle(self, last: bool) -> None:
-        """Called when all that is there has been taken; `last` when nothing will follow."""
+        """Called when all present files have been taken. `last` is true when no more will follow."""
 
     def finish(self, failure: Optional[str]) -> None:
-        """The run is over; `failure` is the text of the exception that ended it."""
+        """Called at the end of the run. `failure` is the text of the exception that ended it, if any."""
 
-    def _read(self, one: Staged) -> Optional[npt.NDArray[Any]]:
+    def _read(self, one: StagedFile) -> Optional[npt.NDArray[Any]]:
         try:
             return load(one.path)
         except DumpError as error:
-            self._told.note(str(error))
+            self._summary.note(str(error))
             self._staging.discard(one)
             return None
 
-    def _is_wanted(self, one: Staged) -> bool:
+    def _is_wanted(self, one: StagedFile) -> bool:
         kind, slot = one.name.operator.type, one.name.slot
         useless = kind in _NO_OUTPUT or (kind == "FlashAttentionScore" and slot == 2)
         if useless and one.name.io == "output" and not self._useless_too:
@@ -157,18 +148,18 @@ class Policy:
 
 
 class OverflowPolicy(Policy):
-    """op_debug_mode 3: operators with NaN or infinity in an output, whole, up to overflow_number of them."""
+    """op_debug_mode 3: keeps all files of operators with NaN or infinity in an output, up to overflow_number."""
 
     frees_disk = True
 
     def __init__(self, destination: Destination) -> None:
         super().__init__(destination)
-        self._open: dict[tuple[int, int, int, str], list[Staged]] = {}
+        self._open: dict[tuple[int, int, int, str], list[StagedFile]] = {}
         self._found = 0
         self._made = 0
         self._first = ""
 
-    def take(self, one: Staged) -> None:
+    def take(self, one: StagedFile) -> None:
         if one.name.operator.type == "Parameter" or not self._is_wanted(one):
             self._staging.discard(one)
             return
@@ -186,7 +177,7 @@ class OverflowPolicy(Policy):
         for key in [key for key in self._open if last or key[2] < newest[key[0], key[1]]]:
             self._judge(self._open.pop(key))
 
-    def _judge(self, group: list[Staged]) -> None:
+    def _judge(self, group: list[StagedFile]) -> None:
         full = 0 < self._settings.overflow_number <= self._found
         arrays = {} if full else {one: self._read(one) for one in group}
         bad = {one.name.io for one, array in arrays.items() if array is not None and _overflows(array)}
@@ -203,12 +194,12 @@ class OverflowPolicy(Policy):
                 self._staging.discard(one)
 
     def finish(self, failure: Optional[str]) -> None:
-        told = f"{self._found} operators overflowed (NaN or infinity in an output)"
+        text = f"{self._found} operators overflowed (NaN or infinity in an output)"
         if self._made:
-            told += f", {self._made} of them with finite inputs, the first: {self._first}"
+            text += f"; {self._made} of them had finite inputs, the first is {self._first}"
         elif self._found:
-            told += "; none of them had finite inputs: the infinity or NaN was in a parameter, an input or a constant"
-        self._told.note(told)
+            text += "; all had NaN or infinity in an input: it came from a parameter, an input or a constant"
+        self._summary.note(text)
 
 
 def _overflows(array: npt.NDArray[Any]) -> bool:
@@ -219,16 +210,18 @@ def _overflows(array: npt.NDArray[Any]) -> bool:
 
 
 class ExceptionPolicy(Policy):
-    """op_debug_mode 4: the inputs of the operator that raised. The framework writes an operator's files when it
-    has run, so the inputs of one that has not are what its producers gave out in the same iteration."""
+    """op_debug_mode 4: keeps the inputs of the operator that raised.
+
+    MindSpore writes the files of an operator after it has run. So the inputs of an operator that failed are the
+    outputs of its producers in the same iteration."""
 
     frees_disk = True
 
     def __init__(self, destination: Destination) -> None:
         super().__init__(destination)
-        self._last: dict[tuple[int, int], list[Staged]] = {}
+        self._last: dict[tuple[int, int], list[StagedFile]] = {}
 
-    def take(self, one: Staged) -> None:
+    def take(self, one: StagedFile) -> None:
         kept = self._last.setdefault((one.rank, one.graph), [])
         if kept and kept[0].iteration < one.iteration:
             for old in kept:
@@ -239,16 +232,16 @@ class ExceptionPolicy(Policy):
     def finish(self, failure: Optional[str]) -> None:
         for (rank, graph), files in self._last.items():
             text = self._staging.text(rank, graph)
-            for name, slots in inputs_of_raising(text, files, self._staging.operators(rank, graph), failure):
+            for name, slots in find_failed_inputs(text, files, self._staging.operators(rank, graph), failure):
                 missing = [str(slot) for slot, source in slots.items() if source is None]
-                self._told.note(f"{name} raised" + (f"; not known: input {', '.join(missing)}" if missing else ""))
+                self._summary.note(f"{name} raised" + (f"; unknown: input {', '.join(missing)}" if missing else ""))
                 self._save(name, slots)
             for one in files:
                 self._staging.discard(one)
         if failure is None:
-            self._told.note("no operator raised an exception: nothing is saved")
+            self._summary.note("no operator raised an exception: nothing was saved")
 
-    def _save(self, name: str, slots: dict[int, Optional[Staged]]) -> None:
+    def _save(self, name: str, slots: dict[int, Optional[StagedFile]]) -> None:
         for slot, source in slots.items():
             array = None if source is None else load(source.path)
             if source is None or array is None:
@@ -257,12 +250,12 @@ class ExceptionPolicy(Policy):
             moment = source.name.operator.timestamp
             file = f"{name}.0.0.{moment}.input.{slot}.{source.name.format or 'DefaultFormat'}{dtype}.npy"
             self._to.saver(source.rank, source.graph, str(source.iteration)).write(file, file, array)
-            self._told.tensors += 1
-            self._told.kept += 1
+            self._summary.tensors += 1
+            self._summary.kept += 1
 
 
-def policy_for(settings: DumpSettings, staging: Staging, told: Told) -> Policy:
-    destination = Destination(settings, staging, told)
+def choose_policy(settings: DumpSettings, staging: StagingDirectory, summary: DumpSummary) -> Policy:
+    destination = Destination(settings, staging, summary)
     if settings.op_debug_mode == EXCEPTION:
         return ExceptionPolicy(destination)
     return OverflowPolicy(destination) if settings.op_debug_mode in OVERFLOW else Policy(destination)

@@ -1,4 +1,4 @@
-"""Puts a dump in place for one training process: the framework's configuration, and the worker beside it."""
+"""Starts a dump for one training process: writes MindSpore's configuration and starts the worker process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Optional, Union
 
 from msprobe.collect import notices
 from msprobe.graphdump.dumping.dump_settings import DumpSettings, load_settings
-from msprobe.graphdump.dumping.framework_side import NO_KERNEL, prepare, remarks
+from msprobe.graphdump.dumping.framework_config import NO_KERNEL, list_remarks, prepare
 from msprobe.graphdump.dumping.worker import Job
 from msprobe.processes import python_command, python_environment
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
 DISK_BUDGET = 2 << 30
-LEAST_BUDGET = 64 << 20  # what a fast disk takes while the worker is not looking
+LEAST_BUDGET = 64 << 20  # what a fast disk can receive between two checks of the worker
 
 
 def rank_here() -> int:
@@ -31,50 +31,50 @@ def rank_here() -> int:
 
 
 def is_scheduler() -> bool:
-    """Whether this is msrun's scheduler: it runs the script as far as communication.init() and is no rank."""
+    """Whether this process is msrun's scheduler. It runs the script up to communication.init() and has no rank."""
     return os.environ.get("MS_ROLE") == "MS_SCHED"
 
 
 @dataclass
-class Prepared:
-    """A checked configuration whose framework side is written; `variable` is for the training's environment."""
+class PreparedDump:
+    """A checked configuration. MindSpore's part is written; `variable` belongs in the environment of the training."""
 
     settings: DumpSettings
     written: str
     staging: Path
     variable: str
 
-    def start(self, pid: int, budget: int, may_pause: bool, by_steps: bool = False) -> Running:
+    def start(self, pid: int, budget: int, may_pause: bool, by_steps: bool = False) -> DumpRun:
         job = Job(self.settings, self.written, str(self.staging), budget, pid, may_pause, by_steps)
         command = python_command("from msprobe.graphdump.dumping.worker import main; sys.exit(main())")
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=python_environment(), text=True
         )
-        running = Running(process, self.settings, budget, by_steps)
+        running = DumpRun(process, self.settings, budget, by_steps)
         running.send(job.to_json())
         return running
 
 
-def prepared(config: Union[str, os.PathLike[str]]) -> Optional[Prepared]:
-    """Check and lay out everything; None where this rank is not to be dumped. Raises ConfigError."""
+def prepare_dump(config: Union[str, os.PathLike[str]]) -> Optional[PreparedDump]:
+    """Checks the configuration and creates the directories; None if this rank dumps nothing. Raises ConfigError."""
     return lay_out(load_settings(config), os.fspath(config), Path(config).read_text(encoding="utf-8"))
 
 
-def lay_out(settings: DumpSettings, source: str, written: str) -> Optional[Prepared]:
-    """`prepared`, for settings that were checked already; `written` is kept with the dump as its configuration."""
+def lay_out(settings: DumpSettings, source: str, written: str) -> Optional[PreparedDump]:
+    """As `prepare_dump`, for settings that were already checked. The dump keeps `written` as its configuration."""
     if is_scheduler():
         return None
     rank = rank_here()
-    for remark in remarks(settings, rank):
+    for remark in list_remarks(settings, rank):
         notices.inform(remark)
     if rank not in settings.support_device:
         return None
     staging, variable = prepare(settings, source, rank)
-    return Prepared(settings, written, staging, str(variable))
+    return PreparedDump(settings, written, staging, str(variable))
 
 
-class Running:
-    """The worker's process."""
+class DumpRun:
+    """A dump in progress: the worker process."""
 
     def __init__(
         self, process: subprocess.Popen[str], settings: DumpSettings, budget: int, by_steps: bool = False
@@ -85,7 +85,7 @@ class Running:
         self._budget = budget
 
     def resume_if_it_ends(self, process: subprocess.Popen[bytes]) -> None:
-        """A worker that is killed must not leave the training held."""
+        """Resumes the training if the worker is killed while the training is paused."""
 
         def watch() -> None:
             self._process.wait()
@@ -100,7 +100,7 @@ class Running:
         self._process.stdin.flush()
 
     def end(self, failure: Optional[str] = None) -> dict[str, Any]:
-        """Wait for the last files and tell what there is. `failure` is the text of what ended the training."""
+        """Waits for the last files and logs the summary. `failure` is the text of the exception, if any."""
         try:
             if failure is not None:
                 self.send(json.dumps({"failed": failure}))
@@ -109,28 +109,28 @@ class Running:
             text = ""
         if not text.strip():
             notices.warn(
-                f"the dump's worker ended early (code {self._process.wait()}): {self._settings.path} is not complete."
+                f"the dump worker ended early (exit code {self._process.wait()}): {self._settings.path} is incomplete."
             )
             return {}
-        told: dict[str, Any] = json.loads(text)
+        summary: dict[str, Any] = json.loads(text)
         if self._settings.kernels == (NO_KERNEL,):
             notices.inform(f"graphs and execution orders, without values, are in {self._settings.path}")
-            return told
-        if self._by_steps and not told["tensors"]:
-            return told  # no compiled region ran: nothing to tell
-        for note in told["notes"]:
+            return summary
+        if self._by_steps and not summary["tensors"]:
+            return summary  # no compiled region ran
+        for note in summary["notes"]:
             notices.inform(note + ".")
-        counts = f"tensors: {told['tensors']}, rows of statistic.csv: {told['rows']}, tensor files: {told['kept']}"
+        counts = "tensors: {tensors}, rows of statistic.csv: {rows}, tensor files: {kept}".format_map(summary)
         notices.inform(f"{counts}; in {self._settings.path}")
-        self._tell_disk(told["paused"], told["peak"])
-        if not told["tensors"] and self._settings.op_debug_mode == 0:
-            notices.warn("nothing was dumped: no graph ran in the iterations wanted, or no operator was chosen.")
-        return told
+        self._log_disk_use(summary["paused"], summary["peak"])
+        if not summary["tensors"] and self._settings.op_debug_mode == 0:
+            notices.warn("nothing was dumped: no graph ran in the selected iterations, or no operator was selected.")
+        return summary
 
-    def _tell_disk(self, paused: int, peak: int) -> None:
+    def _log_disk_use(self, paused: int, peak: int) -> None:
         if not (self._settings.op_debug_mode or not self._settings.keeps_tensors or self._settings.sample_mode):
-            return  # the files stay: they are what was asked for
+            return  # all files stay: none is temporary
         if peak > self._budget:
-            notices.warn(f"files in passing took up to {peak} bytes, over the disk budget of {self._budget}.")
+            notices.warn(f"temporary files took up to {peak} bytes, more than the disk budget of {self._budget}.")
         elif paused:
-            notices.inform(f"the training was held {paused} times; files in passing took up to {peak} bytes.")
+            notices.inform(f"the training was paused {paused} times; temporary files took up to {peak} bytes.")

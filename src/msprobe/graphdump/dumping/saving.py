@@ -1,6 +1,6 @@
-"""What is kept of one tensor: its row of statistic.csv, its file, or a sample of it.
+"""Saves one tensor: its row of statistic.csv, its file, or a sample of it.
 
-A row is written with one call to a file opened for appending: a run that is killed leaves whole rows.
+One write call appends each row: a killed run leaves only complete rows.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import io
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ import numpy.typing as npt
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files import npy_file
 from msprobe.graphdump.dumping.dump_settings import CATEGORIES
-from msprobe.graphdump.files.datatypes import mindspore_token, type_named
+from msprobe.graphdump.files.datatypes import find_type, mindspore_token
 from msprobe.graphdump.files.directory import STATISTICS
-from msprobe.graphdump.files.names import LONGEST, MAPPING, TensorName, parse_tensor, raw_name, shortened
+from msprobe.graphdump.files.names import LONGEST, MAPPING, TensorName, parse_tensor, raw_name, shorten
 from msprobe.stats import measure_array
 
 HEAD = ("Op Type", "Op Name", "Task ID", "Stream ID", "Timestamp", "IO", "Slot", "Data Size", "Data Type", "Shape")
@@ -32,7 +33,7 @@ class Saver:
     """The files of one iteration's directory."""
 
     def __init__(self, directory: Path, categories: tuple[str, ...], raw: bool = False) -> None:
-        """`raw`: tensors are written as their bytes, .bin, instead of .npy."""
+        """`raw`: write tensors as raw bytes (.bin) instead of .npy."""
         make_directory(directory)
         self.directory = directory
         self._raw = raw
@@ -50,36 +51,34 @@ class Saver:
         )
 
     def keep(self, path: Path, file: str, original: str) -> None:
-        """Take a finished file over as it is; `original` is its name where `file` stands for a longer one."""
+        """Moves a finished file into the dump. `original` is its full name if `file` is a short name for it."""
         path.rename(self.directory / file)
         self._map(file, original)
 
     def write(self, file: str, original: str, array: npt.NDArray[Any]) -> None:
-        """A file of our own, of a type that numpy itself reads; it gets its name when it is whole. `original` is a
-        tensor's name, `file` what the framework shortened it to, or the same."""
+        """Writes a new file, in a type that numpy can read. The file gets its name when it is complete.
+
+        `original` is the full name of the tensor; `file` is the same, or MindSpore's short name for it."""
         if self._raw:
             self._write_raw(original, array)
             return
         row = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
-        unfinished = self.directory / f".{os.getpid()}.part"
-        row = np.ascontiguousarray(row).reshape(row.shape)
-        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "wb") as stream:  # noqa: PTH123
-            for part in npy_file.encode(row.dtype.name, row.shape, row.tobytes()):
-                stream.write(part)  # type: ignore[arg-type]
-        unfinished.rename(self.directory / file)
-        self._map(file, original)
+        self._write_parts(file, original, npy_file.encode(row.dtype.name, row.shape, row.tobytes()))
 
     def _write_raw(self, original: str, array: npt.NDArray[Any]) -> None:
-        parsed, kind = parse_tensor(original), type_named(array.dtype.name)
+        parsed, kind = parse_tensor(original), find_type(array.dtype.name)
         if parsed is None or kind is None:
-            raise DumpError(f"{original} has elements of type {array.dtype}, which cannot be saved as raw bytes.")
+            raise DumpError(f"Cannot save {original} as raw bytes: the type {array.dtype} is not supported.")
         name = raw_name(parsed, array.shape, mindspore_token(kind))
-        file = name if len(name) <= LONGEST else shortened(name)
+        self._write_parts(name if len(name) <= LONGEST else shorten(name), name, [array.tobytes()])
+
+    def _write_parts(self, file: str, original: str, parts: Iterable[Any]) -> None:
         unfinished = self.directory / f".{os.getpid()}.part"
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "wb") as stream:  # noqa: PTH123
-            stream.write(array.tobytes())
+            for part in parts:
+                stream.write(part)
         unfinished.rename(self.directory / file)
-        self._map(file, name)
+        self._map(file, original)
 
     def _map(self, file: str, original: str) -> None:
         if original != file:
@@ -96,14 +95,14 @@ class Saver:
 
 
 def make_directory(directory: Path) -> None:
-    """The directory and those above it, none open to others."""
+    """Creates the directory and its parents, none readable by others."""
     for one in (*reversed(directory.parents), directory):
         if not one.is_dir():
             one.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
 
 def statistics_of(array: npt.NDArray[Any], categories: tuple[str, ...]) -> list[object]:
-    """The categories in the order asked for; empty text for what this tensor does not have."""
+    """The statistics in the given order; empty text for one that this tensor does not have."""
     if array.dtype.kind == "c":
         return ["" if category not in ("count", "md5") else _special(array, category) for category in categories]
     figures = measure_array(array)
@@ -138,7 +137,7 @@ def _special(array: npt.NDArray[Any], category: str) -> object:
 
 
 def sample(array: npt.NDArray[Any], number: int) -> npt.NDArray[Any]:
-    """At most `number` elements of the flat tensor, evenly spaced, beginning with the first."""
+    """At most `number` elements of the flat tensor, evenly spaced, starting with the first."""
     flat: npt.NDArray[Any] = array.reshape(-1)
     if flat.size <= number:
         return flat

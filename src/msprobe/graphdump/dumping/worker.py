@@ -1,8 +1,8 @@
-"""The process beside the training that makes the dump from the framework's tensor files, as they appear.
+"""The worker process: it makes the dump from MindSpore's tensor files while the training runs.
 
-It is a process of its own so that the training keeps its interpreter to itself, and so that a training that is
-killed still has its last files turned into rows: the end of the pipe on stdin is the end of the run, however
-it came. Files become 0400 when the framework has finished them; only such are read.
+It is a separate process for two reasons. It does not take time from the training's interpreter. And if the training
+is killed, the worker still processes the last files: the run ends when the pipe on stdin closes, for whatever
+reason. MindSpore sets a file to mode 0400 when it is finished; the worker reads only such files.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.graphdump.dumping.dump_settings import DumpSettings
 from msprobe.graphdump.dumping.messages import Messages
-from msprobe.graphdump.dumping.policies import policy_for
+from msprobe.graphdump.dumping.policies import choose_policy
 from msprobe.graphdump.dumping.saving import make_directory
-from msprobe.graphdump.dumping.staged import Staged, Staging
+from msprobe.graphdump.dumping.staging import StagedFile, StagingDirectory
+from msprobe.graphdump.dumping.summary import DumpSummary
 from msprobe.graphdump.files.directory import GRAPHS, METADATA, ORDERS
 
 _PAUSE = 0.003
@@ -31,8 +32,8 @@ _PRUNE_EVERY = 5.0
 
 @dataclass(frozen=True)
 class Job:
-    """What the worker is told on its first line of input. `by_steps`: only what is written between the messages
-    that open and close a step is wanted, and the step takes the place of the framework's iteration."""
+    """The worker's first line of input. `by_steps`: keep only files written between the messages that begin and end
+    a step, and use the step in place of MindSpore's iteration."""
 
     settings: DumpSettings
     written: str
@@ -53,84 +54,69 @@ class Job:
         return Job(DumpSettings(**tuples), **values)
 
 
-@dataclass
-class Told:
-    """What is said at the end."""
-
-    tensors: int = 0
-    rows: int = 0
-    kept: int = 0
-    paused: int = 0
-    peak: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-
-
 class Worker:
     def __init__(self, job: Job) -> None:
         self._job = job
-        self.told = Told()
-        self._staging = Staging(Path(job.staging))
-        self._policy = policy_for(job.settings, self._staging, self.told)
+        self.summary = DumpSummary()
+        self._staging = StagingDirectory(Path(job.staging))
+        self._policy = choose_policy(job.settings, self._staging, self.summary)
         self._paused = False
-        self._looked = 0.0
+        self._scanned = 0.0
         self._cost = 0.0
         self._pruned = time.time()
 
     def run(self, messages: Messages) -> None:
-        """Until the run has ended and nothing is left to do."""
+        """Works until the run has ended and no file is left."""
         while True:
             last = messages.ended
-            found = self._look()
+            found = self._find_files()
             messages.read()
             for one in found:
                 self._take(one, messages)
-                if time.monotonic() - self._looked > _AT_LEAST_EVERY:
-                    self._staging.look()
-                    self._weigh()
+                if time.monotonic() - self._scanned > _AT_LEAST_EVERY:
+                    self._staging.rescan()
+                    self._check_budget()
             self._policy.settle(last)
-            self._weigh()
+            self._check_budget()
             if last and not found:
                 break
             if time.time() - self._pruned > _PRUNE_EVERY:
                 self._pruned = time.time()
                 self._staging.prune(self._pruned)
             if not found:
-                self._let_run()
+                self._resume()
                 messages.read(max(_PAUSE, 2 * self._cost))
-        self._let_run()
+        self._resume()
 
-    def _take(self, one: Staged, messages: Messages) -> None:
+    def _take(self, one: StagedFile, messages: Messages) -> None:
         placed = messages.steps.place(one) if self._job.by_steps else one
         if placed is None:
             self._staging.discard(one)
         else:
             self._policy.take(placed)
 
-    def _look(self) -> list[Staged]:
+    def _find_files(self) -> list[StagedFile]:
         before = time.monotonic()
         found = self._staging.new_files()
         self._cost = time.monotonic() - before
-        self._weigh()
+        self._check_budget()
         return found
 
-    def _weigh(self) -> None:
-        """Hold the training when a quarter of the budget lies on the disk, let it go on when an eighth does: what is
-        written while we do not look has the rest."""
-        self._looked = time.monotonic()
+    def _check_budget(self) -> None:
+        """Pauses the training when the files take a quarter of the budget, and resumes it at an eighth.
+
+        The rest is for files that MindSpore writes between two checks."""
+        self._scanned = time.monotonic()
         used = self._staging.bytes_used()
-        self.told.peak = max(self.told.peak, used)
+        self.summary.peak = max(self.summary.peak, used)
         if used > self._job.budget // 4 and not self._paused and self._policy.frees_disk:
             if self._job.may_pause and self._signal(signal.SIGSTOP):
                 self._paused = True
-                self.told.paused += 1
+                self.summary.paused += 1
         elif self._paused and used <= self._job.budget // 8:
-            self._let_run()
+            self._resume()
 
-    def _let_run(self) -> None:
+    def _resume(self) -> None:
         if self._paused:
             self._paused = False
             self._signal(signal.SIGCONT)
@@ -143,11 +129,11 @@ class Worker:
         return True
 
     def finish(self, failure: Optional[str]) -> None:
-        """What the framework wrote beside tensors goes to the dump; what is left of the staging directory goes."""
+        """Moves MindSpore's other files (graphs, orders, metadata) into the dump and removes the staging directory."""
         self._policy.finish(failure)
-        self._staging.look()
+        self._staging.rescan()
         for path in self._staging.unfinished():
-            self.told.note(f"{Path(path).name} was not finished by the framework and is left out")
+            self.summary.note(f"{Path(path).name} is left out: MindSpore did not finish it")
         for rank, top in self._staging.ranks():
             target = Path(self._job.settings.path, f"rank_{rank}")
             make_directory(target)
@@ -155,7 +141,7 @@ class Worker:
                 if (top / folder).is_dir() and not (target / folder).exists():
                     (top / folder).rename(target / folder)
             if self._job.by_steps:
-                _count_in_steps(target / ORDERS, target / self._job.settings.net_name)
+                _write_step_history(target / ORDERS, target / self._job.settings.net_name)
             noted = target / METADATA / "data_dump.json"
             if noted.is_file():
                 noted.unlink()
@@ -168,8 +154,8 @@ class Worker:
             pass  # another rank's files are still there
 
 
-def _count_in_steps(orders: Path, net: Path) -> None:
-    """The history of each graph, as the steps that its files are of."""
+def _write_step_history(orders: Path, net: Path) -> None:
+    """Rewrites the history of each graph: the steps of its files in place of iterations."""
     for path in sorted(orders.glob("ms_global_execution_order_graph_*.csv")):
         graph = net / path.stem.rpartition("_")[2]
         steps = sorted(int(one.name) for one in graph.iterdir() if one.name.isdecimal()) if graph.is_dir() else []
@@ -180,12 +166,12 @@ def _count_in_steps(orders: Path, net: Path) -> None:
 
 
 def main() -> int:
-    """Reads the job and the end from stdin, writes one line of JSON (Told) to stdout."""
+    """Reads the job and the messages from stdin, writes one line of JSON (the summary) to stdout."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the terminal sends them to everyone; our end is the pipe's
+        signal.signal(number, signal.SIG_IGN)  # the terminal sends them to all; we end when the pipe closes
     messages = Messages(sys.stdin.fileno())
     worker = Worker(Job.from_json(messages.first()))
     worker.run(messages)
     worker.finish(messages.failure)
-    print(json.dumps(asdict(worker.told)), flush=True)
+    print(json.dumps(asdict(worker.summary)), flush=True)
     return 0

@@ -1,7 +1,7 @@
-"""One asynchronous dump file (Ascend O2, r1.5, acl dump): what it declares, checked against what it holds.
+"""One asynchronous dump file (Ascend O2, r1.5, acl dump), with its header checked against its content.
 
-Files come from elsewhere, so nothing is allocated, and no array is made, before the sizes in the header have
-been compared with the size of the file.
+The files are untrusted: the sizes in the header are compared with the size of the file before any memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from msprobe.graphdump.files.layout import BLOCKED
 from msprobe.graphdump.files.schema import message_class
 
 _MAX_DIMENSIONS = 32
-_MAX_ELEMENTS = 2**58  # beyond it numpy cannot address the bytes, even of an empty array
+_MAX_ELEMENTS = 2**58  # above this numpy cannot address the bytes, even of an empty array
 
 
 class AsyncFileError(ValueError):
-    """A file that is not an asynchronous dump, or a tensor in it that cannot be read."""
+    """The file is not an asynchronous dump, or a tensor in it cannot be read."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One input, output or buffer as the header declares it; `offset` is where its bytes start in the file.
+    """One input, output or buffer as the header declares it. Its bytes start at `offset` in the file.
 
-    `inline` holds the bytes instead, for files of old versions that carry data inside the message.
+    Old versions store the data inside the header: then `inline` has the bytes.
     """
 
     io: str
@@ -57,45 +57,45 @@ class Slot:
 
     @property
     def format(self) -> str:
-        """The format's name. One that we do not know has a number: its data can be kept, but not laid out anew."""
+        """The name of the format, or FORMAT_{number} if it is unknown. An unknown format cannot be converted."""
         return FORMATS.get(self.format_number, f"FORMAT_{self.format_number}")
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the elements lie in padded blocks, so that the shape alone does not say which is which."""
+        """Whether the elements are stored in padded blocks."""
         return self.format in BLOCKED or self.format == "FRACTAL_NZ"
 
     @property
     def type(self) -> DataType:
-        """The type of the elements; AsyncFileError for a number that we do not know."""
+        """The type of the elements. Raises AsyncFileError if it is unknown."""
         if self.data_type not in TYPES:
             raise AsyncFileError(
-                f"{self.name}: data type number {self.data_type} is not supported (strings and types "
-                "unknown to the installed ml_dtypes are not)"
+                f"{self.name}: data type number {self.data_type} is not supported (a string, or a type that the "
+                "installed ml_dtypes does not have)"
             )
         return TYPES[self.data_type]
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape on the device, in elements. A header without dimensions means a scalar or a flat list."""
+        """The shape on the device. A header without dimensions means a scalar or a flat array."""
         shape = self.shape
         if not shape and self.size != self.type.bytes_of(1):
             shape = (self.size * 8 // self.type.bits,)
         if len(shape) > _MAX_DIMENSIONS:
-            raise AsyncFileError(f"{self.name}: {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are supported")
+            raise AsyncFileError(f"{self.name}: {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are supported")
         if math.prod(dim or 1 for dim in shape) >= _MAX_ELEMENTS:
-            raise AsyncFileError(f"{self.name}: the shape {shape} is larger than any tensor can be")
+            raise AsyncFileError(f"{self.name}: the shape {shape} is too large for any tensor")
         needed = self.type.bytes_of(math.prod(shape))
         if needed != self.size:
             text = "x".join(map(str, shape)) or "a scalar"
             raise AsyncFileError(
-                f"{self.name}: {text} of {self.type.name} needs {needed} bytes, the file says {self.size}"
+                f"{self.name}: {text} of {self.type.name} needs {needed} bytes, but the header says {self.size}"
             )
         return shape
 
 
 class AsyncFile:
-    """An open dump file. Arrays made by `array` are views of the mapped file: use them before `close`."""
+    """An open dump file. `array` returns views of the mapped file: use them before `close`."""
 
     def __init__(self, path: Union[str, Path]) -> None:
         self.path = Path(path)
@@ -105,7 +105,7 @@ class AsyncFile:
             if not stat.S_ISREG(status.st_mode):
                 raise AsyncFileError("not a regular file")
             if status.st_size < 8:
-                raise AsyncFileError(f"{status.st_size} bytes are too few for a dump file")
+                raise AsyncFileError(f"too small for a dump file: {status.st_size} bytes")
             self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
@@ -113,14 +113,16 @@ class AsyncFile:
         (header,) = struct.unpack("<Q", self._map[:8])
         if header > self.length - 8:
             self._map.close()
-            raise AsyncFileError(f"not an asynchronous dump: a header of {header} bytes in a file of {self.length}")
+            raise AsyncFileError(
+                f"not an asynchronous dump: the header should have {header} bytes, the file has {self.length}"
+            )
         try:
             message = message_class("dump_data.proto", "DumpData").FromString(self._map[8 : 8 + header])
             self.op_name: str = message.op_name
             self.version: str = message.version
             self.dump_time: int = message.dump_time
             self.slots, end = _slots(message, 8 + header, self.length)
-        except (DecodeError, UnicodeDecodeError) as error:  # which of them depends on how protobuf was built
+        except (DecodeError, UnicodeDecodeError) as error:  # which one depends on the build of protobuf
             self._map.close()
             raise AsyncFileError(f"not an asynchronous dump: the header is not a DumpData message ({error})") from None
         except AsyncFileError:
@@ -140,14 +142,14 @@ class AsyncFile:
         self.close()
 
     def close(self) -> None:
-        """Unmap the file; while an array of it is alive, that happens when the last array goes."""
+        """Unmaps the file, or leaves it mapped until the last array of it is deleted."""
         try:
             self._map.close()
         except BufferError:
             pass
 
     def array(self, slot: Slot) -> npt.NDArray[Any]:
-        """The elements as they are stored: device shape and layout, packed types unpacked."""
+        """The elements as stored, in the shape and layout of the device. Packed types are unpacked."""
         shape = slot.stored_shape
         if slot.inline is not None:
             raw = np.frombuffer(slot.inline, np.uint8)
@@ -157,7 +159,7 @@ class AsyncFile:
 
 
 def _slots(message: Any, offset: int, length: int) -> tuple[tuple[Slot, ...], int]:
-    """Every slot in the order of its bytes, and where the last one ends."""
+    """All slots in the order of their bytes, and the end of the last one."""
     slots = []
     for io, items in (("input", message.input), ("output", message.output), ("buffer", message.buffer)):
         for index, item in enumerate(items):
@@ -166,12 +168,13 @@ def _slots(message: Any, offset: int, length: int) -> tuple[tuple[Slot, ...], in
             if inline is not None:
                 if size not in (0, len(inline)):
                     raise AsyncFileError(
-                        f"{io}.{index}: {len(inline)} bytes of data inside the header, declared {size}"
+                        f"{io}.{index}: the header declares {size} bytes of data and contains {len(inline)}"
                     )
                 size = len(inline)
             elif size > length - offset:
                 raise AsyncFileError(
-                    f"{io}.{index}: {size} bytes are declared, only {length - offset} are left: cut short?"
+                    f"{io}.{index}: the header declares {size} bytes, only {length - offset} are left; "
+                    "the file is probably cut off"
                 )
             if io == "buffer":
                 slots.append(Slot(io, index, 4, 2, (size,), None, None, 0, offset, size, inline))

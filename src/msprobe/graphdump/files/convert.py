@@ -1,7 +1,7 @@
-"""Asynchronous dump files to files that everything reads: one directory tree in, one out.
+"""Converts asynchronous dump files to npy, bin or pt: one directory tree in, one out.
 
-A file that cannot be read, or a tensor in it that cannot be converted, is reported and the rest goes on.
-Output names come from the input's file name, never from what is inside: nothing is written outside `out`.
+A file or tensor that cannot be converted is reported, and the conversion continues. The names of the output files
+come from the name of the input file, never from its content: nothing is written outside `out`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msprobe.dump.tensor_files.codec import Payload, encode
 from msprobe.graphdump.files import layout, names
 from msprobe.graphdump.files.async_file import AsyncFile, AsyncFileError, Slot
 from msprobe.graphdump.files.datatypes import mindspore_token
-from msprobe.graphdump.files.directory import place_of
+from msprobe.graphdump.files.directory import parse_place
 
 FAILED_LIST = "convert_failed_file_list.txt"
 KINDS = ("npy", "bin", "pt")
@@ -33,7 +33,7 @@ _OTHER_FILES = {".npy", ".pt", ".bin", ".csv", ".json", ".ir", ".pb", ".txt", ".
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. `inputs`/`outputs`: the wanted indices; both None means everything."""
+    """The user's request. `inputs` and `outputs` are the wanted indices; both None means all."""
 
     target: Optional[str] = None
     kind: str = "npy"
@@ -51,7 +51,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Job:
-    """One file to convert: where it is, the name it stands for, and the directory its tensors go to."""
+    """One file to convert: its path, its full name, and the output directory."""
 
     source: Path
     name: str
@@ -60,7 +60,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """What became of one file. It failed if there are `errors`, though other tensors may be in `written`."""
+    """The result for one file. It failed if there are `errors`; other tensors may still be in `written`."""
 
     source: Path
     written: list[Path] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Outcome:
 
 
 def plan(source: Path, out: Path, sync_names: bool = False) -> tuple[list[Job], int]:
-    """The files to convert, and how many others were left alone: those with a suffix, and raw tensor streams."""
+    """The files to convert, and the number of other files: those with a suffix, and raw tensor files."""
     if source.is_file():
         original = names.read_mapping(source.parent).get(source.name, source.name)
         return [Job(source, original, out / _place(source.parent, Path(), sync_names))], 0
@@ -89,38 +89,38 @@ def plan(source: Path, out: Path, sync_names: bool = False) -> tuple[list[Job], 
         mine = [name for name in taken if names.parse_tensor(mapping.get(name, name)) is None]
         jobs += [Job(here / name, mapping.get(name, name), directory) for name in mine]
         others -= len(mine)
-    jobs += [Job(Path(error.filename), "", out) for error in unlisted]  # they fail in their turn, and are listed
+    jobs += [Job(Path(error.filename), "", out) for error in unlisted]  # these fail later and are reported
     return jobs, others
 
 
 def _place(here: Path, relative: Path, sync_names: bool) -> Path:
-    """Where the files of `here` go: the same place below `out`, or that of a synchronous dump. One may have pointed
-    at one directory of a dump: then what lies above it says which."""
+    """The output directory for the files in `here`: the same relative path, or that of a synchronous dump. If the user
+    gave a single directory of a dump, the directories above it give rank, graph and iteration."""
     if not sync_names:
         return relative
     named = _sync_directory(relative.as_posix())
-    found = place_of(os.path.abspath(here)) if named is None else None  # noqa: PTH100 - as in directory.scan
+    found = parse_place(os.path.abspath(here)) if named is None else None  # noqa: PTH100 - as in directory.scan
     if found is not None:
         named = Path(f"rank_{found.rank}", found.net, str(found.graph), str(found.iteration or 0))
     return named or relative
 
 
 def convert_all(jobs: Sequence[Job], request: Request, workers: Optional[int] = None) -> Iterator[Outcome]:
-    """Convert every job, several at a time, and yield each outcome as it is due (in the order of `jobs`)."""
+    """Converts all jobs in several threads and yields the outcomes in the order of `jobs`."""
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
         yield from pool.map(lambda job: convert_file(job, request), jobs)
 
 
 def convert_file(job: Job, request: Request) -> Outcome:
-    """Convert the wanted tensors of one file. Never raises for what the file holds or for a disk's errors."""
+    """Converts the wanted tensors of one file. A bad file or a disk error is an error in the outcome, not raised."""
     outcome = Outcome(job.source)
     try:
         with AsyncFile(job.source) as file:
             wanted = [slot for slot in file.slots if request.wants(slot)]
             if not wanted:
-                outcome.errors.append(f"no such input or output; the file has {_present(file)}")
+                outcome.errors.append(f"no such input or output; the file has {_list_slots(file)}")
             if file.unused_bytes:
-                outcome.notes.append(f"{file.unused_bytes} bytes after the last tensor belong to none")
+                outcome.notes.append(f"{file.unused_bytes} bytes after the last tensor are ignored")
             for slot in wanted:
                 if slot.size == 0 and slot.shape.count(0) == 0:
                     outcome.notes.append(f"{slot.name}: no data was dumped")
@@ -134,7 +134,7 @@ def convert_file(job: Job, request: Request) -> Outcome:
     return outcome
 
 
-def _present(file: AsyncFile) -> str:
+def _list_slots(file: AsyncFile) -> str:
     return ", ".join(slot.name for slot in file.slots) or "no tensors"
 
 
@@ -144,11 +144,11 @@ def _reason(slot: Slot, error: Exception) -> str:
 
 
 def _write(file: AsyncFile, slot: Slot, job: Job, request: Request, outcome: Outcome) -> Path:
-    array, layout_name = _laid_out(file.array(slot), slot, request)
+    array, layout_name = _change_layout(file.array(slot), slot, request)
     if request.kind == "npy":
         array = array.astype(slot.type.saved, copy=False)
     if request.target is not None and slot.is_blocked and not (request.shape or slot.original_shape):
-        outcome.notes.append(f"{slot.name}: no original shape, the padding is kept (give the shape with -s)")
+        outcome.notes.append(f"{slot.name}: the original shape is unknown, so the padding stays (give it with -s)")
     name = _output_name(job, slot, array.shape, layout_name, request)
     job.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     if len(os.fsencode(name)) > names.LONGEST:
@@ -157,36 +157,36 @@ def _write(file: AsyncFile, slot: Slot, job: Job, request: Request, outcome: Out
     return job.directory / name
 
 
-def _laid_out(array: npt.NDArray[Any], slot: Slot, request: Request) -> tuple[npt.NDArray[Any], str]:
-    """The array as it was asked for, and the format that it is in then."""
+def _change_layout(array: npt.NDArray[Any], slot: Slot, request: Request) -> tuple[npt.NDArray[Any], str]:
+    """The array in the wanted layout, and the name of that layout."""
     source, target = slot.format, request.target
     if not slot.is_blocked:
-        array = array if request.shape is None else _reshaped(array, request.shape)
+        array = array if request.shape is None else _reshape(array, request.shape)
         if target is None or target == source:
             return array, source
         converted = layout.convert(array, source, target)
         return converted, source if converted is array else target
     if target is None:
         if request.shape is not None:
-            raise layout.LayoutError(f"the original shape of a tensor in {source} is of use only with -f")
+            raise layout.LayoutError(f"-s needs -f for a tensor in {source}")
         return array, source
     if slot.sub_format > 1:
         raise layout.LayoutError(f"{source} in {slot.sub_format} groups is not supported")
     return layout.convert(array, source, target, request.shape or slot.original_shape, slot.original_format), target
 
 
-def _reshaped(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _reshape(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     try:
         return array.reshape(shape)
     except ValueError:
-        raise layout.LayoutError(f"the stored shape {array.shape} cannot be read as {shape}") from None
+        raise layout.LayoutError(f"cannot reshape the stored shape {array.shape} to {shape}") from None
 
 
 def _output_name(job: Job, slot: Slot, shape: tuple[int, ...], layout_name: str, request: Request) -> str:
     if request.sync_names:
         operator = names.parse_async(job.name)
         if operator is None:
-            raise AsyncFileError(f"the file name {job.name!r} is not an operator's: --layout sync cannot name it")
+            raise AsyncFileError(f"--layout sync needs the file name of an operator, and {job.name!r} is none")
         stem = f"{operator.type}.{operator.name}.{operator.task}.{operator.stream}.{operator.timestamp}"
         return f"{stem}.{slot.name}.{layout_name}.{mindspore_token(slot.type)}.{request.kind}"
     dtype = f".{slot.type.name}" if request.kind == "bin" else ""
@@ -197,7 +197,7 @@ _mapping_lock = threading.Lock()
 
 
 def _register_long_name(directory: Path, name: str) -> str:
-    short = names.shortened(name)
+    short = names.shorten(name)
     with _mapping_lock:
         if names.read_mapping(directory).get(short) != name:
             with open(directory / names.MAPPING, "a", newline="", encoding="utf-8", opener=_private) as file:
@@ -210,7 +210,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _save(path: Path, array: npt.NDArray[Any], kind: str) -> None:
-    """Write beside the name and rename: an interrupted run leaves no half-written tensor."""
+    """Writes a temporary file and renames it: an interrupted run leaves no incomplete tensor."""
     descriptor, name = tempfile.mkstemp(prefix=".convert-", dir=path.parent)
     temporary = Path(name)
     try:
@@ -237,7 +237,7 @@ _DEVICE_TREE = re.compile(
 
 
 def _sync_directory(place: str) -> Optional[Path]:
-    """Where the graph verbs look for it: `{device}/{net}_graph_{g}/{g}/{iteration}` of old dumps and
+    """The directory that `msprobe graph` reads: `{device}/{net}_graph_{g}/{g}/{iteration}` of old dumps and
     `{time}/{device}/{model}[/{id}[/{iteration}]]` of acl dumps become `rank_{device}/{net}/{g}/{iteration}`."""
     match = _DEVICE_TREE.fullmatch(place)
     if match is None:

@@ -1,4 +1,4 @@
-"""One table of the data types and formats that MindSpore and Ascend name in dumps, by number and by token."""
+"""The data types and formats in dumps of MindSpore and Ascend, by number and by name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from msprobe.stats.dtypes import BY_MINDSPORE, BY_NAME
 
 @dataclass(frozen=True)
 class DataType:
-    """How the elements of one type lie in memory, and what a .npy file of them holds.
+    """One data type, in memory and in a .npy file.
 
-    `dtype` is what the stored bytes are after unpacking; `saved` is what numpy can load without ml_dtypes.
-    `bits` is less than 8 where several elements share a byte, the first in the lowest bits.
+    `dtype` is the type after unpacking; `saved` is a type that numpy can load without ml_dtypes. `bits` is less than 8
+    if several elements share a byte; the first is in the lowest bits.
     """
 
     name: str
@@ -35,7 +35,7 @@ def _plain(name: str) -> DataType:
 
 
 def _float(name: str) -> Optional[DataType]:
-    """A type that only ml_dtypes has, saved as float32; None where the installed ml_dtypes is too old."""
+    """A type of ml_dtypes, saved as float32; None if the installed ml_dtypes does not have it."""
     scalar = getattr(ml_dtypes, name, None)
     if scalar is None:
         return None
@@ -82,26 +82,26 @@ FORMATS = {
     33: "FRACTAL_Z_3D",
 }
 
-# Spellings in file names: MindSpore's CPU (Float32), its documents (float16), Ascend's O2 (FLOAT, BF16).
+# Spellings in file names: MindSpore on CPU (Float32), its documentation (float16), Ascend O2 (FLOAT, BF16).
 _SPELLINGS = {"float": "float32", "double": "float64", "bf16": "bfloat16", "int": "int32", "uint": "uint32"}
 _SPELLINGS.update((token.lower(), row.name) for token, row in BY_MINDSPORE.items())
 _BY_NAME = {kind.name: kind for kind in TYPES.values()}
 
 
-def type_named(token: str) -> Optional[DataType]:
-    """The type that a token of a file name or a csv cell means, or None."""
+def find_type(token: str) -> Optional[DataType]:
+    """The type for a name in a file name or a csv cell, or None."""
     name = token.lower()
     return _BY_NAME.get(_SPELLINGS.get(name, name))
 
 
 def mindspore_token(kind: DataType) -> str:
-    """The token that MindSpore writes into file names: Float32, Int64, BFloat16."""
+    """The name that MindSpore uses in file names: Float32, Int64, BFloat16."""
     row = BY_NAME.get(kind.name)
     return row.mindspore if row and row.mindspore else kind.name.capitalize()
 
 
 def unpack(raw: npt.NDArray[np.uint8], kind: DataType, elements: int) -> npt.NDArray[np.generic]:
-    """The elements in `raw`, flat: a view where nothing is packed. `raw` holds `kind.bytes_of(elements)`."""
+    """The elements in `raw` as a flat array; a view if the type is not packed. `raw` has `kind.bytes_of(elements)`."""
     if kind.bits >= 8:
         return raw.view(kind.dtype)
     if kind.bits == 1:

@@ -1,8 +1,8 @@
-"""What lies in a graph-mode dump: one walk over the directories, no tensor opened.
+"""The files of a graph-mode dump, found in one walk over the directories. It opens no tensor.
 
-Every layout that the documents describe is understood: the synchronous one of MindSpore, Ascend O2's
-(`rank_0/{time}/step_0`), r1.5's device tree and acl's, and a bare directory of tensor files. One may point at
-the dump, at a rank, or at a single iteration; the graphs are found above it.
+It knows all documented layouts: the synchronous one of MindSpore, that of Ascend O2 (`rank_0/{time}/step_0`), the
+device trees of r1.5 and of acl, and a plain directory of tensor files. The user may give the dump, a rank or a single
+iteration; the graphs are found in the rank directory above it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ORDER_FILE = re.compile(r"ms_(?P<all>global_)?execution_order_graph_(?P<graph>\
 
 
 class Tensor(NamedTuple):
-    """One dumped input or output. `iteration` is None for constants. `operator` is spelled as in the file
-    name; `file` is empty where only a row of statistic.csv (`row`) was saved."""
+    """One dumped input or output. `iteration` is None for constants. `operator` is the name in the file name. `file`
+    is empty if the dump has only a row of statistic.csv (`row`)."""
 
     rank: int
     net: str
@@ -65,7 +65,7 @@ class Tensor(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a directory's path says about the tensors in it."""
+    """What the path of a directory says about the tensors in it."""
 
     rank: int
     net: str
@@ -75,7 +75,7 @@ class Place(NamedTuple):
 
 @dataclass
 class Index:
-    """Everything found: tensors in the order of their timestamps, and the graph files a rank."""
+    """All files found: tensors in the order of their timestamps, and the graph files of each rank."""
 
     root: Path
     tensors: list[Tensor] = field(default_factory=list)
@@ -87,13 +87,13 @@ class Index:
     rank_directories: dict[int, set[str]] = field(default_factory=dict)
     unplaced: list[Path] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-    strangers: int = 0
+    foreign_files: int = 0
     links: int = 0
 
 
 def scan(root: Path) -> Index:
-    """Walk `root`. Directories that cannot be listed are in `unreadable`, the rest is read."""
-    absolute = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links out of the dump's names
+    """Walks `root`. Directories that cannot be listed are in `unreadable`."""
+    absolute = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
     index = Index(absolute)
     _walk(index, str(absolute), 0)
     for above in absolute.parents:
@@ -126,7 +126,7 @@ def _rank_of(directory: Path) -> Optional[int]:
 
 
 def _take_graphs(index: Index, directory: Path) -> None:
-    """The graphs and execution orders of a rank directory."""
+    """Adds the graphs and execution orders of a rank directory."""
     rank = _rank_of(directory)
     if rank is None:
         return
@@ -151,7 +151,7 @@ def _take_graphs(index: Index, directory: Path) -> None:
 
 
 def _device(path: Path) -> str:
-    """What the framework noted about the run's device ("CPU"); empty where it noted nothing."""
+    """The device that MindSpore recorded ("CPU"), or an empty string."""
     try:
         noted = json.loads(read_regular(path, path.parent.parent, _LARGEST_NOTE))
     except (OSError, ValueError, RecursionError):
@@ -159,8 +159,8 @@ def _device(path: Path) -> str:
     return str(noted.get("device_target", "")) if isinstance(noted, dict) else ""
 
 
-def place_of(directory: str) -> Optional[Place]:
-    """Rank, net, graph and iteration from a directory's path, or None."""
+def parse_place(directory: str) -> Optional[Place]:
+    """Rank, net, graph and iteration from the path of a directory, or None."""
     for pattern in _PLACES:
         match = pattern.fullmatch(directory)
         if match is None:
@@ -175,7 +175,7 @@ def place_of(directory: str) -> Optional[Place]:
 
 def _take_files(index: Index, directory: str, files: list[str]) -> None:
     mapping = names.read_mapping(Path(directory)) if names.MAPPING in files else {}
-    place = place_of(directory)
+    place = parse_place(directory)
     here = place or Place(0, "", 0, 0)
     found: list[Tensor] = []
     for name in files:
@@ -184,7 +184,7 @@ def _take_files(index: Index, directory: str, files: list[str]) -> None:
             original = mapping.get(name) or mapping.get(os.path.splitext(name)[0])  # noqa: PTH122
             parsed = names.parse_tensor(original) if original else None
         if parsed is None:
-            index.strangers += name.endswith(".npy")
+            index.foreign_files += name.endswith(".npy")
             arguments = names.parse_arguments(name)
             if arguments is not None and place is not None:
                 index.argument_files[here.rank, here.graph, arguments[1]] = Path(directory, name)
@@ -215,7 +215,7 @@ def _take_files(index: Index, directory: str, files: list[str]) -> None:
 
 
 def _with_statistics(index: Index, tensors: list[Tensor], place: Place, directory: str) -> list[Tensor]:
-    """The tensors with their rows of statistic.csv; a row without a file is a tensor of its own."""
+    """The tensors with their rows of statistic.csv. A row without a file becomes a tensor without a file."""
     waiting: dict[tuple[str, str, int], list[Tensor]] = {}
     for tensor in tensors:
         waiting.setdefault((tensor.operator, tensor.io, tensor.slot), []).append(tensor)
@@ -228,13 +228,13 @@ def _with_statistics(index: Index, tensors: list[Tensor], place: Place, director
         return tensors
     for row in rows:
         try:
-            operator, io, slot = names.as_in_file(row["Op Name"]), row["IO"].strip(), int(row["Slot"])
+            operator, io, slot = names.spell_for_file(row["Op Name"]), row["IO"].strip(), int(row["Slot"])
             task, stream = int(row.get("Task ID") or 0), int(row.get("Stream ID") or 0)
             time = int(row.get("Timestamp") or 0)
             if io not in ("input", "output") or slot < 0:
                 raise ValueError(io)
         except (KeyError, ValueError, TypeError, AttributeError):
-            index.unreadable.append(f"{directory}/{STATISTICS}: a row without Op Name, IO and Slot is left out")
+            index.unreadable.append(f"{directory}/{STATISTICS}: a row without Op Name, IO or Slot was skipped")
             continue
         match = waiting.get((operator, io, slot))
         if match:

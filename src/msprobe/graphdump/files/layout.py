@@ -1,8 +1,8 @@
-"""From the layouts that Ascend stores to the layouts that people read: exact, with the padding cut off.
+"""Converts Ascend's storage layouts to common layouts, exactly, and removes the padding.
 
-A blocked layout splits a logical axis X into X1 blocks of X0 elements and pads the last block. Each layout is
-one row of axis names, so converting is always the same three moves: reshape to the stored axes, bring every
-X1 next to its X0, merge the two and cut.
+A blocked layout splits a logical axis X into X1 blocks of X0 elements and pads the last block. Each layout is one row
+of axis names. So every conversion has the same three steps: reshape to the stored axes, move each X1 next to its X0,
+merge the two and cut.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BLOCKED = {
     "FRACTAL_Z_3D": ("D", "C1", "H", "W", "N1", "N0", "C0"),
 }
 TARGETS = (*PLAIN, "ND")
-# What the axes of a shape with fewer dimensions than the layout may be; the missing ones are 1.
+# The possible axes of a shape with fewer dimensions than the layout; the missing axes have size 1.
 _SHORT = {1: ("C",), 2: ("NC", "CH"), 3: ("CHW", "NCH")}
 
 
 class LayoutError(ValueError):
-    """A conversion that is not defined, or a shape that cannot be the original of what is stored."""
+    """The conversion is not defined, or the original shape does not fit the stored shape."""
 
 
 def convert(
@@ -38,10 +38,10 @@ def convert(
     original: Optional[Shape] = None,
     original_format: Optional[str] = None,
 ) -> npt.NDArray[Any]:
-    """`stored` (device shape, format `source`) in format `target`; `original` is the logical shape.
+    """Converts `stored` (device shape, format `source`) to format `target`. `original` is the logical shape.
 
-    Plain tensors whose rank is not that of their format's name (a bias that says NCHW) come back as they are,
-    and so do tensors without a format (ND). The result may be a view.
+    A plain tensor with another number of dimensions than its format (a bias in NCHW) and a tensor without a format
+    (ND) are returned unchanged. The result may be a view.
     """
     if source in (target, "ND") or (source in PLAIN and stored.ndim != len(source)):
         return stored
@@ -65,8 +65,8 @@ def _merge(stored: npt.NDArray[Any], axes: tuple[str, ...], target: str, sizes: 
         parts = [axes.index(letter)] if letter in axes else [axes.index(letter + "1"), axes.index(letter + "0")]
         order += parts
         padded.append(math.prod(stored.shape[part] for part in parts))
-    whole = stored.transpose(order).reshape(padded)
-    return whole[tuple(slice(sizes[letter]) for letter in target)]
+    merged = stored.transpose(order).reshape(padded)
+    return merged[tuple(slice(sizes[letter]) for letter in target)]
 
 
 def _split(
@@ -76,7 +76,7 @@ def _split(
     original: Optional[Shape],
     original_format: Optional[str],
 ) -> tuple[Shape, dict[str, int]]:
-    """The stored shape with one dimension an axis, and the size of each logical axis without padding."""
+    """The stored shape with one dimension per axis, and the size of each logical axis without padding."""
     merged = len(axes) - 3 if source.startswith("FRACTAL") else 1  # the axes that the first dimension holds
     if len(stored) != len(axes) - merged + 1:
         raise LayoutError(
@@ -84,7 +84,7 @@ def _split(
         )
     if original is None:
         if merged > 1:
-            raise LayoutError(f"{source} cannot be read without the original shape: give it with -s")
+            raise LayoutError(f"{source} needs the original shape: give it with -s")
         return stored, _padded_sizes(stored, axes)
     for sizes in _readings(original, source, axes, original_format):
         expected = {axis: sizes[axis] for axis in axes if len(axis) == 1}
@@ -108,7 +108,7 @@ def _padded_sizes(stored: Shape, axes: tuple[str, ...]) -> dict[str, int]:
 def _readings(
     original: Shape, source: str, axes: tuple[str, ...], original_format: Optional[str]
 ) -> Iterator[dict[str, int]]:
-    """The ways to give the original shape's numbers to the axes, the declared format first, then NCHW."""
+    """The possible axis sizes for the original shape: the declared format first, then NCHW."""
     letters = {axis[0] for axis in axes}
     orders = [order for order in (original_format, *PLAIN) if order in PLAIN and set(order) == letters]
     if len(original) < len(letters):
@@ -121,7 +121,7 @@ def _readings(
 def _from_nz(
     stored: npt.NDArray[Any], target: str, original: Optional[Shape], original_format: Optional[str]
 ) -> npt.NDArray[Any]:
-    """(…, N1, M1, M0, N0) back to the matrix (…, M, N), and on to `target` if the original has named axes."""
+    """Converts (…, N1, M1, M0, N0) to the matrix (…, M, N), and to `target` if the original has named axes."""
     if stored.ndim < 4:
         raise LayoutError(f"FRACTAL_NZ has at least 4 dimensions, the stored shape {stored.shape} has {stored.ndim}")
     *batch, n1, m1, m0, n0 = stored.shape

@@ -1,9 +1,9 @@
-"""The grammar of file names in graph-mode dumps: the only place that knows it.
+"""The grammar of file names in graph-mode dumps. No other module parses them.
 
-Three generations of tensor names are read (without a data type token, with one, and what `convert` writes,
-where the shape stands in the place of the format; raw bytes, .bin, have the shape and the data type), and the names
-of asynchronous files, with and without a stream id. Over-long names are replaced by a number; mapping.csv, in the
-same directory, has the original.
+Tensor names have three forms: without a data type, with one, and the form that `convert` writes, with the shape in
+place of the format. Raw files (.bin) have the shape and the data type. Names of asynchronous files have a stream id or
+not. A name that is too long for a file system is replaced by a number; mapping.csv in the same directory has the
+full name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Optional
 
 from msprobe.dump.regular_files import open_text
-from msprobe.graphdump.files.datatypes import type_named
+from msprobe.graphdump.files.datatypes import find_type
 
 LONGEST = 255
 MAPPING = "mapping.csv"
@@ -29,9 +29,9 @@ _SHAPE = re.compile(r"(\d{1,18}(x\d{1,18}){0,31}|scalar)")
 
 @dataclass(frozen=True)
 class OperatorName:
-    """The part of a file name that says which execution of which operator it belongs to.
+    """The part of a file name that identifies one execution of one operator.
 
-    `name` is as in the file: the scope's `/` and other separators have become `_`.
+    `name` is as in the file name, with `_` in place of `/` and other separators.
     """
 
     type: str
@@ -43,7 +43,7 @@ class OperatorName:
 
 @dataclass(frozen=True)
 class TensorName:
-    """A tensor file's name, taken apart. `format` is empty where the name has a shape instead, which is `shape`."""
+    """The parsed name of a tensor file. If the name has a shape in place of a format, `format` is empty."""
 
     operator: OperatorName
     io: str
@@ -65,14 +65,14 @@ def parse_async(name: str) -> Optional[OperatorName]:
 
 
 def parse_tensor(name: str) -> Optional[TensorName]:
-    """`{operator}.{input|output}.{slot}.{format or shape}[.{dtype}].npy`, or the same with .bin or nothing: a raw
-    stream, which must name a data type. None for anything else."""
+    """`{operator}.{input|output}.{slot}.{format or shape}[.{dtype}].npy`, or a raw file: the same with a data type and
+    .bin or no suffix. None for any other name."""
     is_npy = name.endswith(".npy")
     match = _TENSOR.fullmatch(name[: -len(".npy")] if name.endswith((".npy", ".bin")) else name)
     if match is None:
         return None
     dtype = match["dtype"] or ""
-    if not is_npy and type_named(dtype) is None:
+    if not is_npy and find_type(dtype) is None:
         return None
     place = (_operator(match), match["io"], int(match["slot"]))
     if _SHAPE.fullmatch(match["format"]):
@@ -85,7 +85,7 @@ def _shape(token: str) -> tuple[int, ...]:
 
 
 def raw_name(name: TensorName, shape: tuple[int, ...], dtype: str) -> str:
-    """What a file of this tensor's raw bytes is called."""
+    """The name of the raw file of this tensor."""
     one = name.operator
     stem = f"{one.type}.{one.name}.{one.task}.{one.stream}.{one.timestamp}.{name.io}.{name.slot}"
     return f"{stem}.{shape_token(shape)}.{name.dtype or dtype}.bin"
@@ -97,8 +97,8 @@ def parse_arguments(name: str) -> Optional[tuple[str, str]]:
     return (kind, rest[: -len(".json")]) if kind and rest.endswith(".json") and len(rest) > len(".json") else None
 
 
-def as_in_file(full_name: str) -> str:
-    """An operator's full name as a file name spells it."""
+def spell_for_file(full_name: str) -> str:
+    """The full name of an operator in the form that file names use."""
     return re.sub(r"[./\\ ]", "_", full_name)
 
 
@@ -107,15 +107,15 @@ def shape_token(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-def shortened(name: str) -> str:
-    """A name of 32 digits in place of one that no file system takes; the same name gives the same digits."""
+def shorten(name: str) -> str:
+    """A name of 32 digits for a name that is too long for a file system. The same name gives the same digits."""
     digits = int.from_bytes(hashlib.sha256(name.encode()).digest(), "big") % 10**32
     return f"{digits:032d}" + Path(name).suffix
 
 
 def read_mapping(directory: Path) -> dict[str, str]:
-    """mapping.csv of a directory: name on disk to original name. Empty without one; what cannot be read of it, and
-    rows that are no names, are left out: their files keep the names they have."""
+    """mapping.csv of a directory: name on disk to full name; empty without that file. Rows that cannot be read or have
+    no valid name are skipped: those files keep their names."""
     result: dict[str, str] = {}
     try:
         with open_text(directory / MAPPING, directory) as file:

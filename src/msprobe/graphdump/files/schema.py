@@ -1,7 +1,7 @@
-"""Message classes built from the .proto files next to this one, through protobuf's own runtime.
+"""Builds message classes from the .proto files in this directory, with the protobuf runtime.
 
-Generated `_pb2` modules are tied to one range of protobuf versions; a descriptor built at import is not. The
-reader below knows the few constructs that our own .proto files use, and refuses anything else.
+Generated `_pb2` modules work only with some protobuf versions; a descriptor built at import works with all. The
+parser below knows only the constructs that our .proto files use, and refuses all others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SCALARS = {"int32", "int64", "uint32", "uint64", "string", "bytes"}
 
 
 def descriptor_of(text: str, file_name: str) -> descriptor_pb2.FileDescriptorProto:
-    """The descriptor of a proto3 text made of flat messages with scalar and message fields."""
+    """The descriptor of a proto3 text with flat messages of scalar and message fields."""
     text = re.sub(r"//[^\n]*", "", text)
     package = re.search(r"\bpackage\s+([\w.]+)\s*;", text)
     if package is None:
@@ -42,7 +42,7 @@ def descriptor_of(text: str, file_name: str) -> descriptor_pb2.FileDescriptorPro
 
 @cache
 def message_class(proto: str, message: str) -> Any:
-    """The class of one message of a .proto file in this package, e.g. ("dump_data.proto", "DumpData")."""
+    """The class of one message of a .proto file in this directory, e.g. ("dump_data.proto", "DumpData")."""
     text = Path(__file__).with_name(proto).read_text(encoding="utf-8")
     pool = descriptor_pool.DescriptorPool()
     descriptor = descriptor_of(text, proto)

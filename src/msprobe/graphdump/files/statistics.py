@@ -1,4 +1,4 @@
-"""The statistics of one dumped tensor, from its file or, where only that was saved, from statistic.csv."""
+"""The statistics of one dumped tensor, from its file or from its row in statistic.csv."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COUNTS = {"count", "nan", "posinf", "neginf", "zero"}
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is known of a tensor's values; None is "not known", never "none of it". `md5` only from a csv."""
+    """The statistics of a tensor. None means "not known", never "zero". Only a csv row has `md5`."""
 
     dtype: str
     shape: Optional[tuple[int, ...]]
@@ -44,24 +44,24 @@ class Statistics:
 
     @property
     def finite(self) -> Optional[bool]:
-        """Whether every element is a finite number; None where nothing was saved that could tell."""
+        """Whether every element is finite; None if the saved statistics cannot decide it."""
         counts = (self.nan, self.posinf, self.neginf)
         ends = (self.max, self.min)
         if any(counts) or any(value is not None and not math.isfinite(value) for value in ends):
             return False
         if any(value is not None and math.isnan(value) for value in (self.mean, self.norm)):
             return False
-        told = None not in ends or None not in counts or (self.norm is not None and math.isfinite(self.norm))
-        return True if told else None
+        known = None not in ends or None not in counts or (self.norm is not None and math.isfinite(self.norm))
+        return True if known else None
 
     @property
     def largest(self) -> Optional[float]:
-        """The largest magnitude; None where max or min is not known."""
+        """The largest magnitude; None if max or min is not known."""
         return None if self.max is None or self.min is None else max(abs(self.max), abs(self.min))
 
 
 def of_array(array: npt.NDArray[Any]) -> Statistics:
-    """All of them, in one pass. Types without an order (strings, records) have only a shape."""
+    """All statistics of an array, in one pass. Types without an order (strings, records) have only a shape."""
     try:
         figures = measure_array(array)
     except TypeError:
@@ -82,7 +82,7 @@ def of_array(array: npt.NDArray[Any]) -> Statistics:
 
 
 def of_row(row: Mapping[str, Optional[str]]) -> Statistics:
-    """What a row of statistic.csv says; columns that are not there stay unknown."""
+    """The statistics in a row of statistic.csv; None for missing columns."""
     values: dict[str, Any] = {}
     for name, column in _COLUMNS.items():
         number = _number(row.get(column))
@@ -100,7 +100,7 @@ def _number(cell: Optional[str]) -> Optional[float]:
 
 
 def _shape(cell: Optional[str]) -> Optional[tuple[int, ...]]:
-    """ "(2,3)", "(4,)" and "()" alike; None for what is no shape."""
+    """Parses "(2,3)", "(4,)" and "()"; None if the text is not a shape."""
     text = (cell or "").strip()
     if not text.startswith("("):
         return None

@@ -1,1 +1,1 @@
-"""The execution graph: its operators, and which file belongs to which operator."""
+"""The execution graph: its operators, and the files of each operator."""

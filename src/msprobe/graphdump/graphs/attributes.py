@@ -1,8 +1,8 @@
-"""What the graph's text says of an operator beyond its edges: attributes, constant inputs, its name in files.
+"""Details of the operators in a graph text: attributes, constant inputs, names in files.
 
-MindSpore on CPU numbers operators anew when it runs them (see matching.py): the n-th node of a scope and type
-is `-op{n}` in file names, counted on from graph to graph. A dump that is still being written has to know a
-file's operator at once, so the numbering is computed here from the graphs alone.
+MindSpore on CPU renumbers operators when it runs them (see matching.py): the n-th node of a scope and type is `-op{n}`
+in file names, counted over all graphs. While a dump is being written, msprobe must know the operator of a file at
+once. So this module computes the numbers from the graphs alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from msprobe.graphdump.files.names import as_in_file
+from msprobe.graphdump.files.names import spell_for_file
 from msprobe.graphdump.graphs.ir import NOT_EXECUTED
 
 _HEADER = re.compile(r"^  ?%\d+\([^=\n]*\)\s*=\s*(?P<type>[^\s(]+)\(", re.MULTILINE)
@@ -26,9 +26,9 @@ _LONGEST_NODE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Described:
-    """One operator: `constants` are the input slots that the graph itself gives a tensor for, `outputs` how many
-    tensors come out, `marked` whether mindspore.set_dump chose it."""
+class OperatorDetails:
+    """One operator. `constants` are the input slots with a constant tensor in the graph, `outputs` is the number of
+    output tensors, `marked` is true if mindspore.set_dump selected it."""
 
     type: str
     full_name: str
@@ -38,8 +38,8 @@ class Described:
     marked: bool
 
 
-def describe(text: str) -> list[Described]:
-    """The operators of an .ir text that run a kernel, in the order in which it lists them."""
+def describe(text: str) -> list[OperatorDetails]:
+    """The operators of an .ir text that run a kernel, in the order of the text."""
     found = []
     headers = list(_HEADER.finditer(text))
     for header, end in zip(headers, [match.start() for match in headers[1:]] + [len(text)]):
@@ -58,22 +58,22 @@ def describe(text: str) -> list[Described]:
         constants = tuple(slot for slot, value in enumerate(inputs) if _CONSTANT.match(value))
         count = max((line["outputs"].count("<") for line in _OUTPUTS.finditer(body)), default=0)
         marked = _plain(attributes.get("dump", "")).lower() == "true"
-        found.append(Described(kind, name["name"], arguments, constants, count, marked))
+        found.append(OperatorDetails(kind, name["name"], arguments, constants, count, marked))
     return found
 
 
 class Numbering:
-    """File spellings of the operators of graph after graph."""
+    """Computes the names in files of all operators, graph after graph."""
 
     def __init__(self) -> None:
         self._counted: dict[str, int] = {}
 
-    def names(self, operators: list[Described]) -> dict[str, Described]:
+    def name_operators(self, operators: list[OperatorDetails]) -> dict[str, OperatorDetails]:
         result = {}
         for operator in operators:
-            match = _NUMBERED.fullmatch(as_in_file(operator.full_name))
+            match = _NUMBERED.fullmatch(spell_for_file(operator.full_name))
             if match is None:
-                result[as_in_file(operator.full_name)] = operator
+                result[spell_for_file(operator.full_name)] = operator
                 continue
             number = self._counted.get(match["base"], 0)
             self._counted[match["base"]] = number + 1
@@ -82,7 +82,7 @@ class Numbering:
 
 
 def _split(body: str) -> tuple[list[str], str]:
-    """The arguments up to the bracket that closes them, and what follows."""
+    """The arguments up to the closing bracket, and the text after it."""
     parts: list[str] = []
     begin = 0
     for position, letter, depth in _outside(body):
@@ -95,7 +95,7 @@ def _split(body: str) -> tuple[list[str], str]:
 
 
 def _outside(text: str) -> Iterator[tuple[int, str, int]]:
-    """Letters outside of quotes, with the depth of brackets after them."""
+    """The characters outside of quotes, each with the bracket depth after it."""
     depth, quoted = 0, False
     for position, letter in enumerate(text):
         if letter == '"':

@@ -1,7 +1,7 @@
-"""The execution graph from ms_output_trace_code_graph_{g}.pb, for when there is no .ir text.
+"""Reads the execution graph from ms_output_trace_code_graph_{g}.pb, if there is no .ir text.
 
-It has the same operators, names, edges and source lines; what it does not have is the device's side of shapes
-and formats, and the inputs' types (an input's type is its producer's output type, and is filled in from there).
+The .pb file has the same operators, names, edges and source lines. It does not have the shapes and formats on the
+device, nor the types of inputs: the type of an input is the output type of its producer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TENSOR, _TUPLE, _LIST = 14, 31, 32
 
 
 def parse_pb(data: bytes) -> Graph:
-    """The graph in the bytes of a .pb file; ValueError where they are none."""
+    """The graph in the bytes of a .pb file. Raises ValueError for other bytes."""
     try:
         graph = message_class("graph_ir.proto", "Model").FromString(data).graph
     except DecodeError as error:
@@ -60,7 +60,7 @@ def _node(item: Any, outputs: dict[str, tuple[Spec, ...]], parameters: set[str])
 
 
 def _specs(kind: Any) -> tuple[Spec, ...]:
-    """The tensors in a type. The message leaves out the shapes of tensors inside a tuple: None."""
+    """The tensors in a type. The file has no shapes of tensors inside a tuple: they are None."""
     if kind.data_type == _TENSOR:
         tensor = kind.tensor_type
         return (Spec(_name(tensor.elem_type), tuple(dim.size for dim in tensor.shape.dim)),)

@@ -1,8 +1,7 @@
-"""The final execution graph: operators, what feeds them, their shapes, and the source lines they come from.
+"""The final execution graph: operators, their inputs, shapes and source lines.
 
-`Graph` is the same whether it was read from the .ir text (here) or from the .pb file (graph_pb.py). Three
-spellings of the text are known: r1.5's, 2.x's documents', and what 2.10 writes. A line that is none of what
-we look for is skipped: the text is meant for people and has more in it than we need.
+A `Graph` comes from the .ir text (this module) or from the .pb file (graph_pb.py). The parser knows three forms of the
+text: that of r1.5, that of the 2.x documentation, and that of 2.10. It skips all other lines.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Callable, Optional, Union
 
 Shape = tuple[int, ...]
 
-# Nodes that only arrange values: they run no kernel, and a search for producers looks through them.
+# Nodes that only pass values on: they run no kernel, and a search for producers skips them.
 TRANSPARENT = frozenset({"Depend", "Load", "TupleGetItem", "UpdateState"})
 NOT_EXECUTED = TRANSPARENT | {"MakeTuple", "Return", "Partial", "Switch", "SwitchLayer"}
 
@@ -24,7 +23,7 @@ _BLOCK = re.compile(r"(async\s+def|def|class|if|elif|else|for|while|with|try|exc
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One frame of the way to an operator: `first` to `last` are the lines that the statement covers."""
+    """One frame of the stack of an operator. The statement covers the lines `first` to `last`."""
 
     file: str
     first: int
@@ -33,11 +32,11 @@ class SourceLine:
 
     @property
     def is_installed(self) -> bool:
-        """Whether it is code of an installed package, the framework's above all."""
+        """Whether this is code of an installed package, such as MindSpore."""
         return "/site-packages/" in self.file or "/dist-packages/" in self.file
 
     def is_at(self, file: str, line: int) -> bool:
-        """Whether this statement is the one at `line`. A block (def, if, for) is at its first line only."""
+        """Whether this statement covers `line`. A block (def, if, for) covers only its first line."""
         if self.file != file and not self.file.endswith("/" + file):
             return False
         last = self.first if _BLOCK.match(self.text) else self.last
@@ -46,8 +45,8 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Spec:
-    """The declared type of one input or output; `shape` is None for what is no tensor. `format` is the
-    device's, and empty on the host's side."""
+    """The declared type of one input or output. `shape` is None if it is not a tensor. `format` is the format on the
+    device, empty for the host."""
 
     dtype: str
     shape: Optional[Shape]
@@ -60,7 +59,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Signature:
-    """What an operator takes and gives, as the host sees it and, where the graph says so, as the device does."""
+    """The inputs and outputs of an operator on the host and, if the graph has them, on the device."""
 
     host_inputs: tuple[Spec, ...] = ()
     host_outputs: tuple[Spec, ...] = ()
@@ -72,8 +71,8 @@ class Signature:
 class Node:
     """One operator. `inputs` are keys of other nodes, `%name` of parameters, or the text of constants.
 
-    `declared` is the signature, or the lines of text that say it: a large graph has thousands of nodes, and
-    only those that are looked at have theirs taken apart.
+    `declared` is the signature, or its lines of text. A large graph has thousands of nodes; the text is parsed only
+    for those that need it.
     """
 
     key: str
@@ -91,7 +90,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """The nodes in the order in which the file lists them, which is topological."""
+    """The nodes in the order of the file, which is topological."""
 
     nodes: tuple[Node, ...]
 
@@ -100,8 +99,8 @@ class Graph:
         return {node.key: node for node in self.nodes}
 
     def origin(self, key: str) -> str:
-        """The key behind `key`, looking through nodes that run no kernel: a node's, or a parameter's or
-        constant's text."""
+        """The source of the value `key`, past nodes that run no kernel: the key of a node, or the text of a
+        parameter or constant."""
         passed: set[str] = set()
         while key not in passed:
             passed.add(key)
@@ -112,7 +111,7 @@ class Graph:
         return key
 
     def producer(self, key: str) -> Optional[Node]:
-        """The node whose kernel makes the value `key`, or None."""
+        """The node whose kernel produces the value `key`, or None."""
         node = self.by_key.get(self.origin(key))
         return node if node is not None and node.type not in NOT_EXECUTED else None
 
@@ -144,8 +143,8 @@ _SHAPE = re.compile(r"\(([\d, -]*)\)|\[const vector\]\[([\d, -]*)\]")
 
 
 @dataclass
-class _Open:
-    """A node while its lines are being read."""
+class _UnfinishedNode:
+    """A node whose lines are still being read."""
 
     key: str
     type: str
@@ -162,7 +161,7 @@ class _Open:
 
 
 def _signature(texts: tuple[str, ...]) -> Signature:
-    """From the first line that is about the host and the last that is about the device."""
+    """The signature from the first line for the host and the last line for the device."""
     host: tuple[tuple[Spec, ...], tuple[Spec, ...]] = ((), ())
     device: tuple[tuple[Spec, ...], tuple[Spec, ...]] = ((), ())
     for text in texts:
@@ -174,10 +173,10 @@ def _signature(texts: tuple[str, ...]) -> Signature:
 
 
 def parse_text(text: str) -> Graph:
-    """The graph in the text of an .ir file. Keys start anew in each subgraph; from the second on they have its
-    number in front."""
+    """The graph in the text of an .ir file. Each subgraph numbers its keys from the start; from the second subgraph on,
+    our keys begin with its number."""
     nodes: list[Node] = []
-    node: Optional[_Open] = None
+    node: Optional[_UnfinishedNode] = None
     subgraphs = 0
     for line in text.splitlines():
         stripped = line.lstrip()
@@ -194,14 +193,14 @@ def parse_text(text: str) -> Graph:
     return Graph(tuple(nodes))
 
 
-def _open(header: re.Match[str], line: str, prefix: str) -> _Open:
+def _open(header: re.Match[str], line: str, prefix: str) -> _UnfinishedNode:
     kind = header["type"]
     kind = kind[len("PrimFunc_") :] if kind.startswith("PrimFunc_") else kind
     inputs = tuple(_key(part, prefix) for part in _arguments(line, header.end()))
-    return _Open(prefix + header["key"], kind, inputs)
+    return _UnfinishedNode(prefix + header["key"], kind, inputs)
 
 
-def _add(node: _Open, line: str) -> None:
+def _add(node: _UnfinishedNode, line: str) -> None:
     if line.startswith("#") and "In file " in line:
         source = source_line(line)
         if source is not None:
@@ -218,7 +217,7 @@ def _add(node: _Open, line: str) -> None:
 
 @lru_cache(maxsize=1 << 16)
 def source_line(text: str) -> Optional[SourceLine]:
-    """`# In file F(175)/ code/` (older) or `# In file F:175~176, 4~20/ code/`; None for anything else."""
+    """Parses `# In file F(175)/ code/` (older) or `# In file F:175~176, 4~20/ code/`; None for other text."""
     match = _LINE.fullmatch(text)
     if match is None:
         return None
@@ -236,7 +235,7 @@ def _key(argument: str, prefix: str) -> str:
 
 
 def _arguments(line: str, start: int) -> Iterator[str]:
-    """The comma-separated arguments from `start` to the bracket that closes them."""
+    """The comma-separated arguments from `start` to the closing bracket."""
     simple = line[start : line.find(")", start)]
     if not _NESTED.search(simple) and line.find(")", start) > start:
         yield from (part.strip() for part in simple.split(","))
@@ -262,7 +261,7 @@ def _arguments(line: str, start: int) -> Iterator[str]:
 
 
 def _sides(text: str, parse: Callable[[str], Iterator[Spec]]) -> tuple[tuple[Spec, ...], tuple[Spec, ...]]:
-    """The two sides of the last arrow. r1.5 writes an arrow between inputs too: all but the last are inputs."""
+    """The two sides of the last arrow. r1.5 also writes arrows between inputs: all parts but the last are inputs."""
     *inputs, outputs = text.split(" -> ")
     if not inputs:
         return (), ()
@@ -279,7 +278,7 @@ def _device_specs(side: str) -> Iterator[Spec]:
 
 
 def _host_specs(side: str) -> Iterator[Spec]:
-    """`<Tensor[Float32], (4, 3)>`; a tuple of tensors (`Tuple[Tensor[Float32]*2]`) becomes one spec an element."""
+    """Parses `<Tensor[Float32], (4, 3)>`. A tuple of tensors (`Tuple[Tensor[Float32]*2]`) gives one spec each."""
     for item in re.findall(r"<(.*?)>(?=, <|\)|$)", side):
         found = re.findall(r"Tensor\[(\w+)\](?:\*(\d{1,4}))?", item)
         dtypes = [dtype for dtype, times in found for _ in range(int(times or 1))]

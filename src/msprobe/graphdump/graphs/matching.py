@@ -1,12 +1,11 @@
-"""Which operator of the graph a file belongs to.
+"""Matches files to the operators of the graph.
 
-Names do not always tell. MindSpore (seen on 2.10, CPU) numbers operators once when it writes the graph and
-again when it runs: the graph's `Conv2DBackpropFilter-op1` is `…-op0` in the file names, and `Mul-op0` and
-`Mul-op2` may have changed places. What stays is the scope, the type, and that the second numbering follows
-the order in which the graph lists its nodes, on through all graphs of a rank. So both readings are tried for
-each graph, by name and by that order, and the one that explains more files with fewer contradictions (data
-types that differ, a result older than what it was made from) is taken. Where nothing speaks for either, as in a
-dump of one chosen operator, it is the order on CPU, where it has been seen, and the name elsewhere.
+The name alone is not enough. MindSpore (seen in 2.10 on CPU) numbers operators once when it writes the graph and again
+when it runs. `Conv2DBackpropFilter-op1` of the graph is `…-op0` in the file names, and `Mul-op0` and `Mul-op2` may be
+swapped. The scope and the type stay, and the second numbering follows the order of the nodes in the graph, counted
+over all graphs of a rank. So both ways are tried for each graph: by name and by order. The one that explains more
+files with fewer contradictions (different data types, a result older than its input) wins. If both are equal, as in
+a dump of one selected operator, order wins on CPU and name elsewhere.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
-from msprobe.graphdump.files.datatypes import type_named
-from msprobe.graphdump.files.names import as_in_file
+from msprobe.graphdump.files.datatypes import find_type
+from msprobe.graphdump.files.names import spell_for_file
 from msprobe.graphdump.graphs.ir import NOT_EXECUTED, Graph, Node
 
 _NUMBERED = re.compile(r"(?P<base>.*)-op(?P<number>\d+)")
 
 
 @dataclass
-class Seen:
-    """An operator as the files of one graph show it: its type, its slots' data types, its first timestamp."""
+class DumpedOperator:
+    """An operator as its files show it: the type, the data types of its slots, the first timestamp."""
 
     type: str
     time: int
@@ -36,8 +35,8 @@ class Seen:
 Links = dict[str, Node]
 
 
-def executed(graph: Graph, order: Optional[Iterable[str]]) -> list[Node]:
-    """The nodes that run a kernel, in the order in which the graph lists them."""
+def select_executed(graph: Graph, order: Optional[Iterable[str]]) -> list[Node]:
+    """The nodes that run a kernel, in the order of the graph."""
     if order is not None:
         wanted = set(order)
         return [node for node in graph.nodes if node.full_name in wanted]
@@ -47,10 +46,10 @@ def executed(graph: Graph, order: Optional[Iterable[str]]) -> list[Node]:
 def match(
     graphs: Mapping[int, Graph],
     nodes: Mapping[int, list[Node]],
-    seen: Mapping[int, Mapping[str, Seen]],
+    seen: Mapping[int, Mapping[str, DumpedOperator]],
     on_cpu: bool,
 ) -> dict[int, tuple[Links, str]]:
-    """For each graph of one rank: file spelling to node, and how it was found ("name" or "order")."""
+    """For each graph of one rank: name in files to node, and how they were matched ("name" or "order")."""
     counted: dict[str, int] = defaultdict(int)
     result: dict[int, tuple[Links, str]] = {}
     for number in sorted(graphs):
@@ -62,11 +61,13 @@ def match(
         else:
             result[number] = (named, "name")
         for node in nodes[number]:
-            counted[_split(as_in_file(node.full_name))[0]] += 1
+            counted[_split(spell_for_file(node.full_name))[0]] += 1
     return result
 
 
-def _follows_order(graph: Graph, ordered: Links, named: Links, files: Mapping[str, Seen], on_cpu: bool) -> bool:
+def _follows_order(
+    graph: Graph, ordered: Links, named: Links, files: Mapping[str, DumpedOperator], on_cpu: bool
+) -> bool:
     if ordered == named:
         return False
     if len(ordered) != len(named):
@@ -80,27 +81,27 @@ def _split(name: str) -> tuple[str, int]:
     return (match["base"], int(match["number"])) if match else (name, 0)
 
 
-def _by_name(nodes: list[Node], files: Mapping[str, Seen]) -> Links:
-    """Names as in the graph; some dumps put only the last part of the scope into the file name."""
-    whole = {as_in_file(node.full_name): node for node in nodes}
+def _by_name(nodes: list[Node], files: Mapping[str, DumpedOperator]) -> Links:
+    """Matches by name. Some dumps have only the last part of the scope in the file name."""
+    full = {spell_for_file(node.full_name): node for node in nodes}
     last: dict[str, Optional[Node]] = {}
     for node in nodes:
-        key = as_in_file(node.full_name.rsplit("/", 1)[-1])
+        key = spell_for_file(node.full_name.rsplit("/", 1)[-1])
         last[key] = None if key in last else node
     links = {}
     for name in files:
-        node_found = whole.get(name) or last.get(name)
+        node_found = full.get(name) or last.get(name)
         if node_found is not None:
             links[name] = node_found
     return links
 
 
-def _by_order(nodes: list[Node], files: Mapping[str, Seen], counted: Mapping[str, int]) -> Links:
-    """The n-th number of a scope and type is the n-th node of it. Where all of a graph's are there, their
-    order alone decides; in a partial dump the number does, counted on from the graphs before."""
+def _by_order(nodes: list[Node], files: Mapping[str, DumpedOperator], counted: Mapping[str, int]) -> Links:
+    """Matches by order: the n-th number of a scope and type is its n-th node. If the dump has all operators of the
+    graph, only their order counts. In a partial dump the number counts, minus those of earlier graphs."""
     groups: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
-        groups[_split(as_in_file(node.full_name))[0]].append(node)
+        groups[_split(spell_for_file(node.full_name))[0]].append(node)
     numbered: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for name in files:
         base, number = _split(name)
@@ -119,7 +120,7 @@ def _by_order(nodes: list[Node], files: Mapping[str, Seen], counted: Mapping[str
     return links
 
 
-def _contradictions(graph: Graph, links: Links, files: Mapping[str, Seen]) -> int:
+def _contradictions(graph: Graph, links: Links, files: Mapping[str, DumpedOperator]) -> int:
     times = {node.key: files[name].time for name, node in links.items()}
     wrong = 0
     for name, node in links.items():
@@ -133,10 +134,10 @@ def _contradictions(graph: Graph, links: Links, files: Mapping[str, Seen]) -> in
 
 
 def _can_be(node: Node, slot: tuple[str, int], dtype: str) -> bool:
-    """Whether the graph allows this data type there; what either side does not say is allowed."""
+    """Whether the graph allows this data type in this slot. An unknown type is allowed."""
     io, index = slot
     said = node.signature
     sides = (said.host_inputs, said.device_inputs) if io == "input" else (said.host_outputs, said.device_outputs)
-    declared = {type_named(side[index].dtype) for side in sides if index < len(side)} - {None}
-    actual = type_named(dtype)
+    declared = {find_type(side[index].dtype) for side in sides if index < len(side)} - {None}
+    actual = find_type(dtype)
     return not declared or actual is None or actual in declared

@@ -1,4 +1,4 @@
-"""What an operator is to the reader: a node of the graph, the files that belong to it, or both."""
+"""An operator of a dump: a node of the graph, its files, or both."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
-from msprobe.graphdump.files.names import as_in_file
+from msprobe.graphdump.files.names import spell_for_file
 from msprobe.graphdump.graphs.ir import Node, SourceLine
-from msprobe.graphdump.graphs.matching import Seen
+from msprobe.graphdump.graphs.matching import DumpedOperator
 
 _PLACE_IN_CODE = re.compile(r"(?P<file>\S+):(?P<line>\d+)")
 
 
 class Key(NamedTuple):
-    """Which operator a tensor belongs to; `operator` is spelled as in file names."""
+    """Identifies the operator of a tensor. `operator` is its name in file names."""
 
     rank: int
     graph: int
@@ -26,9 +26,9 @@ class Key(NamedTuple):
 class Operator:
     """One operator of one graph on one rank.
 
-    `name` is the graph's full name, or the file's spelling where no graph is known; `in_files` is how its files
-    spell it, empty if nothing of it was dumped. `linked` says how the two were brought together: "name",
-    "order" (the numbers differ, see matching.py) or "" (one of the two is missing).
+    `name` is the full name in the graph, or the name in files if there is no graph. `in_files` is the name in files,
+    empty if the operator was not dumped. `linked` says how the two were matched: "name", "order" (the numbers differ,
+    see matching.py) or "" (one of the two is missing).
     """
 
     rank: int
@@ -45,21 +45,21 @@ class Operator:
 
     @property
     def is_renumbered(self) -> bool:
-        """Whether the files' number is not the graph's, so that searching for the one does not find the other."""
-        return bool(self.in_files and self.node) and as_in_file(self.name) != self.in_files
+        """Whether the number in files differs from the number in the graph."""
+        return bool(self.in_files and self.node) and spell_for_file(self.name) != self.in_files
 
     @property
     def line(self) -> Optional[SourceLine]:
-        """The innermost source line outside the framework itself, else the innermost one."""
+        """The innermost source line outside of installed packages, or else the innermost line."""
         lines = self.node.lines if self.node else ()
         own = [line for line in lines if not line.is_installed and not line.text.startswith("def ")]
         return own[-1] if own else lines[-1] if lines else None
 
 
 def link(
-    rank: int, graph: int, nodes: list[Node], files: dict[str, Seen], links: dict[str, Node], how: str
+    rank: int, graph: int, nodes: list[Node], files: dict[str, DumpedOperator], links: dict[str, Node], how: str
 ) -> Iterator[Operator]:
-    """Every operator of one graph: the nodes with their files, then the files that no node explains."""
+    """All operators of one graph: the nodes with their files, then the files without a node."""
     spelled = {node.key: name for name, node in links.items()}
     for node in nodes:
         name = spelled.get(node.key, "")
@@ -70,7 +70,7 @@ def link(
 
 
 def lines_at(operator: Operator, query: str) -> tuple[SourceLine, ...]:
-    """The source lines of an operator at "file.py:175", or with `query` in their text (spaces do not matter)."""
+    """The source lines of an operator at "file.py:175", or with `query` in their text (blanks do not matter)."""
     if operator.node is None:
         return ()
     place = _PLACE_IN_CODE.fullmatch(query.strip())

@@ -1,1 +1,1 @@
-"""Compiled graphs: Cells through taps, kernels through the framework's Dump."""
+"""Compiled graphs: Cells with taps, kernels with MindSpore's own Dump."""

@@ -1,7 +1,8 @@
-"""What a tapped call receives and returns, as far as it is known while its graph is compiled.
+"""Templates: what is known of a tapped call while its graph is compiled.
 
-A template is one side of a Cell's calls: JSON text with gaps where the tensors' texts go. It is made by `Describe`, an
-operator that MindSpore folds away: the compiler asks it for its value, and shows it the types of its arguments.
+A template is one side (inputs, outputs) of the calls of a Cell: JSON text with gaps for the texts of the tensors.
+`Describe` makes it: an operator that MindSpore evaluates during compilation. The compiler passes it the types of its
+arguments and replaces it by its value.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from msprobe.collect.values import Values, quoted
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import dtypes
 
-Member = tuple[Any, Any, Any]  # value (None where only a run tells it), type, shape
+Member = tuple[Any, Any, Any]  # value (None if it is known only at run time), type, shape
 _VALUES = Values(TensorTexts(0, None))
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of a template. `row` is None where its values cannot be shown, and `text` stands for it."""
+    """One tensor of a template. If its values cannot be read, `row` is None and `text` is the complete text."""
 
     path: str
     row: Optional[dtypes.Dtype]
@@ -42,11 +43,11 @@ class CallTemplate:
 
     @property
     def shown(self) -> int:
-        """How many of its tensors a tap shows."""
+        """The number of tensors whose values the taps pass on."""
         return sum(slot.row is not None for slot in self.slots)
 
-    def filled(self, texts: dict[int, str]) -> str:
-        """The JSON text of this side; a tensor that was not shown is null."""
+    def fill(self, texts: dict[int, str]) -> str:
+        """The JSON text of this side; null for a tensor without a text."""
         return "".join(part if isinstance(part, str) else self.text_of(part, texts) for part in self.parts)
 
     def text_of(self, slot: int, texts: dict[int, str]) -> str:
@@ -54,13 +55,13 @@ class CallTemplate:
 
 
 class Places(Protocol):
-    """What a tap is given so that it is known which tensor it shows: a constant that is no whole number."""
+    """Makes the constant that tells a tap which tensor it has. It is never an int: 0 means "no tap"."""
 
     def __call__(self, template: CallTemplate, slot: int) -> Any: ...
 
 
-class Sheets:
-    """All templates, by their number. A graph may be compiled for several shapes: each has templates of its own."""
+class CallTemplates:
+    """All templates by number. A graph that is compiled for several shapes has templates for each."""
 
     def __init__(self) -> None:
         self._made: list[CallTemplate] = []
@@ -76,8 +77,8 @@ class Sheets:
         self._made.append(template)
         return template
 
-    def silent(self, title: str, side: str) -> Optional[CallTemplate]:
-        """The newest template of a side without tensors: no tap says which one a call has."""
+    def find_without_tensors(self, title: str, side: str) -> Optional[CallTemplate]:
+        """The newest template of a side that has no tensors. No tap runs there that could name the template."""
         for template in reversed(self._made):
             if (template.title, template.side, template.shown) == (title, side, 0):
                 return template
@@ -86,22 +87,24 @@ class Sheets:
     def of_parameter(self, title: str, name: str, parameter: Any) -> CallTemplate:
         """A template for the gradient of one parameter."""
         template = self.new(title, "parameters_grad")
-        _SheetWriter(template, lambda template, slot: slot).of(
+        _TemplateWriter(template, lambda template, slot: slot).of(
             None, kinds.TensorType(parameter.dtype), parameter.shape, name
         )
         return template
 
 
 class Describe(PrimitiveWithInfer):
-    """Called on one side of a call: a template is made of it, and the places of its tensors come back.
+    """Makes a template of one side of a call and returns the places of its tensors.
 
-    The answer is (whether the side can be rebuilt from its members, the places in the same structure).
+    The result is (whether the side can be rebuilt from its members, the places in the same structure).
     """
 
-    def __init__(self, templates: Sheets, place: Places, title: str, side: str, names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, templates: CallTemplates, place: Places, title: str, side: str, names: Sequence[str] = ()
+    ) -> None:
         super().__init__("msprobe_describe")
         self.set_const_prim(True)
-        self.add_prim_attr("msprobe", f"{title} {side}")  # or the answer for another Cell would be reused
+        self.add_prim_attr("msprobe", f"{title} {side}")  # without it MindSpore reuses the result for another Cell
         self._templates = templates
         self._place = place
         self._title = title
@@ -110,7 +113,7 @@ class Describe(PrimitiveWithInfer):
 
     def __infer__(self, given: dict[str, Any]) -> dict[str, Any]:
         template = self._templates.new(self._title, self._side)
-        writer = _SheetWriter(template, self._place)
+        writer = _TemplateWriter(template, self._place)
         value, kind, shape = given["value"], given["dtype"], given["shape"]
         if self._names:
             members = _members(value, kind, shape)
@@ -129,8 +132,8 @@ class Describe(PrimitiveWithInfer):
         return {"dtype": None, "shape": None, "value": (not template.dictionary_with_none, places)}
 
 
-class _SheetWriter:
-    """Writes one template; every method returns the places of what it has written."""
+class _TemplateWriter:
+    """Writes one template. Each method returns the places of what it wrote."""
 
     def __init__(self, template: CallTemplate, place: Places) -> None:
         self._template = template
@@ -146,7 +149,7 @@ class _SheetWriter:
         if isinstance(kind, kinds.TensorType):
             return self._tensor(kind, shape, path)
         if kind is not None and value is None:
-            parts.append(f'{{"type": {quoted(str(kind))}}}')  # a number that changes from run to run
+            parts.append(f'{{"type": {quoted(str(kind))}}}')  # a number that is known only at run time
         else:
             parts.append(_VALUES.value(value, ""))
         return 0
@@ -159,7 +162,7 @@ class _SheetWriter:
             if number:
                 parts.append(", ")
             value, kind, shape = member
-            places.append(self.of(value, kind, shape, _joined(path, number)))
+            places.append(self.of(value, kind, shape, _join(path, number)))
         parts.append("]")
         return places
 
@@ -172,7 +175,7 @@ class _SheetWriter:
             value, kind, shape = member
             if kind is None:
                 self._template.dictionary_with_none = True
-            places.append(self.of(value, kind, shape, _joined(path, name)))
+            places.append(self.of(value, kind, shape, _join(path, name)))
         parts.append("}")
         return places
 
@@ -182,7 +185,7 @@ class _SheetWriter:
         row = dtypes.BY_MINDSPORE.get(name)
         sizes = tuple(shape)
         text = ""
-        if row is None or any(size <= 0 for size in sizes):  # unknown type, empty, or a shape that only a run tells
+        if row is None or any(size <= 0 for size in sizes):  # unknown type, empty, or a dynamic shape
             known = [size if size >= 0 else None for size in sizes]
             numbers = '"Max": null, "Min": null, "Mean": null, "Norm": null'
             text = f'{{"type": "mindspore.Tensor", "dtype": "{name}", "shape": {_json(known)}, {numbers}}}'
@@ -198,7 +201,7 @@ def _members(value: Any, kind: Any, shape: Any) -> list[Member]:
     return list(zip(values, kind, shape))
 
 
-def _joined(path: str, name: Any) -> str:
+def _join(path: str, name: Any) -> str:
     return f"{path}.{name}" if path else str(name)
 
 

@@ -1,7 +1,7 @@
-"""Level L0 inside compiled graphs: what the taps show becomes records, with the names of a dynamic run.
+"""Level L0 inside compiled graphs: makes records from the values of the taps, with the names of a dynamic run.
 
-A forward record is written when the last of its outputs was shown. Gradients that nothing needs never come, so
-backward records are written when the step ends, the last call first, as a backward runs.
+A forward record is written when its last output has arrived. Unused gradients never arrive. So backward records are
+written at the end of the step, the last call first, in the order of a backward pass.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from msprobe.collect.recorder import Recorder
 from msprobe.collect.values import quoted
 from msprobe.dump.names import FORWARD, backward_of
 from msprobe.frameworks.mindspore.tensors import Array, bits
-from msprobe.mindspore.graph.call_templates import CallTemplate, Sheets
+from msprobe.mindspore.graph.call_templates import CallTemplate, CallTemplates
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import CRC
 
 NO_CALL = -1
-_MEMBERS = {"output": "input", "input": "output"}  # of a backward record: what comes in, what goes out
-_numbers = itertools.count()  # of calls, in this process: a number from an older step is nobody's
+_MEMBERS = {"output": "input", "input": "output"}  # the inputs of a backward record are gradients of outputs
+_numbers = itertools.count()  # numbers of calls, unique in this process: those of older steps match no call
 
 
 class _Call:
@@ -43,9 +43,9 @@ class _Call:
 
 
 class GraphCells:
-    """The listener of one step. Calls begin only while it is `open`; what belongs to them may come later."""
+    """The listener of one step. Calls begin only while it is `open`; their values may arrive later."""
 
-    def __init__(self, recorder: Recorder, texts: TensorTexts, templates: Sheets) -> None:
+    def __init__(self, recorder: Recorder, texts: TensorTexts, templates: CallTemplates) -> None:
         self.open = False
         self.entered = 0
         self._recorder = recorder
@@ -59,7 +59,7 @@ class GraphCells:
         self._batch: Optional[_Call] = None
         self._digests: dict[int, str] = {}
 
-    # What the taps call.
+    # Called by the taps.
 
     def enter(self, title: str) -> int:
         recorder = self._recorder
@@ -96,7 +96,7 @@ class GraphCells:
             self._recorder.fault(template.title, traceback.format_exc())
 
     def close(self) -> None:
-        """The step ends: what is not written yet is written."""
+        """Called at the end of the step: writes all remaining records."""
         with self._lock:
             for call in self._calls.values():
                 if not call.written:
@@ -147,7 +147,7 @@ class GraphCells:
             self._write(call)
 
     def _leave(self, call: _Call) -> None:
-        """A call has returned, and with it what it called and what showed no output."""
+        """A call has returned, and so have the calls inside it that had no output to tap."""
         while True:
             ended = self._around.pop()
             self._events.append((ended, False))
@@ -172,18 +172,18 @@ class GraphCells:
         recorder.write_record(call.name, call.parents[-1] if call.parents else None, text)
 
     def _side(self, call: _Call, side: str) -> str:
-        template = call.templates.get(side) or self._templates.silent(call.title, side)
-        return "" if template is None else template.filled(call.texts.get(side, {}))
+        template = call.templates.get(side) or self._templates.find_without_tensors(call.title, side)
+        return "" if template is None else template.fill(call.texts.get(side, {}))
 
     def _first_batch(self, template: CallTemplate, slot: int, array: Any) -> None:
-        """What the first Cell of the step received, by digest, for run.json."""
+        """The digests of the inputs of the first Cell in the step, for run.json."""
         self._digests[slot] = self._text(template, slot, array, "", TensorTexts(CRC, None))
         if len(self._digests) == template.shown:
-            tell, self._recorder.on_first_batch = self._recorder.on_first_batch, None
+            callback, self._recorder.on_first_batch = self._recorder.on_first_batch, None
             self._batch = None
-            if tell is not None:
-                found = json.loads(f"{{{template.filled(self._digests)}}}")
-                tell([*found["input_args"], *found["input_kwargs"].values()])
+            if callback is not None:
+                found = json.loads(f"{{{template.fill(self._digests)}}}")
+                callback([*found["input_args"], *found["input_kwargs"].values()])
 
     # Backward.
 
@@ -199,7 +199,8 @@ class GraphCells:
         call.gradients.setdefault(member, {})[slot] = text
 
     def _wants_backward(self, call: _Call) -> bool:
-        """A scope counts calls in order, which a backward's operators do not have: it is the forward's, turned."""
+        """Whether the selection wants the backward of this call. A scope needs an order of calls, and the operators of
+        a backward graph have none: the reverse order of the forward is used."""
         selection = self._recorder.selection
         if selection.everything:
             return True
@@ -221,7 +222,7 @@ class GraphCells:
             ("output", "input", recorder.with_inputs),
             ("input", "output", recorder.with_outputs),
         ):
-            template = call.templates.get(side) or self._templates.silent(call.title, side)
+            template = call.templates.get(side) or self._templates.find_without_tensors(call.title, side)
             if wanted and template is not None:
                 texts = call.gradients.get(member, {})
                 parts.append(

@@ -1,4 +1,4 @@
-"""`graph_dump(path)`: the whole Graph-mode Dump for a script, on every device; no launcher needed."""
+"""`graph_dump(path)`: the complete Graph-mode Dump, called in a script, on every device."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Optional, Union
 
 from msprobe.collect import notices
 from msprobe.collect.lifecycle import UsageError
-from msprobe.graphdump.dumping.running import DISK_BUDGET, LEAST_BUDGET, VARIABLE, Prepared, Running, prepared
+from msprobe.graphdump.dumping.running import DISK_BUDGET, LEAST_BUDGET, VARIABLE, DumpRun, PreparedDump, prepare_dump
 
-_running: Optional[Running] = None
+_running: Optional[DumpRun] = None
 
 
 def graph_dump(path: Union[str, os.PathLike[str]], disk_budget: int = DISK_BUDGET) -> None:
-    """Dump every graph that this process runs from now on, as the data_dump.json at `path` says.
+    """Dumps every graph that this process runs from now on. `path` is a data_dump.json.
 
-    Call it before the first graph is compiled: the framework reads its configuration once. A wrong file raises
-    ConfigError with every problem in it. `disk_budget` (bytes) bounds what lies on the disk only in passing.
+    Call it before the first graph is compiled: MindSpore reads its configuration once. A wrong file raises ConfigError
+    with all problems. `disk_budget` is the limit for temporary files, in bytes.
     """
     if _running is not None:
-        raise UsageError("graph_dump() was called before in this process; the framework reads its configuration once.")
+        raise UsageError("graph_dump() was already called in this process; MindSpore reads its configuration once.")
     if graph_has_run():
-        raise UsageError("graph_dump() is called too late: a graph was compiled already. Call it before the first one.")
+        raise UsageError("graph_dump() is too late: a graph is already compiled. Call it before the first graph.")
     if disk_budget < LEAST_BUDGET:
         raise UsageError(f"disk_budget is {disk_budget} bytes; allowed: {LEAST_BUDGET} or more.")
-    found = prepared(path)
+    found = prepare_dump(path)
     if found is not None:
         begin(found, disk_budget)
 
 
-def begin(found: Prepared, disk_budget: int, by_steps: bool = False) -> Running:
-    """From now on the framework writes, and the worker reads."""
+def begin(found: PreparedDump, disk_budget: int, by_steps: bool = False) -> DumpRun:
+    """Starts the dump: MindSpore writes files and the worker reads them."""
     global _running
     os.environ[VARIABLE] = found.variable
     _running = _start(found, disk_budget, by_steps)
@@ -58,19 +58,19 @@ def graph_has_run() -> bool:
     return bool(getattr(api, "ms_compile_cache", None)) or any(cells.values())
 
 
-def _start(found: Prepared, disk_budget: int, by_steps: bool) -> Running:
+def _start(found: PreparedDump, disk_budget: int, by_steps: bool) -> DumpRun:
     may_pause = not (sys.stdin is not None and sys.stdin.isatty() and os.getpgrp() == os.getpid())
     if not may_pause and not (found.settings.keeps_tensors and not found.settings.sample_mode):
-        notices.inform("the disk budget is not kept in an interactive shell: use `msprobe graph dump` for that.")
+        notices.inform("an interactive shell cannot enforce the disk budget: use `msprobe graph dump` for that.")
     running = found.start(os.getpid(), disk_budget, may_pause, by_steps)
     failures: list[str] = []
     before = sys.excepthook
 
-    def noting(kind: type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+    def note_failure(kind: type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
         failures.append("".join(traceback.format_exception_only(kind, error)))
         before(kind, error, trace)
 
-    sys.excepthook = noting
+    sys.excepthook = note_failure
     owner = os.getpid()
 
     def end() -> None:

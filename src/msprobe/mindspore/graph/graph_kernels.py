@@ -1,4 +1,4 @@
-"""Level L2 in graph mode: config.json becomes the framework's Dump, put in place before the first graph.
+"""Level L2 in graph mode: translates config.json into MindSpore's Dump before the first graph.
 
 The framework decides what runs in a graph when it compiles it, so start() and stop() have no effect here: `step`
 selects. A debugger that is started too late logs that, rather than leaving an empty directory.
@@ -18,7 +18,7 @@ from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.dump.archive import put_aside
 from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, parse_settings
-from msprobe.graphdump.dumping.framework_side import NO_KERNEL
+from msprobe.graphdump.dumping.framework_config import NO_KERNEL
 from msprobe.graphdump.dumping.running import DISK_BUDGET, lay_out, rank_here
 from msprobe.mindspore import header
 from msprobe.mindspore.graph.graph_dump import begin, graph_has_run
@@ -31,9 +31,11 @@ _SUMMARIES = {"statistics": ["max", "min", "avg", "l2norm"], "md5": ["max", "min
 
 
 def refuse(settings: Settings) -> None:
-    """Raises UsageError for what graph mode cannot do at this level."""
+    """Raises UsageError for settings that graph mode does not support at this level."""
     if getattr(settings.section, "summary_mode", "") == "xor":
-        raise UsageError('summary_mode "xor" is not in graph mode: use "statistics", "md5" or a list of statistics.')
+        raise UsageError(
+            'graph mode does not support summary_mode "xor": use "statistics", "md5" or a list of statistics.'
+        )
 
 
 def data_dump(task: Task, initial: int) -> dict[str, Any]:
@@ -79,7 +81,7 @@ class GraphKernels:
         self._started = False
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        """The first call puts the dump in place; further ones do nothing."""
+        """The first call starts the dump; later calls do nothing."""
         if token_range is not None:
             notices.warn_once("token_range has no effect in graph mode.")
         if self._started:
@@ -87,8 +89,8 @@ class GraphKernels:
         self._started = True
         if graph_has_run():
             notices.warn(
-                "start() comes too late: a graph was compiled already, and MindSpore has read its settings by then. "
-                "Nothing is dumped. Call it after set_context and before the model runs."
+                "start() is too late: a graph is already compiled, and MindSpore reads its settings before that. "
+                "Nothing is dumped. Call start() after set_context and before the model runs."
             )
             return
         value = data_dump(self._task, self._initial)
@@ -99,32 +101,32 @@ class GraphKernels:
         older = Path(f"rank_{rank_here()}")
         if (Path(checked.path) / older).exists():
             moved = put_aside(Path(checked.path), older)
-            notices.inform(f"an earlier dump was in {Path(checked.path)}; it is now in {moved}.")
+            notices.inform(f"moved an earlier dump from {Path(checked.path)} to {moved}.")
         found = lay_out(checked, source, json.dumps(value, indent=4))
         if found is not None:
             begin(found, DISK_BUDGET)
-            notices.inform(f"level L2 in graph mode: every graph from now on is dumped to {Path(checked.path)}.")
+            notices.inform(f"level L2 in graph mode: dumping every graph from now on to {Path(checked.path)}.")
 
     def stop(self) -> None:
-        self._look_at_mode()
+        self._check_mode()
 
     def step(self) -> None:
-        self._look_at_mode()
+        self._check_mode()
 
     def set_init_step(self, step: int) -> None:
         if self._started:
-            notices.warn_once("set_init_step() comes too late in graph mode: call it before start().")
+            notices.warn_once("set_init_step() is too late in graph mode: call it before start().")
         self._initial = step
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
-        notices.warn_once("save() works at level debug only; nothing is saved.")
+        notices.warn_once("save() works only at level debug; nothing is saved.")
 
     def close(self) -> None:
         """The worker ends with the process."""
 
-    def _look_at_mode(self) -> None:
+    def _check_mode(self) -> None:
         if mindspore.get_context("mode") != mindspore.GRAPH_MODE:
             notices.warn_once(
-                "the mode was changed to PYNATIVE_MODE after PrecisionDebugger was made in graph mode: what runs "
-                "outside of graphs is not dumped."
+                "the mode was changed to PYNATIVE_MODE after PrecisionDebugger was created in graph mode: msprobe "
+                "dumps only graphs."
             )

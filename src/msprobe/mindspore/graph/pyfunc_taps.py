@@ -1,7 +1,7 @@
 """Taps on the CPU: custom operators whose kernel is a Python function (`ops.Custom`, "pyfunc").
 
-They are given numpy arrays. They must not raise, since the error would reach the script, and must return an array
-of the type that was announced. A tensor without dimensions would come as a Python number: it is given one.
+The functions get numpy arrays. They must not raise, because the error would reach the script, and must return an array
+of the declared type. A tensor without dimensions would arrive as a Python number, so it is reshaped to one dimension.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _FLOATS = (mindspore.float16, mindspore.float32, mindspore.float64, mindspore.bf
 _NOTHING = np.full((1,), NO_CALL, np.int32)
 
 
-class PyfuncWay:
-    """The functions that are compiled into graphs; each belongs to the taps that it was made for."""
+class PyfuncBackend:
+    """The functions that are compiled into graphs, for one `Taps` object."""
 
     def __init__(self, taps: Taps) -> None:
         self._titles: list[str] = []
@@ -47,10 +47,10 @@ class PyfuncWay:
         show, flow = _operator(shows, in_order=True), _operator(flows, in_order=False)
 
         class Gate(nn.Cell):
-            """Lets a tensor pass; its gradient is shown on the way back."""
+            """Passes a tensor through; in the backward pass, passes its gradient to Python."""
 
             def construct(self, value: Any, number: Any, place: Any) -> Any:
-                return ops.stop_gradient(value)  # or, with a BatchNorm about, gradients are added before the gate
+                return ops.stop_gradient(value)  # otherwise, next to a BatchNorm, gradients are summed before the gate
 
             def bprop(self, value: Any, number: Any, place: Any, out: Any, dout: Any) -> Any:
                 shown = ops.reshape(dout, (1,)) if dout.ndim == 0 else dout
@@ -80,7 +80,7 @@ class PyfuncWay:
         self._flow = flow
 
     def title(self, title: str) -> Any:
-        """What `enter` is given."""
+        """The argument for `enter`."""
         self._titles.append(title)
         return Tensor([len(self._titles) - 1], mindspore.int32)
 
@@ -88,7 +88,7 @@ class PyfuncWay:
         return Tensor([template.number, slot], mindspore.int32)
 
     def parameter_hook(self, template: CallTemplate) -> Callable[[Any], Any]:
-        """A hook that shows the gradient of the parameter that the template is of."""
+        """A hook that passes on the gradient of the parameter of this template."""
         flow, place, number = self._flow, self.place(template, 0), Tensor([NO_CALL], mindspore.int32)
 
         def hook(gradient: Any) -> Any:
@@ -98,13 +98,13 @@ class PyfuncWay:
         return hook
 
     def drain(self) -> None:
-        """The functions were called while the graph ran: nothing waits."""
+        """Nothing to do: the functions were called while the graph ran."""
 
 
 def _operator(function: Callable[..., Any], in_order: bool) -> Any:
-    """`function` has as many parameters as the operator has inputs: MindSpore counts them."""
+    """A custom operator. MindSpore takes the number of inputs from the parameters of `function`."""
     made = ops.Custom(function, lambda *shapes: (1,), lambda *kinds: mindspore.int32, func_type="pyfunc")
-    made.recompute(False)  # a call begins once, also where its Cell is recomputed
+    made.recompute(False)  # a call begins once, also if its Cell is recomputed
     if in_order:
         made.add_prim_attr("side_effect_io", True)
     return made

@@ -1,15 +1,15 @@
-"""Taps in compiled graphs: operators beside the computation that hand values to Python while a graph runs.
+"""Taps in compiled graphs: operators that pass values to Python while a graph runs.
 
-Hooks are compiled into a graph and Python in them vanishes; what stays is an operator. While a graph is being
-compiled, and only then, each Cell below the models has another `construct` in the place of its own. It says that
-the call begins, shows what goes in and what comes out, and lets both pass a gate whose gradient is shown too.
+MindSpore compiles hooks, and their Python code is lost; operators remain. So while a graph is compiled, and only then,
+each Cell below the models has another `construct`. It announces the call, passes its inputs and outputs to Python,
+and sends both through a gate that also passes on their gradients.
 
-The operator that begins a call returns the call's number, and every other one takes it as an input: what belongs
-to which call comes with the data, however often a Cell is called and in whatever order the graph runs. The
-forward operators have a side effect, so that they run in the order of the program; those of the gradients have
-none, so that a gradient that nothing needs is pruned as it would be without them.
+The operator that begins a call returns the number of the call, and all others take it as an input. So each value
+arrives with its call, no matter how often a Cell is called and in which order the graph runs. The forward operators
+have a side effect, so that they run in program order. The gradient operators have none, so that MindSpore still
+removes unused gradients.
 
-What does not change between runs (arguments that are no tensors, types, names) is written down while compiling.
+Everything that is the same in each run (arguments that are not tensors, types, names) is recorded at compile time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mindspore import ops
 
 from msprobe.collect import notices
 from msprobe.mindspore.cells.cell_calls import Named
-from msprobe.mindspore.graph.call_templates import CallTemplate, Describe, Sheets
+from msprobe.mindspore.graph.call_templates import CallTemplate, CallTemplates, Describe
 from msprobe.mindspore.graph.graph_dump import graph_has_run
 
 try:
@@ -36,10 +36,10 @@ _CONSTRUCT = "construct"
 
 
 class Listener(Protocol):
-    """The step that is being recorded. Called by the runtime, on its threads; nothing may be raised."""
+    """The step that is being recorded. The MindSpore runtime calls it on its threads; it must not raise."""
 
     def enter(self, title: str) -> int:
-        """A call begins. Returns its number, -1 where it is not to be shown."""
+        """A call begins. Returns its number, or -1 if its values are not wanted."""
 
     def see(self, number: int, template: CallTemplate, slot: int, array: Any) -> None: ...
 
@@ -47,7 +47,7 @@ class Listener(Protocol):
 
 
 class TapBackend(Protocol):
-    """How values come from a graph to Python on one device. `enter`, `seen` and `watched` are compiled."""
+    """Passes values from a graph to Python on one device. `enter`, `seen` and `watched` are compiled."""
 
     enter: Any
     seen: Any
@@ -60,68 +60,68 @@ class TapBackend(Protocol):
     def parameter_hook(self, template: CallTemplate) -> Callable[[Any], Any]: ...
 
     def drain(self) -> None:
-        """Called when graphs have run and before a step begins or ends: everything has been shown when it returns."""
+        """Called after graphs have run and before a step begins or ends. Returns when all values were passed on."""
 
 
 class Taps:
-    """The taps of this process: graphs live as long as it does, and so do the operators in them."""
+    """The taps of this process. Compiled graphs and the operators in them stay until the process ends."""
 
     def __init__(self) -> None:
         self.listener: Optional[Listener] = None
-        self.templates = Sheets()
+        self.templates = CallTemplates()
         self.late = False
-        self._way: Optional[TapBackend] = None
+        self._backend: Optional[TapBackend] = None
         self._constructs: dict[int, tuple[Any, Callable[..., Any]]] = {}
         self._hooked: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}  # parameter, hook, handle
         self._originals: list[tuple[Any, Any]] = []
 
     def attach(self, named: Iterable[Named], with_parameters: bool) -> None:
-        """Every graph that is compiled from now on has taps for these Cells, until `release`.
+        """Adds taps for these Cells to every graph that is compiled from now on, until `release`.
 
-        `with_parameters`: also for the gradients of their parameters, where the graph is the whole step.
+        `with_parameters`: also for the gradients of their parameters; used if the graph is the complete step.
         """
         new = [each for each in named if id(each.cell) not in self._constructs]
         self._watch_compiling()
         if not new:
             return
-        self._way = self._way or _way_of_device(self)
+        self._backend = self._backend or _choose_backend(self)
         self.late = graph_has_run()
         for each in new:
             if _CONSTRUCT in vars(each.cell):
-                notices.warn_once(f"{each.title} has a construct of its own: it is not collected in graph mode.")
+                notices.warn_once(f"{each.title} has its own construct on the instance: not collected in graph mode.")
                 continue
-            self._constructs[id(each.cell)] = (each.cell, _tapped(each, self._way, self.templates))
+            self._constructs[id(each.cell)] = (each.cell, _make_tapped_construct(each, self._backend, self.templates))
             if with_parameters:
-                self._hook_parameters(each, self._way)
+                self._hook_parameters(each, self._backend)
 
     def pause(self) -> None:
-        """Graphs that are compiled before the next `attach` have no taps."""
+        """Compiles graphs without taps until the next `attach`."""
         for executor, original in self._originals:
             executor.compile = original
         self._originals.clear()
 
     def drain(self) -> None:
-        if self._way is None:
+        if self._backend is None:
             return
         try:
-            self._way.drain()
-        except Exception as error:  # in start(), stop() and step(): the script goes on
-            notices.warn_once(f"what compiled graphs showed could not be read: {_first_line(error)}.")
+            self._backend.drain()
+        except Exception as error:  # called from start(), stop() and step(): the script must continue
+            notices.warn_once(f"cannot read the values from compiled graphs: {_first_line(error)}.")
 
     def release(self) -> None:
-        """Graphs that are compiled from now on have no taps; in the others they stay, and do nothing."""
+        """Compiles graphs without taps from now on. Taps in existing graphs stay and do nothing."""
         self.listener = None
-        self._take_out()
+        self._uninstall()
         self._unhook()
         self.pause()
         self._constructs.clear()
 
-    def _hook_parameters(self, named: Named, way: TapBackend) -> None:
+    def _hook_parameters(self, named: Named, backend: TapBackend) -> None:
         for name, parameter in named.cell._params.items():
             if parameter is not None and parameter.requires_grad and id(parameter) not in self._hooked:
                 template = self.templates.of_parameter(named.title, name, parameter)
                 if template.shown:
-                    self._hook(parameter, way.parameter_hook(template))
+                    self._hook(parameter, backend.parameter_hook(template))
 
     def _hook(self, parameter: Any, hook: Callable[[Any], Any]) -> None:
         self._hooked[id(parameter)] = (parameter, hook, parameter.register_hook(hook))
@@ -138,19 +138,19 @@ class Taps:
         def compile_tapped(executor: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._constructs:
                 return original(executor, *args, **kwargs)
-            self._put_in()
+            self._install()
             try:
                 return original(executor, *args, **kwargs)
             except Exception as error:
                 return self._compile_with_less(lambda: original(executor, *args, **kwargs), error)
             finally:
-                self._take_out()
+                self._uninstall()
 
         return compile_tapped
 
     def _compile_with_less(self, compile_again: Callable[[], Any], error: Exception) -> Any:
-        """MindSpore may fail over what is ours. What fails without it too is the script's own: ours stays, for the
-        graphs that are compiled after it."""
+        """Tries again without hooks on parameters, then without taps: MindSpore may fail because of them. If it fails
+        without them too, the error is the script's own, and later graphs still get taps."""
         reason = _first_line(error)
         hooked = list(self._hooked.values())
         if hooked:
@@ -161,11 +161,11 @@ class Taps:
                 reason = _first_line(second)
             else:
                 notices.warn(
-                    f"MindSpore cannot compile this model with hooks on its parameters ({reason}): their gradients are "
-                    "not collected."
+                    f"MindSpore cannot compile this model with hooks on its parameters ({reason}): msprobe does not "
+                    "collect their gradients."
                 )
                 return result
-        self._take_out()
+        self._uninstall()
         try:
             result = compile_again()
         except Exception:
@@ -174,16 +174,16 @@ class Taps:
             raise
         self.release()
         notices.warn(
-            f"MindSpore cannot compile this model with taps ({reason}): it runs without them, and nothing inside its "
-            "graphs is collected."
+            f"MindSpore cannot compile this model with taps ({reason}): it runs without them, and msprobe collects "
+            "nothing inside its graphs."
         )
         return result
 
-    def _put_in(self) -> None:
+    def _install(self) -> None:
         for cell, construct in self._constructs.values():
             vars(cell)[_CONSTRUCT] = types.MethodType(construct, cell)
 
-    def _take_out(self) -> None:
+    def _uninstall(self) -> None:
         for cell, _ in self._constructs.values():
             vars(cell).pop(_CONSTRUCT, None)
 
@@ -200,25 +200,25 @@ def supported() -> bool:
     return mindspore.get_context("device_target") in ("CPU", "Ascend")
 
 
-def _way_of_device(taps: Taps) -> TapBackend:
+def _choose_backend(taps: Taps) -> TapBackend:
     if mindspore.get_context("device_target") == "Ascend":
-        from msprobe.mindspore.graph.tensor_dump_taps import TensorDumpWay
+        from msprobe.mindspore.graph.tensor_dump_taps import TensorDumpBackend
 
-        return TensorDumpWay(taps)
-    from msprobe.mindspore.graph.pyfunc_taps import PyfuncWay
+        return TensorDumpBackend(taps)
+    from msprobe.mindspore.graph.pyfunc_taps import PyfuncBackend
 
-    return PyfuncWay(taps)
+    return PyfuncBackend(taps)
 
 
-def _tapped(named: Named, way: TapBackend, templates: Sheets) -> Callable[..., Any]:
-    """The construct that is compiled. MindSpore reads its source: no more Python than it knows."""
+def _make_tapped_construct(named: Named, backend: TapBackend, templates: CallTemplates) -> Callable[..., Any]:
+    """The construct to compile. MindSpore parses its source, so it uses only Python that MindSpore supports."""
     cell = named.cell
     original = types.MethodType(inspect.unwrap(type(cell).construct), cell)
     names = tuple(n for n, p in cell._params.items() if p is not None and getattr(cell, n, None) is p)
-    enter, title, seen, watched = way.enter, way.title(named.title), way.seen, way.watched
-    inputs = Describe(templates, way.place, named.title, "input")
-    outputs = Describe(templates, way.place, named.title, "output")
-    weights = Describe(templates, way.place, named.title, "parameters", names)
+    enter, title, seen, watched = backend.enter, backend.title(named.title), backend.seen, backend.watched
+    inputs = Describe(templates, backend.place, named.title, "input")
+    outputs = Describe(templates, backend.place, named.title, "output")
+    weights = Describe(templates, backend.place, named.title, "parameters", names)
     each, partial = ops.HyperMap(), ops.partial
 
     def construct(self: Any, *args: Any, **kwargs: Any) -> Any:

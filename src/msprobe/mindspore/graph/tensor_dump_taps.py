@@ -1,9 +1,9 @@
 """Taps on Ascend: `ops.TensorDump` and `ops.DumpGradient`, which write npy files from inside a graph.
 
-Written from their documentation; no Ascend device has run it yet. They return nothing, so the number of a call cannot
-come with the data: files are numbered in the order in which they were written, the n-th of one place belongs to
-the n-th call of its Cell, and the gradients of a place come in the opposite order. They are written in every step,
-wanted or not: those of a step that nobody listens to are removed unread.
+Written from their documentation; it has not run on an Ascend device yet. The operators return nothing, so the number
+of a call cannot travel with the data. The files are numbered in the order of writing: the n-th file of a place belongs
+to the n-th call of its Cell, and gradients come in the opposite order. The operators write files in every step; the
+files of a step without a listener are deleted unread.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from msprobe.mindspore.graph.taps import Listener, Taps
 GRADIENT = "gradient"
 _FILE = re.compile(rf"(\d+)-(\d+)-(value|{GRADIENT})(?:_(?:in|out))?_\w+?_(\d+)\.npy\Z")
 _FLOATS = (mindspore.float16, mindspore.float32, mindspore.float64, mindspore.bfloat16)
-_QUIET = 0.2  # seconds without a new file: the device's queue is empty
+_QUIET = 0.2  # after so many seconds without a new file, the queue of the device is empty
 
 
-class TensorDumpWay:
+class TensorDumpBackend:
     def __init__(self, taps: Taps) -> None:
         self._taps = taps
         self.directory = Path(tempfile.mkdtemp(prefix="msprobe-taps-"))
@@ -77,8 +77,8 @@ class TensorDumpWay:
         return hook
 
     def drain(self) -> None:
-        """The step's graphs have run: their files go to the listener, if there is one, and are removed."""
-        files = self._settled()
+        """The graphs of the step have run: passes their files to the listener, if there is one, and deletes them."""
+        files = self._wait_for_files()
         listener = self._taps.listener
         if listener is not None:
             replay(files, self._taps, listener)
@@ -86,7 +86,7 @@ class TensorDumpWay:
             with contextlib.suppress(OSError):
                 file.unlink()
 
-    def _settled(self) -> list[Path]:
+    def _wait_for_files(self) -> list[Path]:
         before = -1
         files = list(self.directory.iterdir())
         while len(files) != before:
@@ -97,7 +97,7 @@ class TensorDumpWay:
 
 
 def replay(files: list[Path], taps: Taps, listener: Listener) -> None:
-    """Tells a listener what the files hold, as taps that run in the graph would have."""
+    """Calls a listener with the values in the files, as taps inside the graph would."""
     found = []
     for file in files:
         match = _FILE.match(file.name)
@@ -119,7 +119,7 @@ def replay(files: list[Path], taps: Taps, listener: Listener) -> None:
 
 
 def _values(file: Path, template: CallTemplate, slot: int) -> Any:
-    """bfloat16 is widened to float32 in the file: it is narrowed again, exactly."""
+    """The values of a file. The file has float32 for bfloat16; this converts it back, exactly."""
     row = template.slots[slot].row
     array = np.load(file, allow_pickle=False)
     wanted = None if row is None else row.numpy_dtype

@@ -19,7 +19,7 @@ from msprobe.collect.task import Task
 from msprobe.config import ConfigError, Settings
 from msprobe.dump.archive import put_aside
 from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
-from msprobe.graphdump.dumping.running import DISK_BUDGET, Running, lay_out, rank_here
+from msprobe.graphdump.dumping.running import DISK_BUDGET, DumpRun, lay_out, rank_here
 from msprobe.mindspore import header
 from msprobe.mindspore.executor import synchronize
 from msprobe.mindspore.graph.graph_dump import begin, graph_has_run, is_on
@@ -31,7 +31,7 @@ GRAPH = "graph"
 class RegionDump:
     """The framework's Dump of this process, by steps."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: DumpRun) -> None:
         self._running = running
         self._open: Optional[int] = None
 

@@ -1,10 +1,9 @@
 """Tensors as text: the adapter between MindSpore and the statistics, the rendering and the tensor files.
 
-A tensor in host memory is read where it is, through its address and strides: no operator of the
-framework runs, and asking for the address waits for the runtime to have filled it. A tensor on a
-device is copied to the host first. Nothing is remembered between calls: MindSpore has no version
-counter that could tell whether a tensor has changed. Only while one node of the backward graph is
-recorded (`unchanging`) can it not.
+A tensor in host memory is read in place, through its address and strides: no MindSpore operator runs, and reading the
+address waits until the runtime has filled the tensor. A tensor on a device is copied to the host first. No result is
+cached between calls: MindSpore has no version counter that shows whether a tensor has changed. The exception is the
+recording of one node of the backward graph (`unchanging`), where no tensor can change.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class FileWriter(Protocol):
 
 
 class _Known:
-    """A tensor's text, in two parts between which the name of its file stands."""
+    """The text of a tensor, in two parts: the name of its file goes between them."""
 
     __slots__ = ("end", "file", "text")
 
@@ -58,7 +57,7 @@ class TensorTexts:
 
     @contextmanager
     def unchanging(self) -> Iterator[None]:
-        """Inside, no tensor changes and none goes away: each is measured and written once, however often it is met."""
+        """Inside this block no tensor changes or is freed: each is measured and written only once."""
         self._known = {}
         try:
             yield
@@ -94,7 +93,7 @@ class TensorTexts:
         return f'{known.text}, "data_name": {quoted(name)}{known.end}'
 
     def array_text(self, array: Array, row: dtypes.Dtype, path: str) -> str:
-        """The same for values of a tensor that are in numpy memory of our own, as `bits` gives them."""
+        """As `tensor_text`, for values in a numpy array, in the form that `bits` returns."""
         numbers, digest, _ = render_array(array, row.code, self._want)
         text = f"{self._head(row, array.shape)}{numbers}" if numbers else self._head(row, array.shape)[:-2]
         if path and self._files is not None:
@@ -127,7 +126,7 @@ class TensorTexts:
 
     @staticmethod
     def _without_values(tensor: Any, shape: Any) -> str:
-        """A type that the statistics do not know, or a tensor that has no memory yet."""
+        """The text of a tensor without values: an unknown type, or no memory yet."""
         return (
             f'{{"type": "mindspore.Tensor", "dtype": "{tensor._dtype}", "shape": {list(shape)}, '
             '"Max": null, "Min": null, "Mean": null, "Norm": null}'

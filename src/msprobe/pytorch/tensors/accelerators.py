@@ -1,9 +1,8 @@
-"""Statistics of tensors on an accelerator, without waiting for it at every call.
+"""Statistics of tensors on an accelerator, without a synchronisation at every call.
 
-The four reductions run on the device and stay there; the record holds a mark in their place. At a
-flush all of them are read back in one copy and the marks become numbers, before anything is written.
-Where the bytes are needed anyway (md5, xor, tensor files) the tensor is copied to the host instead
-and measured there, like any other.
+The four reductions run on the device, and their results stay there; the record has a mark in their place. At a flush,
+one copy reads all results back, and the marks become numbers before the records are written. If the bytes are needed
+anyway (md5, xor, tensor files), the tensor is copied to the host and measured there.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _HALVES = frozenset(
 
 
 def device_kinds() -> frozenset[str]:
-    """The accelerators of this process, by the name that a tensor's device has."""
+    """The accelerators of this process, as device types of tensors."""
     found = (kind for kind in ("cuda", "npu", "xpu", "mps") if getattr(torch, kind, None) is not None)
     return frozenset(kind for kind in found if getattr(torch, kind).is_available())
 
 
 class DeviceStatistics:
-    """Reductions that have not been read back yet. `kinds` are the device types it serves."""
+    """Reductions that are not read back yet. `kinds` are the supported device types."""
 
     def __init__(self, kinds: frozenset[str]) -> None:
         self.kinds = kinds
@@ -47,7 +46,7 @@ class DeviceStatistics:
         self._next = 0
 
     def mark(self, tensor: Any) -> str:
-        """Starts the reductions of a tensor and returns what stands for their text until `read_back`."""
+        """Starts the reductions of a tensor and returns a mark for their text, until `read_back`."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
             numbers = _reduce(tensor.detach()) if tensor.numel() else None
         number = self._next
@@ -59,7 +58,7 @@ class DeviceStatistics:
         return f"\x00{number}\x00"
 
     def read_back(self) -> None:
-        """One copy a device for everything that is pending."""
+        """Reads all pending results with one copy per device."""
         by_device: dict[Any, list[tuple[int, Any, Any]]] = {}
         for entry in self._pending:
             by_device.setdefault(entry[2].device, []).append(entry)
@@ -77,7 +76,7 @@ class DeviceStatistics:
 
 
 def _reduce(tensor: Any) -> Any:
-    """Max, min, mean and norm as one small tensor on the tensor's device."""
+    """Max, min, mean and norm as one small tensor on the same device."""
     values = tensor.abs() if tensor.is_complex() else tensor
     if values.dtype in _HALVES:
         values = values.float()
@@ -91,7 +90,7 @@ def _reduce(tensor: Any) -> Any:
 
 
 def _widest(device: Any) -> Any:
-    """float64 where the device has it; Ascend computes in float32."""
+    """float64 if the device supports it; Ascend computes in float32."""
     return torch.float32 if device.type == "npu" else torch.float64
 
 
@@ -109,7 +108,7 @@ def _json(value: object) -> str:
 
 
 class DeferredWriter:
-    """A writer that holds records back until the numbers of their marks are there."""
+    """A writer that holds records back until the numbers for their marks are known."""
 
     def __init__(self, writer: Any, statistics: DeviceStatistics) -> None:
         self._writer = writer
@@ -134,7 +133,7 @@ class DeferredWriter:
         self._hold(self._writer.debug, name, text)
 
     def settle(self) -> None:
-        """Reads back what is pending and passes everything on."""
+        """Reads all pending results back and writes the held records."""
         held, self._held = self._held, []
         self._statistics.read_back()
         for write, arguments in held:

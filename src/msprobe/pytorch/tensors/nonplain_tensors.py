@@ -1,7 +1,7 @@
-"""Tensors that cannot be read where they are, and framework values that are not tensors.
+"""Tensors that cannot be read in place, and framework values that are not tensors.
 
-Each becomes what can be known: the type is named, the values are read by way of a plain CPU copy
-where there are any, and nothing here raises into the script.
+The record names the type. If the tensor has values, they are read through a plain CPU copy. Nothing here raises into
+the script.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 
 
 def without_modes() -> AbstractContextManager[Any]:
-    """No dispatch mode of the user's sees what we do to read a tensor."""
+    """Switches off the dispatch modes of the user while we read a tensor."""
     return _disable_current_modes()
 
 
 def as_plain(tensor: Any) -> tuple[Optional[Any], str, str]:
-    """(a plain CPU tensor with its values or None, the name of its type, further JSON members)."""
+    """Returns a plain CPU tensor with the values (or None), the name of the type, and further JSON members."""
     kind = "torch.Tensor"
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
@@ -63,7 +63,7 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
         return _host(tensor.to_dense()), f', "layout": "{tensor.layout}"'
     if tensor.is_quantized:
         return _host(tensor.dequantize()), ', "quantized": true'
-    if tensor._is_zerotensor():  # a gradient that torch knows to be zero: it has no memory
+    if tensor._is_zerotensor():  # a zero gradient without memory
         return torch.zeros(tensor.shape, dtype=tensor.dtype), ""
     if tensor.is_cpu and not has_memory(tensor):
         return None, ', "unreadable": "its memory was freed"'
@@ -71,7 +71,7 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
 
 
 def has_memory(tensor: Any) -> bool:
-    """Whether the storage of a strided tensor holds anything: the address of a view into a freed one is no address."""
+    """Whether the storage of a strided tensor has memory. A view into a freed storage has an invalid address."""
     return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
 
 
@@ -83,12 +83,16 @@ def _host(values: Any) -> Any:
 def shape_of(tensor: Any) -> str:
     try:
         return str([int(size) for size in tensor.shape])
-    except (RuntimeError, TypeError, AttributeError):  # a nested tensor has no single shape; a symbolic one no number
+    except (
+        RuntimeError,
+        TypeError,
+        AttributeError,
+    ):  # a nested tensor has no single shape; a symbolic size is not a number
         return "null"
 
 
 def other_text(value: Any) -> Optional[str]:
-    """numpy arrays, process groups and generators; None for anything else."""
+    """The text of a numpy array, process group or generator; None for other values."""
     if isinstance(value, np.ndarray):
         return _array_text(value)
     if isinstance(value, np.generic):

@@ -1,10 +1,10 @@
 """Tensors as text: the adapter between PyTorch and the statistics, the rendering and the tensor files.
 
-A tensor is measured at most once while it does not change (msprobe.stats.remembered). What changes memory
-without moving the version counter (collectives, fused optimizers) must call `forget`; what hands out a
-way to do so later (`.data`, `data_ptr()`) must call `expose`; what writes a tensor must call `written`,
-because others in the same memory may count their versions apart. Plain CPU tensors are read where they
-are, by no operator of torch; everything else goes through `unusual`.
+An unchanged tensor is measured at most once (msprobe.stats.tensor_cache). Three kinds of calls must be reported
+here. A call that changes memory without changing the version counter (collectives, fused optimizers) needs `forget`.
+A call that makes such a change possible later (`.data`, `data_ptr()`) needs `expose`. A call that writes a tensor needs
+`written`, because another tensor with the same memory may have its own version counter. Plain CPU tensors are read in
+place, without a torch operator; all others go through `nonplain_tensors`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from msprobe.dump.tensor_files.codec import Payload
 from msprobe.frameworks.pytorch.tensors import CODES, payload
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.accelerators import DeviceStatistics
-from msprobe.stats import Remembered, describe
-from msprobe.stats.remembered import Entry
+from msprobe.stats import TensorCache, describe
+from msprobe.stats.tensor_cache import Entry
 
 _HEADS = {dtype: (code, f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": ') for dtype, code in CODES.items()}
 _strided = torch.strided
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-"""torch 2.10 and later: C functions of which one describes a tensor; see exchange.h."""
+"""torch 2.10 and later: C functions, one of which describes a tensor; see exchange.h."""
 _FLAGS = ('"requires_grad": false', '"requires_grad": true')
 
 
@@ -39,7 +39,7 @@ class FileWriter(Protocol):
 
 
 class TensorTexts:
-    """The adapter of one step: what it remembers is dropped with it."""
+    """The adapter of one step. Its cache ends with the step."""
 
     tensor_types = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -50,62 +50,62 @@ class TensorTexts:
         device_statistics: Optional[DeviceStatistics] = None,
         remembers: bool = True,
     ) -> None:
-        """Without `remembers` every tensor is measured each time: where no mode sees what makes an answer stale."""
+        """Without `remembers`, measures every tensor each time: used if no mode sees the calls that change memory."""
         self._want = want
         self._files = files
         self._device_statistics = device_statistics
         checks = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
-        self._remembered = Remembered(EXCHANGE, _HEADS, _strided, want, remembers, checks)
-        self._text = self._remembered.text
-        self.dependents: list[dict[Any, Any]] = []  # what others remember of tensors, for as long as we do
+        self._cache = TensorCache(EXCHANGE, _HEADS, _strided, want, remembers, checks)
+        self._text = self._cache.text
+        self.dependents: list[dict[Any, Any]] = []  # caches of others that must be cleared together with ours
 
     def forget(self) -> None:
-        """Memory may have changed behind the version counters: measure everything again."""
-        self._remembered.forget()
+        """Clears the cache: memory may have changed without the version counters."""
+        self._cache.clear()
         for dependent in self.dependents:
             dependent.clear()
 
     def written(self, changed: Iterable[Any]) -> None:
-        """The memory of these tensors (or lists of some) has been written, or will have been before it is read."""
+        """Reports that the memory of these tensors (or lists of tensors) was written, or will be before it is read."""
         for value in changed:
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if type(tensor) in self.tensor_types or _is_of_torch(tensor):
-                    self._remembered.written(tensor)
+                    self._cache.mark_written(tensor)
 
     def expose(self, tensor: Any) -> None:
-        """From now on this memory may change behind the version counters: it is measured each time."""
-        if self._remembered.expose(tensor):
+        """Reports that this memory may change without its version counter: it is measured each time from now on."""
+        if self._cache.expose(tensor):
             self.forget()
 
     def is_ours_to_remember(self, tensor: Any) -> bool:
-        return self._remembered.is_ours(tensor)
+        return self._cache.is_private(tensor)
 
     def tensor_text(self, tensor: Any, path: str) -> str:
         if path and self._files is not None:
-            entry = self._look(tensor, path)
+            entry = self._find_entry(tensor, path)
             if entry is None:
                 return self._fresh(tensor, path)
             return f"{entry.text[: entry.at]}, {self._file(tensor, path, entry.saved)}{entry.text[entry.at :]}"
         if self._device_statistics is None:
             text = self._text(tensor)
         else:
-            entry = self._look(tensor, path)
+            entry = self._find_entry(tensor, path)
             text = None if entry is None else entry.text
         return self._fresh(tensor, path) if text is None else text
 
-    def _look(self, tensor: Any, path: str) -> Optional[Entry]:
-        """What is known of a plain tensor. On an accelerator the numbers come later, unless it is copied anyway to
-        get a file."""
+    def _find_entry(self, tensor: Any, path: str) -> Optional[Entry]:
+        """The cache entry of a plain tensor, measured if needed. On an accelerator the numbers come later, unless the
+        tensor is copied anyway to be saved."""
         statistics = self._device_statistics
         if statistics is None or tensor.device.type not in statistics.kinds:
-            return self._remembered.look(tensor)
+            return self._cache.find(tensor)
         if path or tensor.dtype not in CODES or tensor.layout is not _strided:
             return None
-        entry = self._remembered.recall(tensor)
+        entry = self._cache.recall(tensor)
         if entry is None:
             head = f"{_HEADS[tensor.dtype][1]}{list(tensor.shape)}, {statistics.mark(tensor)}, "
             text = f"{head}{_FLAGS[tensor.requires_grad]}"
-            entry = self._remembered.remember(tensor, f"{text}}}", len(text))
+            entry = self._cache.add(tensor, f"{text}}}", len(text))
         return entry
 
     def other_text(self, value: Any, path: str) -> Optional[str]:
@@ -119,14 +119,14 @@ class TensorTexts:
         return nonplain_tensors.other_text(value)
 
     def _measure(self, tensor: Any) -> Optional[tuple[str, str]]:
-        """The text up to requires_grad and the digest after it, or None when the tensor is not a plain one."""
+        """The text up to requires_grad and the digest after it, or None if the tensor is not plain."""
         try:
             return describe(tensor, EXCHANGE, _HEADS, _strided, self._want)
         except (RuntimeError, ValueError):
             return None
 
     def _fresh(self, tensor: Any, path: str) -> str:
-        """A tensor that cannot be remembered or read in place: described by way of a plain copy."""
+        """The text of a tensor that cannot be cached or read in place, from a plain copy."""
         plain, kind, notes = nonplain_tensors.as_plain(tensor)
         found = self._measure(plain) if plain is not None else None
         if plain is None or found is None:
@@ -146,7 +146,7 @@ class TensorTexts:
         return f"{text}{digest}{notes}}}"
 
     def _file(self, tensor: Any, path: str, saved: list[str]) -> str:
-        """Saves the tensor, or links the file that holds it already. Returns the `data_name` member."""
+        """Saves the tensor, or links the file that already has it. Returns the `data_name` member."""
         assert self._files is not None
         if saved:
             name = self._files.link(path, saved[0])
@@ -160,7 +160,7 @@ class TensorTexts:
 
 
 def _is_of_torch(value: Any) -> bool:
-    """Whether it is a tensor with memory of its own, and no stand-in for one (a fake, a wrapper)."""
+    """Whether it is a tensor with its own memory, not a fake tensor or a wrapper."""
     return isinstance(value, torch.Tensor) and type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 

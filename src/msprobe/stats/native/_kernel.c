@@ -1,9 +1,9 @@
-/* msprobe.stats._kernel: the statistics kernel for Python. result.py and _kernel.pyi say what it returns.
+/* msprobe.stats._kernel: the statistics kernel for Python. result.py and _kernel.pyi document its results.
 
-   The result is a Stats (a tuple subclass) made by tuple.__new__: as cheap as a tuple, and one type for both backends. */
+   The result is a Stats (a tuple subclass) created by tuple.__new__: as fast as a tuple, and one type for both backends. */
 #include "kernel.h"
 
-#define RELEASE_BYTES (16 << 10) /* less work than this is shorter than handing over the interpreter lock */
+#define RELEASE_BYTES (16 << 10) /* for less work, releasing the interpreter lock costs more than it saves */
 
 static PyTypeObject *stats_type;
 
@@ -195,7 +195,7 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
     if (run("render", args, nargs, &want, 0, &r))
         return NULL;
     if ((want & (MP_CRC | MP_XOR)) == (MP_CRC | MP_XOR)) {
-        PyErr_SetString(PyExc_ValueError, "render writes one digest: ask for CRC or XOR, not both");
+        PyErr_SetString(PyExc_ValueError, "render writes one digest: use CRC or XOR, not both");
         return NULL;
     }
     PyObject *members = want & MP_STATS ? fragment(&r) : PyUnicode_FromStringAndSize("", 0);
@@ -256,7 +256,7 @@ static int load_powers(void) {
         shortest_init(PyBytes_AS_STRING(powers));
         status = 0;
     } else if (powers) {
-        PyErr_SetString(PyExc_ImportError, "msprobe.stats.shortest is not of this kernel's version");
+        PyErr_SetString(PyExc_ImportError, "msprobe.stats.shortest has another version than this kernel");
     }
     Py_XDECREF(module);
     Py_XDECREF(powers);
@@ -272,15 +272,15 @@ PyMODINIT_FUNC PyInit__kernel(void) {
     if (!type || !PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
         Py_XDECREF(type);
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ImportError, "msprobe.stats.result.Stats is no tuple");
+            PyErr_SetString(PyExc_ImportError, "msprobe.stats.result.Stats is not a tuple");
         return NULL;
     }
     stats_type = (PyTypeObject *)type;
-    if (load_powers() || make_described())
+    if (load_powers() || make_tensor_json())
         return NULL;
     mp_init();
     PyObject *module = PyModule_Create(&definition);
-    if (module && add_remembered(module))
+    if (module && add_tensor_cache(module))
         Py_CLEAR(module);
     return module;
 }

@@ -1,7 +1,7 @@
-/* One pass over a tensor: chunks of tiles, each tile read while it is in the first-level cache.
+/* One pass over a tensor: chunks of tiles. A tile fits in the first-level cache.
 
-   Tiles and chunks are cut by element number alone and added up in their order, so that the result is the same to
-   the last bit for any number of threads and any level of the CPU's instructions. */
+   Tiles and chunks depend only on element numbers and are added in order. So the result is the same to the last bit
+   for any number of threads and any CPU instruction level. */
 #include "internal.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ static void add(tile_result *to, const tile_result *from, const dtype *rounded) 
     to->zero += from->zero;
 }
 
-static const tile_result NOTHING = {.low = INT64_MAX, .high = INT64_MIN};
+static const tile_result EMPTY = {.low = INT64_MAX, .high = INT64_MIN};
 
 static uint64_t xor_words(const void *data, size_t size) {
     const char *bytes = data;
@@ -67,7 +67,7 @@ static void run_chunk(const job *j, int64_t number) {
     const dtype *rounded = j->want & MP_LOW_PRECISION ? j->of : NULL;
     partial *p = &j->parts[number];
     cursor c;
-    *p = (partial){.acc = NOTHING};
+    *p = (partial){.acc = EMPTY};
     if (!dense)
         cursor_seek(&c, walk, start);
     for (int64_t at = start; at < end; at += MP_TILE) {
@@ -80,17 +80,17 @@ static void run_chunk(const job *j, int64_t number) {
         if (j->want & MP_STATS) {
             tile_result tile;
             const void *values = data;
-            if (j->way->widen) {
-                j->way->widen(values, widened, n);
+            if (j->loops->widen) {
+                j->loops->widen(values, widened, n);
                 values = widened;
             }
             if (j->exponent) {
                 scale(values, widened, n, j->exponent);
                 values = widened;
             }
-            j->way->tile(values, n, &tile);
-            if (j->want & MP_ZEROS && j->way->zeros)
-                tile.zero = j->way->zeros(values, n);
+            j->loops->tile(values, n, &tile);
+            if (j->want & MP_ZEROS && j->loops->zeros)
+                tile.zero = j->loops->zeros(values, n);
             add(&p->acc, &tile, rounded);
         }
         if (j->want & MP_CRC)

@@ -70,8 +70,8 @@ static void fold_constants(uint64_t k[2], uint64_t distance) {
 #define FOLD(a, k, b) \
     _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(a, k, 0x00), _mm_clmulepi64_si128(a, k, 0x11)), b)
 
-/* The 16 bytes that are left stand for all that went before: their CRC by table is the answer. Twice, because a
-   function for old CPUs must not run between wide instructions: mixing the two encodings costs more than the work. */
+/* The CRC of the last 16 bytes, by table, is the CRC of all. Compiled twice: a function for old CPUs must not run between
+   wide instructions, because mixing the two encodings costs more than the work. */
 #define FINISH(NAME, TARGET)                                                                             \
     __attribute__((target(TARGET))) static uint32_t NAME(__m128i a, const uint8_t *p, size_t size) {     \
         const __m128i k = LOAD(fold_128);                                                                \
@@ -81,6 +81,17 @@ static void fold_constants(uint64_t k[2], uint64_t distance) {
         _mm_storeu_si128((__m128i *)rest, a);                                                            \
         return by_table(by_table(0, rest, 16), p, size);                                                 \
     }
+/* Four registers a, b, c, d of WIDTH bytes fold the data side by side with k; then k1 folds them into a. */
+#define FOLD_FOUR(FOLD_ONE, LOAD_ONE, WIDTH)                                                                      \
+    for (p += 4 * (WIDTH), size -= 4 * (WIDTH); size >= 4 * (WIDTH); p += 4 * (WIDTH), size -= 4 * (WIDTH)) { \
+        a = FOLD_ONE(a, k, LOAD_ONE(p));                                                                          \
+        b = FOLD_ONE(b, k, LOAD_ONE(p + (WIDTH)));                                                                \
+        c = FOLD_ONE(c, k, LOAD_ONE(p + 2 * (WIDTH)));                                                            \
+        d = FOLD_ONE(d, k, LOAD_ONE(p + 3 * (WIDTH)));                                                            \
+    }                                                                                                             \
+    a = FOLD_ONE(a, k1, b);                                                                                       \
+    a = FOLD_ONE(a, k1, c);                                                                                       \
+    a = FOLD_ONE(a, k1, d);
 #define WIDE_TARGET "avx512f,avx512vl,vpclmulqdq,pclmul"
 FINISH(finish, "sse4.1,pclmul")
 FINISH(finish_wide, WIDE_TARGET)
@@ -91,15 +102,7 @@ __attribute__((target("sse4.1,pclmul"))) static uint32_t by_pclmul(uint32_t crc,
     const __m128i k = LOAD(fold_512), k1 = LOAD(fold_128);
     __m128i a = _mm_xor_si128(LOAD(p), _mm_cvtsi32_si128((int)crc));
     __m128i b = LOAD(p + 16), c = LOAD(p + 32), d = LOAD(p + 48);
-    for (p += 64, size -= 64; size >= 64; p += 64, size -= 64) {
-        a = FOLD(a, k, LOAD(p));
-        b = FOLD(b, k, LOAD(p + 16));
-        c = FOLD(c, k, LOAD(p + 32));
-        d = FOLD(d, k, LOAD(p + 48));
-    }
-    a = FOLD(a, k1, b);
-    a = FOLD(a, k1, c);
-    a = FOLD(a, k1, d);
+    FOLD_FOUR(FOLD, LOAD, 16)
     return finish(a, p, size);
 }
 
@@ -113,15 +116,7 @@ __attribute__((target(WIDE_TARGET))) static uint32_t by_vpclmul(uint32_t crc, co
     const __m512i k = _mm512_broadcast_i32x4(LOAD(fold_2048)), k1 = _mm512_broadcast_i32x4(LOAD(fold_512));
     __m512i a = _mm512_xor_si512(WIDE_LOAD(p), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
     __m512i b = WIDE_LOAD(p + 64), c = WIDE_LOAD(p + 128), d = WIDE_LOAD(p + 192);
-    for (p += 256, size -= 256; size >= 256; p += 256, size -= 256) {
-        a = WIDE_FOLD(a, k, WIDE_LOAD(p));
-        b = WIDE_FOLD(b, k, WIDE_LOAD(p + 64));
-        c = WIDE_FOLD(c, k, WIDE_LOAD(p + 128));
-        d = WIDE_FOLD(d, k, WIDE_LOAD(p + 192));
-    }
-    a = WIDE_FOLD(a, k1, b);
-    a = WIDE_FOLD(a, k1, c);
-    a = WIDE_FOLD(a, k1, d);
+    FOLD_FOUR(WIDE_FOLD, WIDE_LOAD, 64)
     for (; size >= 64; p += 64, size -= 64)
         a = WIDE_FOLD(a, k1, WIDE_LOAD(p));
     const __m128i k2 = LOAD(fold_128);

@@ -1,4 +1,4 @@
-/* layout.h explains. */
+/* See layout.h. */
 #include "layout.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* From the sums of the chunks to the figures, and the entry that checks what it is given. */
+/* Checks the arguments, runs the chunks, and computes the statistics from their sums. */
 #include "internal.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static double double_of_key(int64_t key) {
     double value;
     key ^= (key >> 63) & INT64_MAX;
     memcpy(&value, &key, sizeof value);
-    return value + 0.0; /* -0.0 is written 0.0 */
+    return value + 0.0; /* -0.0 becomes 0.0 */
 }
 
 static double float_of_key(int64_t key) {
@@ -27,7 +27,7 @@ static void finish_integers(const tile_result *t, int code, int64_t repeats, mp_
     double sum = (double)(t->total * repeats);
     out->imax = t->high;
     out->imin = t->low;
-    if (mp_dtypes[code].itemsize < 4) { /* they went through float32 */
+    if (mp_dtypes[code].itemsize < 4) { /* these types are measured as float32 */
         out->imax = (int64_t)float_of_key(t->high);
         out->imin = (int64_t)float_of_key(t->low);
         sum = t->sum * (double)repeats;
@@ -38,7 +38,7 @@ static void finish_integers(const tile_result *t, int code, int64_t repeats, mp_
     out->norm = sqrt(t->squares * (double)repeats);
 }
 
-/* Mean and Norm of finite values; once more, scaled, when squares may have left the range of float64. */
+/* Mean and Norm of finite values. Measures again with scaled values if squares may not fit float64. */
 static int finish_sums(job *j, tile_result *t, int threads, mp_result *out) {
     const double repeats = (double)j->walk->repeats, count = (double)out->count;
     const double peak = fmax(fabs(out->max), fabs(out->min));
@@ -102,7 +102,7 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
     return finish_sums(j, t, threads, out);
 }
 
-/* Reads shape and strides into a layout in bytes; everything that can be wrong without touching the memory. */
+/* Converts shape and strides to a layout in bytes. Checks all that can be checked without reading the memory. */
 static int describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides,
                     layout *l) {
     const int64_t limit = INT64_C(1) << 62, size = (int64_t)mp_dtypes[code].itemsize;
@@ -144,7 +144,7 @@ static int describe(const void *memory, int code, int ndim, const int64_t *shape
 static int measure(const layout *logical, int code, unsigned want, int threads, mp_result *out) {
     layout sorted;
     partial result = {0}, sums;
-    job j = {.walk = logical, .of = &mp_dtypes[code], .way = mp_route(code), .want = want};
+    job j = {.walk = logical, .of = &mp_dtypes[code], .loops = mp_route(code), .want = want};
     int status;
     const bool apart = want & MP_STATS && !layout_dense(logical);
     if (apart) {
@@ -168,7 +168,7 @@ static int measure(const layout *logical, int code, unsigned want, int threads, 
     return want & MP_STATS ? finish(&j, &result.acc, code, threads, out) : MP_OK;
 }
 
-/* A process may have told its CPU to flush subnormal numbers (torch.set_flush_denormal); ours must be counted. */
+/* The process may have set the CPU to flush subnormal numbers (torch.set_flush_denormal); we must count them. */
 #if defined(__x86_64__)
 typedef unsigned fp_state;
 static fp_state fp_exact(void) {
@@ -233,8 +233,8 @@ const char *mp_error(int status) {
         "unknown flags in want",
         "shape and strides must have the same length, at most 64",
         "negative size in shape",
-        "the tensor's size overflows",
-        "the tensor's address is not in this process's memory",
+        "the size of the tensor overflows",
+        "the address of the tensor is not in the memory of this process",
         "out of memory",
     };
     return TEXTS[status];

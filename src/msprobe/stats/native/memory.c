@@ -1,7 +1,7 @@
-/* The memory that a tensor of PyTorch lies in: where it begins, and who else may write it. */
+/* The memory of a PyTorch tensor: its address, and whether others may write it. */
 #include "memory.h"
 
-#include "described.h"
+#include "tensor_json.h"
 
 static struct {
     PyObject *storage, *data_ptr, *resizable, *is_shared, *is_cpu;
@@ -17,8 +17,8 @@ int make_memory(void) {
                : -1;
 }
 
-/* Whether this memory is nobody else's: numpy's cannot be resized, another process may write what is shared (on an
-   accelerator all memory says so). -1 on error. */
+/* Whether only this process can write the memory. Memory of numpy cannot be resized; another process may write shared
+   memory (on an accelerator all memory is called shared). -1 on error. */
 static int owns(PyObject *tensor, PyObject *storage) {
     const int resizable = is_exactly(PyObject_CallMethodNoArgs(storage, names.resizable), Py_True);
     const int shared = resizable == 1 ? is_exactly(PyObject_CallMethodNoArgs(storage, names.is_shared), Py_True) : 0;

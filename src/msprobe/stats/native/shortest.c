@@ -1,8 +1,8 @@
 /* Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020).
 
-   A double is c * 2^q. Every number of the interval that rounds to it reads back right. With k the decimal exponent
-   at which that interval holds a few integers, three products with 10^-k give its ends and its middle, times four;
-   the interval holds at most one multiple of ten, else the integer nearest to the middle is the answer. */
+   A double is c * 2^q. Every number in the interval that rounds to it reads back as the same double. Let k be the
+   decimal exponent at which that interval has a few integers. Three products with 10^-k give its ends and its middle,
+   times four. If the interval has a multiple of ten, that is the result; otherwise the integer nearest to the middle. */
 #include "shortest.h"
 
 #include <stdbool.h>
@@ -19,7 +19,7 @@ void shortest_init(const void *data) {
     memcpy(powers, data, sizeof powers);
 }
 
-/* power * factor / 2^128; the last bit also says whether anything was cut off. */
+/* power * factor / 2^128; the last bit is also set if a remainder was cut off. */
 static uint64_t scaled(int power, uint64_t factor) {
     const uint128 low = (uint128)powers[power].low * factor, high = (uint128)powers[power].high * factor;
     const uint128 sum = high + (uint64_t)(low >> 64);

@@ -1,4 +1,4 @@
-/* Which loop measures which dtype, at which level of the CPU's instructions. */
+/* The loops for each dtype and each CPU instruction level. */
 #include "internal.h"
 
 #include <math.h>
@@ -54,7 +54,7 @@ static inline float float_of_bits(uint32_t bits) {
     return value;
 }
 
-/* Without branches, and without float32 subnormals, which a CPU may be set to flush. */
+/* No branches, and no float32 subnormals: the CPU may be set to flush them. */
 static inline float float_of_half(uint16_t half) {
     uint32_t rest = half & 0x7fffu, small, bits = (rest << 13) + (112u << 23);
     float subnormal = (float)(int32_t)rest * 0x1p-24f;
@@ -90,7 +90,7 @@ static const char *const LEVEL_NAMES[] = {"portable"};
 
 static int best_level, level_in_use;
 
-/* Values of the 8-bit floats: `infinities` when the top exponent holds them (e5m2), `unsigned_zero` for fnuz. */
+/* The values of the 8-bit floats. `infinities`: the top exponent means infinity (e5m2). `unsigned_zero`: fnuz. */
 static void fill_float8(float *values, int mantissa, int bias, bool infinities, bool unsigned_zero) {
     for (int i = 0; i < 256; i++) {
         int exponent = (i & 127) >> mantissa, fraction = i & ((1 << mantissa) - 1);

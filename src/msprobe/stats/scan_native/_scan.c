@@ -1,10 +1,10 @@
-/* Questions to memory, each answered in one pass at the speed of reading it; watched.c asks them of tensors.
+/* Functions that scan memory, each in one pass. watched.c applies them to tensors.
 
    scan(address, dtype code, elements) -> (largest |bit pattern|, subnormal elements, counted in 16 bits only)
-       Bit patterns of IEEE magnitudes order as the magnitudes do, infinity and NaN above all others.
+       The bit patterns of IEEE magnitudes have the order of the magnitudes, with infinity and NaN at the top.
    ratio(first, its code, second, its code, elements, floor) -> (largest max(a/b, b/a), flipped signs, unequal)
-       Magnitudes below `floor` count as `floor`. NaN against NaN and an infinity against itself are equal;
-       either against anything else has ratio infinity. */
+       Magnitudes below `floor` count as `floor`. NaN equals NaN, and an infinity equals itself; compared with any other
+       value, both have ratio infinity. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
@@ -21,7 +21,7 @@
 #define BLOCK 4096
 #define PART 1024
 
-/* Many running maxima: one alone waits for itself. */
+/* 64 running maxima: a single one would be a chain of dependent instructions. */
 #define TOP_OF(name, type, mask)                                                                                \
     CLONES static uint64_t name(const void *memory, int64_t count) {                                           \
         const type *values = memory;                                                                           \
@@ -67,7 +67,7 @@ static inline float half_to_float(uint16_t bits) {
     uint32_t wide = magnitude << 13, scaled;
     float value;
     memcpy(&value, &wide, 4);
-    value *= 0x1p112f; /* moves the exponent, subnormals too */
+    value *= 0x1p112f; /* shifts the exponent, also of subnormals */
     memcpy(&scaled, &value, 4);
     wide = (magnitude >= 0x7c00 ? wide | 0x7f800000 : scaled) | sign;
     memcpy(&value, &wide, 4);
@@ -100,8 +100,8 @@ static inline float half_to_float(uint16_t bits) {
         }                                                                                                      \
     }
 
-/* In bit patterns, which have a maximum that vectorises. A block with a value that is not finite is told
-   (returns true) and left to the careful loop. */
+/* Works on bit patterns, because their maximum vectorises. Returns true for a block with a value that is not finite; the
+   caller then uses compare_odd. */
 #define COMPARE(name, type, bits, mask, infinite)                                                               \
     CLONES static int name(const type *first, const type *second, int64_t count, type least, bits *worst,      \
                            int64_t *flipped, int64_t *unequal) {                                               \
@@ -138,7 +138,7 @@ WIDEN(widen_double, double)
 COMPARE(compare_float, float, uint32_t, 0x7fffffffu, 0x7f800000u)
 COMPARE(compare_double, double, uint64_t, UINT64_C(0x7fffffffffffffff), UINT64_C(0x7ff0000000000000))
 
-/* One block of doubles in which anything may stand. */
+/* One block of doubles with any values. */
 static double compare_odd(const double *a, const double *b, int64_t count, double floor, int64_t *flipped,
                           int64_t *unequal) {
     double worst = 1.0;
@@ -246,8 +246,8 @@ static PyObject *ratio(PyObject *module, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"scan", scan, METH_VARARGS, "The largest bit pattern of a magnitude, and how many are subnormal."},
-    {"look", (PyCFunction)(void (*)(void))watched_look, METH_FASTCALL, "What is to be told of a framework's tensor."},
-    {"run", (PyCFunction)(void (*)(void))watched_run, METH_FASTCALL, "Calls a function and looks at what it returns."},
+    {"look", (PyCFunction)(void (*)(void))watched_look, METH_FASTCALL, "Scans a framework tensor."},
+    {"run", (PyCFunction)(void (*)(void))watched_run, METH_FASTCALL, "Calls a function and scans its result."},
     {"ratio", ratio, METH_VARARGS, "The largest ratio between two tensors, flipped signs, unequal elements."},
     {NULL, NULL, 0, NULL},
 };

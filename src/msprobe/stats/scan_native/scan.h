@@ -1,4 +1,4 @@
-/* What _scan.c and watched.c share. Needs Python.h before it. */
+/* Shared by _scan.c and watched.c. Include Python.h first. */
 #ifndef MSPROBE_SCAN_H
 #define MSPROBE_SCAN_H
 
@@ -11,8 +11,8 @@ static inline size_t size_of(int code) {
     return code < FLOAT32 ? 2 : code == FLOAT32 ? 4 : 8;
 }
 
-/* The largest |bit pattern| of `count` numbers, and how many are subnormal, which is counted in 16 bits only. Hands over
-   the interpreter lock where that is worth it. */
+/* The largest |bit pattern| of `count` numbers, and the number of subnormals (counted only for 16-bit types). Releases
+   the interpreter lock if there is enough work. */
 void scan_memory(const void *memory, int code, int64_t count, uint64_t *top, int64_t *tiny);
 
 PyObject *watched_look(PyObject *module, PyObject *const *args, Py_ssize_t nargs);

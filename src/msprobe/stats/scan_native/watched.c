@@ -1,21 +1,21 @@
-/* A framework's tensors, and a call between looks at them.
+/* Scans framework tensors, and runs a call with scans of its tensors.
 
    look(exchange, tensor) -> 0 | (dtype code, numbers, largest |bit pattern|, subnormal numbers) | None
-       `scan` of a framework's tensor, through the table of functions that its type offers by the DLPack standard
-       (`__dlpack_c_exchange_api__`). 0: every number is finite, and none near the ends of its dtype, or it holds no
-       floating-point numbers. None: it does not lie in host memory as one block, or its dtype is another.
-   run(watch, func, args, kwargs, writes, api, number) -> what func returns, or NOT_RUN
-       Calls func(*args, **kwargs) and looks at what it returns; with `writes`, at its first argument too, before.
-       An optimizer makes hundreds of such calls a step, so it is a few lookups here and nothing is made that can wait.
-       NOT_RUN: the arguments are not all tensors and simple values. `watch` is a tuple:
+       `scan` of a framework tensor, through the table of functions that its type has by the DLPack standard
+       (`__dlpack_c_exchange_api__`). 0: all numbers are finite and not close to the limits of their dtype, or the tensor
+       has no floating-point numbers. None: the tensor is not one block of host memory, or has another dtype.
+   run(watch, func, args, kwargs, writes, api, number) -> the result of func, or NOT_RUN
+       Calls func(*args, **kwargs) and scans the result; with `writes`, also scans the first argument before the call.
+       An optimizer makes hundreds of such calls per step, so this function does as little as possible.
+       NOT_RUN: an argument is neither a tensor nor a simple value. `watch` is a tuple:
          exchange
-         a set of the types of plain tensors, and one of the types of simple values
-         known      id(tensor) -> (weak reference, version at which it is known to be finite)
-         limit      of the snapshot of what is written
-         remember   called with (tensor, version) of one that was written, is finite and is not in `known`
+         the set of types of plain tensors, and the set of types of simple values
+         known      id(tensor) -> (weak reference, version at which the tensor was finite)
+         limit      the maximum size of the snapshot of a written tensor, in bytes
+         remember   called with (tensor, version) for a written tensor that is finite and not in `known`
          trouble    called with (api, number, args, kwargs, output, look(output), [(tensor, version)], look(first) or 0,
-                    bytes of the first or None) where what was returned is no tensor of which `look` says 0; instead of
-                    bytes False where they are more than `limit` */
+                    bytes of the first or None) if the result is not a tensor for which `look` returns 0; False in
+                    place of the bytes if they are more than `limit` */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -32,7 +32,7 @@ static PyObject *Py_NewRef(PyObject *object) {
 
 enum { KIND_FLOAT = 2, KIND_BFLOAT = 4, KIND_COMPLEX = 5, MAX_DIMS = 32 };
 
-/* How many elements lie side by side, in whatever order; -1 where there are gaps or some share memory. */
+/* The number of elements if they are one block of memory, in any order; -1 if there are gaps or overlaps. */
 static int64_t in_one_block(const exchanged *t) {
     int64_t count = 1, expected = 1;
     int order[MAX_DIMS], kept = 0;
@@ -58,7 +58,7 @@ static int64_t in_one_block(const exchanged *t) {
     return count;
 }
 
-/* 1: `code` and `parts` (numbers an element) say how to read it. 0: it has no floating-point numbers. -1: unknown. */
+/* 1: `code` and `parts` (numbers per element) describe the format. 0: no floating-point numbers. -1: unknown. */
 static int format_of(const exchanged *t, int *code, int *parts) {
     const int bits = t->dtype.bits;
     *parts = t->dtype.code == KIND_COMPLEX ? 2 : 1;
@@ -112,8 +112,8 @@ PyObject *watched_look(PyObject *module, PyObject *const *args, Py_ssize_t nargs
     return Py_BuildValue("iLKL", code, (long long)count, (unsigned long long)top, (long long)tiny);
 }
 
-/* The bytes of a tensor in the order of its memory, False where they are more than `limit`. NULL without an error: it is
-   not in host memory as one block, its dtype is unknown, or complex (it may be a conjugate that is yet to be made). */
+/* The bytes of a tensor in memory order; False if they are more than `limit`. NULL without an error if the tensor is not
+   one block of host memory, or its dtype is unknown or complex (it may be a lazy conjugate). */
 static PyObject *snapshot(PyObject *exchange, PyObject *tensor, long long limit) {
     exchanged found;
     int code, parts;
@@ -138,24 +138,24 @@ typedef struct {
     PyObject *tensors[MOST_TENSORS], *versions[MOST_TENSORS]; /* the first borrowed, the second owned */
     int count;
     PyObject *given, *before;
-} seen;
+} call_inputs;
 
 static PyObject *version_name, *not_run;
 
-static void forget(seen *s) {
+static void release(call_inputs *s) {
     for (int i = 0; i < s->count; i++)
         Py_CLEAR(s->versions[i]);
     Py_CLEAR(s->given);
     Py_CLEAR(s->before);
 }
 
-/* 1: the value is simple, or a tensor that was taken down. 0: it is neither. */
-static int take_down(const watching *w, PyObject *value, seen *s) {
+/* Adds a tensor to the inputs. 1: the value is a tensor or simple. 0: it is neither. */
+static int add_input(const watching *w, PyObject *value, call_inputs *s) {
     if (PySet_Contains(w->plain, (PyObject *)Py_TYPE(value)) != 1)
         return PySet_Contains(w->simple, (PyObject *)Py_TYPE(value)) == 1;
     if (s->count == MOST_TENSORS)
         return 0;
-    PyObject *version = PyObject_GetAttr(value, version_name); /* one of inference has none */
+    PyObject *version = PyObject_GetAttr(value, version_name); /* an inference tensor has none */
     if (!version)
         return 0;
     s->tensors[s->count] = value;
@@ -163,7 +163,7 @@ static int take_down(const watching *w, PyObject *value, seen *s) {
     return 1;
 }
 
-/* The entry of a tensor in `known`, where it is of this tensor; NULL, mostly without an error, otherwise. */
+/* The entry of this tensor in `known`; NULL if there is none, usually without an error. */
 static PyObject *entry_of(const watching *w, PyObject *tensor, PyObject **key) {
     *key = PyLong_FromVoidPtr(tensor);
     PyObject *entry = *key ? PyDict_GetItemWithError(w->known, *key) : NULL;
@@ -181,8 +181,8 @@ static int is_known(const watching *w, PyObject *tensor, PyObject *version) {
     return known;
 }
 
-/* What was written is finite: its entry in `known` is renewed, or the caller asked to make one. */
-static int note(const watching *w, PyObject *tensor) {
+/* A written tensor is finite: updates its entry in `known`, or calls `remember` if there is none. */
+static int update_known(const watching *w, PyObject *tensor) {
     PyObject *version = PyObject_GetAttr(tensor, version_name), *key = NULL;
     PyObject *entry = version ? entry_of(w, tensor, &key) : NULL;
     int failed = !version || !key || PyErr_Occurred();
@@ -201,13 +201,13 @@ static int note(const watching *w, PyObject *tensor) {
     return failed;
 }
 
-/* 1: everything that must be known before the call is. 0: this is not for us (an error, if any, is cleared). */
-static int prepare(const watching *w, PyObject *args, PyObject *kwargs, int writes, seen *s) {
+/* Reads the inputs before the call. 1: done. 0: this call is not supported (any error is cleared). */
+static int prepare(const watching *w, PyObject *args, PyObject *kwargs, int writes, call_inputs *s) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
     int fits = 1;
     for (Py_ssize_t i = 0; fits && i < PyTuple_GET_SIZE(args); i++)
-        fits = take_down(w, PyTuple_GET_ITEM(args, i), s);
+        fits = add_input(w, PyTuple_GET_ITEM(args, i), s);
     while (fits && PyDict_Next(kwargs, &at, &key, &value))
         fits = PySet_Contains(w->simple, (PyObject *)Py_TYPE(value)) == 1;
     if (fits && writes) {
@@ -222,14 +222,14 @@ static int prepare(const watching *w, PyObject *args, PyObject *kwargs, int writ
     }
     if (!fits || PyErr_Occurred()) {
         PyErr_Clear();
-        forget(s);
+        release(s);
         return 0;
     }
     return 1;
 }
 
-static int tell(const watching *w, PyObject *api, PyObject *number, PyObject *args, PyObject *kwargs, PyObject *output,
-                PyObject *told, const seen *s) {
+static int report(const watching *w, PyObject *api, PyObject *number, PyObject *args, PyObject *kwargs,
+                  PyObject *output, PyObject *state, const call_inputs *s) {
     PyObject *versions = PyList_New(s->count), *done = NULL;
     for (int i = 0; versions && i < s->count; i++) {
         PyObject *pair = PyTuple_Pack(2, s->tensors[i], s->versions[i]);
@@ -240,7 +240,7 @@ static int tell(const watching *w, PyObject *api, PyObject *number, PyObject *ar
     }
     PyObject *nothing = versions ? PyLong_FromLong(0) : NULL;
     if (nothing)
-        done = PyObject_CallFunctionObjArgs(w->trouble, api, number, args, kwargs, output, told, versions,
+        done = PyObject_CallFunctionObjArgs(w->trouble, api, number, args, kwargs, output, state, versions,
                                             s->given ? s->given : nothing, s->before ? s->before : Py_None, NULL);
     Py_XDECREF(versions);
     Py_XDECREF(nothing);
@@ -250,42 +250,42 @@ static int tell(const watching *w, PyObject *api, PyObject *number, PyObject *ar
 
 PyObject *watched_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     watching w;
-    seen s = {.count = 0};
+    call_inputs s = {.count = 0};
     (void)module;
     if (nargs != 7 || !PyTuple_Check(args[2]) || !PyDict_Check(args[3]) || !PyTuple_Check(args[0]) ||
         PyTuple_GET_SIZE(args[0]) != 7) {
-        PyErr_SetString(PyExc_TypeError, "run was given arguments that do not go together");
+        PyErr_SetString(PyExc_TypeError, "run takes (watch, func, args, kwargs, writes, api, number)");
         return NULL;
     }
     PyObject **parts[] = {&w.exchange, &w.plain, &w.simple, &w.known, &w.limit, &w.remember, &w.trouble};
     for (int i = 0; i < 7; i++)
         *parts[i] = PyTuple_GET_ITEM(args[0], i);
     if (!PyAnySet_Check(w.plain) || !PyDict_Check(w.known) || !PyAnySet_Check(w.simple)) {
-        PyErr_SetString(PyExc_TypeError, "run was told to watch what cannot be watched");
+        PyErr_SetString(PyExc_TypeError, "watch must have two sets of types and a dict");
         return NULL;
     }
     const int writes = args[4] == Py_True;
     if (!prepare(&w, args[2], args[3], writes, &s))
         return Py_NewRef(not_run);
     PyObject *output = PyObject_Call(args[1], args[2], args[3]);
-    if (!output) { /* the call's own error */
-        forget(&s);
+    if (!output) { /* an error of the call itself */
+        release(&s);
         return NULL;
     }
     PyObject *asked[2] = {w.exchange, output};
-    PyObject *told = PySet_Contains(w.plain, (PyObject *)Py_TYPE(output)) == 1 ? watched_look(NULL, asked, 2) : NULL;
-    if (!told) { /* the call has been made, and its result is the script's, whatever happens to us */
+    PyObject *state = PySet_Contains(w.plain, (PyObject *)Py_TYPE(output)) == 1 ? watched_look(NULL, asked, 2) : NULL;
+    if (!state) { /* the call was made: the script gets its result, even if our scan fails */
         PyErr_Clear();
-        told = Py_NewRef(Py_None);
+        state = Py_NewRef(Py_None);
     }
     int failed = 0;
-    if (PyLong_CheckExact(told)) {
-        if (writes && note(&w, s.tensors[0]))
+    if (PyLong_CheckExact(state)) {
+        if (writes && update_known(&w, s.tensors[0]))
             PyErr_WriteUnraisable(args[1]);
     } else
-        failed = tell(&w, args[5], args[6], args[2], args[3], output, told, &s);
-    Py_DECREF(told);
-    forget(&s);
+        failed = report(&w, args[5], args[6], args[2], args[3], output, state, &s);
+    Py_DECREF(state);
+    release(&s);
     if (failed)
         Py_CLEAR(output);
     return output;

@@ -1,14 +1,14 @@
-/* The statistics kernel without Python: what _kernel.c calls, and what the cross-compiled test calls. */
+/* The statistics kernel without Python. Called by _kernel.c and by the cross-compiled test. */
 #ifndef MSPROBE_CORE_H
 #define MSPROBE_CORE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define MP_TILE 4096          /* elements looked at together, in the first-level cache */
-#define MP_CHUNK (1 << 18)    /* elements summed apart: the unit of threads, the same whatever their number */
+#define MP_TILE 4096          /* elements measured together, in the first-level cache */
+#define MP_CHUNK (1 << 18)    /* elements summed separately: the unit of work of a thread */
 #define MP_MAX_DIMS 64
-#define MP_THREAD_BYTES (4 << 20) /* below this much memory a thread costs more than it saves */
+#define MP_THREAD_BYTES (4 << 20) /* for less memory a thread costs more than it saves */
 
 /* MP_ZEROS: without it, the zeros of float types are not counted. */
 enum { MP_STATS = 1, MP_CRC = 2, MP_XOR = 4, MP_LOW_PRECISION = 8, MP_ZEROS = 16 };
@@ -23,7 +23,7 @@ enum {
 
 enum { MP_OK, MP_BAD_CODE, MP_BAD_WANT, MP_BAD_DIMS, MP_BAD_SHAPE, MP_BAD_SIZE, MP_BAD_ADDRESS, MP_NO_MEMORY };
 
-/* Which members of mp_result hold the extremes. */
+/* Which members of mp_result have the extremes. */
 enum { MP_KIND_NONE, MP_KIND_BOOL, MP_KIND_INT, MP_KIND_UINT, MP_KIND_FLOAT };
 
 typedef struct {
@@ -36,20 +36,20 @@ typedef struct {
     uint64_t xor64;
 } mp_result;
 
-/* Once, before anything else. */
+/* Call once, before all other functions. */
 void mp_init(void);
 
-/* Limits the instructions used from now on (0: portable); returns the level that is in use. */
+/* Limits the CPU instructions from now on (0: portable); returns the level in use. */
 int mp_select(int level);
 const char *mp_level_name(int level);
 
-/* Strides count elements. `memory` holds every element they reach. Returns MP_OK or one of the errors. */
+/* Strides count elements. All elements must be in `memory`. Returns MP_OK or an error. */
 int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides,
                unsigned want, int threads, mp_result *out);
 const char *mp_error(int status);
 size_t mp_itemsize(int code);
 
-/* zlib's CRC-32, and the CRC of two texts from theirs and the second one's length. */
+/* zlib's CRC-32. combine: the CRC of two joined buffers, from their CRCs and the size of the second. */
 void mp_crc32_init(void);
 void mp_crc32_select(int level);
 uint32_t mp_crc32(uint32_t crc, const void *data, size_t size);

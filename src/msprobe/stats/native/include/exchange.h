@@ -1,11 +1,11 @@
-/* A framework's tensor, described by one call: the table of C functions that its type offers by the DLPack standard
-   (`__dlpack_c_exchange_api__`, a capsule). Needs Python.h before it. */
+/* Describes a framework tensor with one call: through the table of C functions that its type has by the DLPack standard
+   (`__dlpack_c_exchange_api__`, a capsule). Include Python.h first. */
 #ifndef MSPROBE_EXCHANGE_H
 #define MSPROBE_EXCHANGE_H
 
 #include <stdint.h>
 
-/* Declarations of the standard, version 1, as far as they are used here. */
+/* The declarations of the standard, version 1, that we use. */
 typedef struct {
     void *data;
     struct {
@@ -26,7 +26,7 @@ typedef struct {
         void *older;
     } header;
     void *allocate, *export_owned, *import_owned;
-    int (*borrow)(void *object, exchanged *out); /* what it fills in lives as long as the object is unchanged */
+    int (*borrow)(void *object, exchanged *out); /* its result is valid as long as the object is unchanged */
     void *stream;
 } exchange_table;
 
@@ -43,12 +43,12 @@ static inline int borrow(PyObject *exchange, PyObject *tensor, exchanged *out) {
         return 0;
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
-    PyErr_Clear(); /* a wrapper without memory, a layout of its own */
+    PyErr_Clear(); /* a wrapper without memory, or another layout */
     return 1;
 }
 
-/* Whether the memory of a tensor in host memory is there: 1, 0, or -1 with an error. The address of a view into a storage
-   that was freed (as FSDP does between uses) is its offset and nothing else. */
+/* Whether a CPU tensor has memory: 1, 0, or -1 with an error. FSDP frees the storage between uses; then the address of a
+   view is only its offset. */
 static int has_memory(PyObject *tensor, const void *address) {
     static PyObject *offset_name, *storage_name, *size_name;
     if (!address)

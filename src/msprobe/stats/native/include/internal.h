@@ -1,4 +1,4 @@
-/* What the kernel's files share: tiles.c measures a tile, chunks.c runs over all of them, measure.c concludes. */
+/* Shared by the files of the kernel: tiles.c measures a tile, chunks.c runs over all tiles, measure.c finishes. */
 #ifndef MSPROBE_INTERNAL_H
 #define MSPROBE_INTERNAL_H
 
@@ -12,20 +12,20 @@ typedef __int128 int128;
 typedef struct {
     double sum, squares; /* floats */
     int128 total;        /* integers of 32 and 64 bits */
-    int64_t low, high;   /* the extremes, as integers that sort like them */
+    int64_t low, high;   /* the extremes, as integers with the same order */
     int64_t nan, posinf, neginf, zero;
 } tile_result;
 
 typedef struct {
     void (*widen)(const void *, void *, int64_t);
     void (*tile)(const void *, int64_t, tile_result *);
-    int64_t (*zeros)(const void *, int64_t); /* where `tile` does not count them */
+    int64_t (*zeros)(const void *, int64_t); /* set if `tile` does not count zeros */
 } route;
 
 typedef struct {
     size_t itemsize;
     int kind;
-    int mantissa, min_exponent; /* these and the next two: of floats that can be rounded to, else 0 */
+    int mantissa, min_exponent; /* this and the next two lines: for floats that can be rounded to, else 0 */
     double largest;
     bool has_inf;
 } dtype;
@@ -39,7 +39,7 @@ typedef struct {
 typedef struct {
     const layout *walk;
     const dtype *of;
-    const route *way;
+    const route *loops;
     unsigned want;
     int exponent;   /* float64 values are multiplied by 2^-exponent first */
     int64_t chunks, next;
@@ -48,13 +48,13 @@ typedef struct {
 
 extern const dtype mp_dtypes[MP_CODES];
 
-/* How to measure tiles of a dtype with the instructions in use. */
+/* The loops for tiles of a dtype, at the instruction level in use. */
 const route *mp_route(int code);
 
-/* To nearest even in a float dtype; overflow becomes infinity, or NaN where there is none. */
+/* Rounds to nearest even in a float dtype. Overflow gives infinity, or NaN if the dtype has none. */
 double mp_round(const dtype *to, double value);
 
-/* Runs every chunk, on this thread and on as many others as are allowed and start, and adds the parts up. */
+/* Runs all chunks, on this thread and on others up to the limit, and adds the results. */
 int mp_run(job *j, int threads, partial *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Walking a strided tensor: in logical order for the digests, in memory order for everything else. */
+/* Walks a strided tensor: in logical order for the digests, in memory order for the statistics. */
 #ifndef MSPROBE_LAYOUT_H
 #define MSPROBE_LAYOUT_H
 
@@ -11,7 +11,7 @@ typedef struct {
     size_t itemsize;
     int ndim; /* at least 1 */
     int64_t shape[MP_MAX_DIMS], step[MP_MAX_DIMS]; /* steps in bytes */
-    int64_t count, repeats;                        /* elements to visit; how often each of them counts */
+    int64_t count, repeats;                        /* elements to read; how often each counts */
 } layout;
 
 typedef struct {
@@ -19,16 +19,16 @@ typedef struct {
     int64_t index[MP_MAX_DIMS], offset;
 } cursor;
 
-/* Drops dimensions of one element and joins neighbours that one step walks. */
+/* Removes dimensions of size 1 and joins neighbouring dimensions that have one common step. */
 void layout_join(layout *l);
 
-/* The same elements by ascending address; those of an expanded dimension once. */
+/* Sorts the elements by address. Elements of an expanded dimension are read once. */
 void layout_sort(layout *l);
 
-/* Can its memory be read as an array? An odd address cannot: copying is right there, and slower. */
+/* Whether the memory can be read as an array. An unaligned address cannot: its elements are copied, which is slower. */
 bool layout_dense(const layout *l);
 
-/* Goes to an element by its number. */
+/* Moves to an element by number. */
 void cursor_seek(cursor *c, const layout *l, int64_t element);
 
 /* Copies the next n elements. */

@@ -1,8 +1,8 @@
-/* The loops over one tile, written once and compiled for each level of the CPU's instructions.
+/* The loops over one tile, written once and compiled for each CPU instruction level.
 
-   tiles.c includes this file with TARGET (a function attribute) and SUFFIX set. No loop needs -ffast-math:
-   extremes are found among integers that sort as the floats do, sums run in sixteen fixed lanes of float64.
-   So the result does not depend on the level, and a float sum that is not finite is what reveals NaN and inf. */
+   tiles.c includes this file with TARGET (a function attribute) and SUFFIX set. No loop needs -ffast-math: extremes are
+   found among integers with the same order as the floats, and sums run in sixteen fixed lanes of float64. So the result
+   does not depend on the level. A sum that is not finite shows that the tile has NaN or inf. */
 
 #define JOIN2(a, b) a##b
 #define JOIN(a, b) JOIN2(a, b)
@@ -70,7 +70,7 @@ typedef double NAME(vd) __attribute__((vector_size(WIDTH * 8)));
 
 FLOAT_TILE(tile_any_f32, float_any, int32_any, INT32_MAX, INT32_C(0x7f800000))
 #ifdef FINITE_F32
-/* One loop for a tile without NaN and inf; whether it was one shows in the sum. */
+/* One loop for a tile without NaN and inf. If the sum is not finite, the general loop runs instead. */
 TARGET static void NAME(tile_f32)(const void *data, int64_t n, tile_result *out) {
     double sums[16] = {0}, squared[16] = {0};
     float low = INFINITY, high = -INFINITY;
@@ -105,7 +105,7 @@ TARGET static int64_t NAME(zeros_f32)(const void *data, int64_t n) {
 #endif
 FLOAT_TILE(tile_f64, double_any, int64_any, INT64_MAX, INT64_C(0x7ff0000000000000))
 
-/* 64-bit integers are summed by halves, so that a tile cannot overflow; FLIP makes unsigned ones sort as signed. */
+/* 64-bit integers are summed in halves, so that a tile cannot overflow. FLIP gives unsigned integers a signed order. */
 #define INT_TILE(STEM, T, WIDE, FLIP)                                                             \
     TARGET static void NAME(STEM)(const void *data, int64_t n, tile_result *out) {                \
         const T *x = data;                                                                        \
@@ -144,7 +144,7 @@ TARGET static void NAME(tile_bool)(const void *data, int64_t n, tile_result *out
     *out = (tile_result){.zero = zero};
 }
 
-/* Narrow types become float32, exactly; complex ones the magnitude in float64. */
+/* Narrow types are converted to float32, exactly; complex types to their magnitude in float64. */
 #define WIDEN(STEM, T, EXPRESSION)                                                                \
     TARGET static void NAME(STEM)(const void *data, void *to, int64_t n) {                        \
         const T *x = data;                                                                        \

@@ -1,4 +1,4 @@
-/* Weak references, whatever the version of Python. Needs Python.h before it. */
+/* Weak references for all versions of Python. Include Python.h first. */
 #ifndef MSPROBE_WEAK_H
 #define MSPROBE_WEAK_H
 

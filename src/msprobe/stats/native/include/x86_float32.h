@@ -1,11 +1,11 @@
-/* float32, the type that most tensors have, in one loop by hand: extremes as floats, sums in the sixteen fixed lanes
-   of float64 that loops.h uses, so that every level gives the same bits. The square of a float32 is exact in
-   float64: a fused multiply-add rounds no differently from a multiplication and an addition.
+/* A hand-written loop for float32, the most common type. Extremes are floats; sums use the same sixteen float64 lanes as
+   loops.h, so that every level gives the same bits. The square of a float32 is exact in float64, so a fused
+   multiply-add gives the same result as a multiplication and an addition.
 
-   `n` is a multiple of 16. NaN may be lost in the extremes; the sum shows it. Zeros are counted apart, by who wants
-   them: two of twelve instructions. */
+   `n` is a multiple of 16. The extremes may miss NaN; the sum shows it. Zeros are counted separately, only on request:
+   they would be two of twelve instructions. */
 
-/* Bytes: memory that is not in a cache comes half as fast again when it is asked for this early. */
+/* Bytes to prefetch: memory outside of the cache is read 1.5 times as fast with it. */
 #define AHEAD 8192
 
 static inline int64_t key_of_float(float value) {

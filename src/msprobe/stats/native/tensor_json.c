@@ -1,14 +1,14 @@
-/* A tensor of a framework as JSON, read where it lies. */
-#include "described.h"
+/* A framework tensor as JSON, read in place. */
+#include "tensor_json.h"
 
 #include "exchange.h"
 
-/* What a tensor is asked for, by names that are made once. */
+/* The names of the attributes and methods that we read. */
 static struct {
     PyObject *dtype, *layout, *is_cpu, *is_neg, *is_conj, *shape, *stride, *data_ptr;
 } names;
 
-int make_described(void) {
+int make_tensor_json(void) {
     const struct {
         PyObject **name;
         const char *text;
@@ -39,7 +39,7 @@ typedef struct {
     int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS];
 } place;
 
-/* 1: `to` says where a tensor of the framework lies. 0: it cannot be read there. -1: an error is set. */
+/* 1: `to` has the memory of a framework tensor. 0: the tensor cannot be read in place. -1: an error is set. */
 static int find_exchanged(PyObject *exchange, PyObject *tensor, place *to) {
     exchanged found;
     const int failed = borrow(exchange, tensor, &found);
@@ -47,15 +47,15 @@ static int find_exchanged(PyObject *exchange, PyObject *tensor, place *to) {
         return failed < 0 ? -1 : 0;
     to->memory = (char *)found.data + found.byte_offset;
     to->ndim = found.ndim;
-    for (int i = 0; i < found.ndim; i++) { /* copied: it may be resized while the interpreter lock is handed over */
+    for (int i = 0; i < found.ndim; i++) { /* a copy: the tensor may be resized while the interpreter lock is released */
         to->shape[i] = found.shape[i];
         to->strides[i] = found.strides[i];
     }
     return 1;
 }
 
-/* The same by asking for one attribute after another. */
-static int find_asked(PyObject *tensor, PyObject *strided, place *to) {
+/* The same, from the attributes of the tensor. */
+static int find_by_attributes(PyObject *tensor, PyObject *strided, place *to) {
     Py_ssize_t nstrides;
     int is = is_exactly(PyObject_GetAttr(tensor, names.layout), strided);
     if (is == 1)
@@ -76,7 +76,7 @@ static int find_asked(PyObject *tensor, PyObject *strided, place *to) {
     return is;
 }
 
-/* The entry of `heads` for a tensor that can be read where it lies, borrowed; NULL for others, or on error. */
+/* The entry of `heads` for a tensor that can be read in place, borrowed; NULL for others, or on error. */
 static PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, long *code, place *to) {
     PyObject *dtype = PyObject_GetAttr(tensor, names.dtype);
     PyObject *head = dtype ? PyDict_GetItemWithError(heads, dtype) : NULL;
@@ -84,12 +84,12 @@ static PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *head
     if (!head)
         return NULL;
     if (!PyTuple_Check(head) || PyTuple_GET_SIZE(head) != 2) {
-        PyErr_SetString(PyExc_TypeError, "heads must hold (code, text)");
+        PyErr_SetString(PyExc_TypeError, "the values of heads must be (code, text)");
         return NULL;
     }
     if (read_int(PyTuple_GET_ITEM(head, 0), code))
         return NULL;
-    if ((exchange == Py_None ? find_asked(tensor, strided, to) : find_exchanged(exchange, tensor, to)) != 1 ||
+    if ((exchange == Py_None ? find_by_attributes(tensor, strided, to) : find_exchanged(exchange, tensor, to)) != 1 ||
         is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_neg), Py_False) != 1 ||
         (*code >= MP_COMPLEX32 && is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_conj), Py_False) != 1))
         return NULL;
@@ -112,7 +112,7 @@ int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObjec
     for (Py_ssize_t i = 0; i < at.ndim; i++)
         empty |= at.shape[i] == 0;
     if (code < 0 || code >= MP_CODES || length > 200) {
-        PyErr_SetString(PyExc_ValueError, "an entry of heads has a code or a text that cannot be");
+        PyErr_SetString(PyExc_ValueError, "an entry of heads has an unknown code or a text that is too long");
         return -1;
     }
     const int there = empty ? 1 : has_memory(tensor, at.memory);
@@ -143,7 +143,7 @@ int read_want(PyObject *flags, unsigned *want) {
     if (read_int(flags, &value))
         return -1;
     if (value < 0 || value > 0xff || (value & (MP_CRC | MP_XOR)) == (MP_CRC | MP_XOR)) {
-        PyErr_SetString(PyExc_ValueError, "flags that are unknown, or that do not go together");
+        PyErr_SetString(PyExc_ValueError, "unknown flags, or flags that cannot be combined");
         return -1;
     }
     *want = (unsigned)value;

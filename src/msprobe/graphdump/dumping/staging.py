@@ -1,4 +1,4 @@
-"""The framework's files while they wait: which are finished, how much disk they take, which operator each is of."""
+"""MindSpore's files before the worker takes them: which are finished, their size, and their operator."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Optional
 
 from msprobe.graphdump.files import names
 from msprobe.graphdump.files.directory import GRAPHS
-from msprobe.graphdump.graphs.attributes import Described, Numbering, describe
+from msprobe.graphdump.graphs.attributes import Numbering, OperatorDetails, describe
 
 _SETTLED = 10.0
 _GRAPH = re.compile(r"ms_output_trace_code_graph_(\d{1,9})\.ir")
 
 
 @dataclass(frozen=True)
-class Staged:
-    """One finished tensor file. `file` is its name on disk, `original` the one it stands for."""
+class StagedFile:
+    """One finished tensor file. `file` is its name on disk, `original` its full name."""
 
     path: Path
     file: str
@@ -31,21 +31,21 @@ class Staged:
     size: int
 
 
-class Staging:
+class StagingDirectory:
     """The tree `{root}/rank_{r}/{net}/{graph}/{iteration}/`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._known: dict[str, int] = {}
-        self._waiting: list[Staged] = []
+        self._waiting: list[StagedFile] = []
         self._seen_at: dict[str, int] = {}
         self._growing: dict[str, int] = {}
-        self._operators: dict[int, dict[int, dict[str, Described]]] = {}
+        self._operators: dict[int, dict[int, dict[str, OperatorDetails]]] = {}
         self._numbering: dict[int, Numbering] = {}
 
-    def new_files(self) -> list[Staged]:
+    def new_files(self) -> list[StagedFile]:
         """Files finished since the last call, by their timestamps."""
-        self.look()
+        self.rescan()
         found, self._waiting = self._waiting, []
         found.sort(key=lambda one: (one.name.operator.timestamp, one.original))
         return found
@@ -53,11 +53,11 @@ class Staging:
     def bytes_used(self) -> int:
         return sum(self._known.values()) + sum(self._growing.values())
 
-    def release(self, one: Staged) -> None:
-        """The file is no longer here."""
+    def release(self, one: StagedFile) -> None:
+        """Forgets a file that is no longer in this directory."""
         self._known.pop(str(one.path), None)
 
-    def discard(self, one: Staged) -> None:
+    def discard(self, one: StagedFile) -> None:
         one.path.unlink()
         self.release(one)
 
@@ -68,18 +68,19 @@ class Staging:
         found = [(re.fullmatch(r"rank_(\d{1,9})", path.name), path) for path in self.root.iterdir()]
         return [(int(match[1]), path) for match, path in found if match is not None]
 
-    def look(self) -> None:
-        """Only directories that changed since the last look are listed again."""
+    def rescan(self) -> None:
+        """Finds new files. Lists only directories that have changed since the last scan."""
         for rank, top in self.ranks():
             for net in _directories(top):
                 for graph in _directories(net):
                     for place in _directories(graph):
                         if Path(graph).name.isdecimal() and Path(place).name.isdecimal():
-                            self._look_at(place, rank, int(Path(graph).name), int(Path(place).name))
+                            self._scan_directory(place, rank, int(Path(graph).name), int(Path(place).name))
 
     def prune(self, moment: float) -> None:
-        """Empty directories of older iterations go, or every look would list the whole run. The newest two of a graph
-        stay, and what was written to in the last seconds: the framework may come back to it."""
+        """Removes empty directories of older iterations; otherwise each scan would list the complete run.
+
+        Keeps the newest two of each graph, and those written to in the last seconds: MindSpore may still use them."""
         for _, top in self.ranks():
             for net in _directories(top):
                 for graph in _directories(net):
@@ -92,7 +93,7 @@ class Staging:
                         except OSError:
                             pass  # not empty
 
-    def _look_at(self, directory: str, rank: int, graph: int, iteration: int) -> None:
+    def _scan_directory(self, directory: str, rank: int, graph: int, iteration: int) -> None:
         changed = Path(directory).stat().st_mtime_ns
         growing = any(path.startswith(directory + "/") for path in self._growing)
         if self._seen_at.get(directory) == changed and not growing:
@@ -117,10 +118,10 @@ class Staging:
                     continue
                 self._known[entry.path] = state.st_size
                 place = (rank, graph, iteration, state.st_size)
-                self._waiting.append(Staged(Path(entry.path), entry.name, original, parsed, *place))
+                self._waiting.append(StagedFile(Path(entry.path), entry.name, original, parsed, *place))
 
-    def operators(self, rank: int, graph: int) -> dict[str, Described]:
-        """The operators of a graph by their spelling in file names; empty where its text cannot be read."""
+    def operators(self, rank: int, graph: int) -> dict[str, OperatorDetails]:
+        """The operators of a graph by their name in file names; empty if the graph cannot be read."""
         known = self._operators.setdefault(rank, {})
         if graph not in known:
             numbering = self._numbering.setdefault(rank, Numbering())
@@ -128,12 +129,12 @@ class Staging:
             listed = [match for path in folder.glob("*.ir") if (match := _GRAPH.fullmatch(path.name))]
             for match in sorted(listed, key=lambda match: int(match[1])):
                 if int(match[1]) not in known and int(match[1]) <= graph:
-                    known[int(match[1])] = numbering.names(describe(self.text(rank, int(match[1]))))
+                    known[int(match[1])] = numbering.name_operators(describe(self.text(rank, int(match[1]))))
             known.setdefault(graph, {})
         return known[graph]
 
     def text(self, rank: int, graph: int) -> str:
-        """The graph as the framework wrote it."""
+        """The text of the graph as MindSpore wrote it; empty if it cannot be read."""
         path = self.root / f"rank_{rank}" / GRAPHS / f"ms_output_trace_code_graph_{graph}.ir"
         try:
             return path.read_text(encoding="utf-8", errors="replace")

@@ -1,9 +1,9 @@
-"""What a step remembers of tensors: their text, for as long as nothing can have changed them.
+"""A cache for the texts of tensors in one step: a text is valid as long as the tensor cannot have changed.
 
-The twin of remembered.c, for machines without a compiler. A tensor is known by identity, version, memory and
-requires_grad; it is held weakly. What writes memory through another tensor must say so (`written`), as must what
-hands out a way to write it later (`expose`) or may have written anything (`forget`). Memory shared with numpy
-or another process is never trusted.
+This is the Python version of tensor_cache.c, for machines without a compiler. A tensor is identified by identity,
+version, memory and requires_grad; the cache holds only a weak reference to it. The caller must report three kinds of
+calls: a write to the memory of a tensor (`mark_written`), a call that makes a later write possible (`expose`), and a
+call that may have written any memory (`clear`). Memory shared with numpy or another process is never cached.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _FLAGS = ('"requires_grad": false', '"requires_grad": true')
 
 @dataclass
 class Entry:
-    """What is known of one tensor. Further members have their place at `at` of its JSON."""
+    """The text of one tensor. Further members go to position `at` of its JSON."""
 
     text: str
     at: int
-    saved: list[str] = field(default_factory=list)  # the file that holds the tensor, once there is one
+    saved: list[str] = field(default_factory=list)  # the file of the tensor, if it has been saved
     state: tuple[Any, ...] = ()
 
 
-class Remembered:
+class TensorCache:
     def __init__(
         self, exchange: Any, heads: dict[Any, tuple[int, str]], strided: Any, want: int, remembers: bool, checks: bool
     ) -> None:
-        """Without `remembers` every tensor is measured each time. `checks`: what is remembered is measured again."""
+        """Without `remembers`, nothing is cached. `checks`: measures cached tensors again and compares."""
         self._describe = (exchange, heads, strided, want)
         self._remembers = remembers
         self._checks = checks
@@ -41,72 +41,74 @@ class Remembered:
 
     def text(self, tensor: Any) -> Optional[str]:
         """The JSON of a plain tensor, or None."""
-        entry = self.look(tensor)
+        entry = self.find(tensor)
         return None if entry is None else entry.text
 
-    def look(self, tensor: Any) -> Optional[Entry]:
-        """The same as an Entry, to which members may be added."""
+    def find(self, tensor: Any) -> Optional[Entry]:
+        """The Entry of a plain tensor, measured if needed, or None. The caller may add members to its JSON."""
         entry = self.recall(tensor)
         if entry is not None:
-            if self._checks and self._measured(tensor) != (entry.text, entry.at):
+            if self._checks and self._measure(tensor) != (entry.text, entry.at):
                 raise AssertionError(
-                    "msprobe remembered statistics of a tensor that has changed since: please report this call"
+                    "msprobe cached statistics of a tensor that has changed since then; please report this call"
                 )
             return entry
-        found = self._measured(tensor)
-        return None if found is None else self.remember(tensor, *found)
+        found = self._measure(tensor)
+        return None if found is None else self.add(tensor, *found)
 
     def recall(self, tensor: Any) -> Optional[Entry]:
-        """The Entry that is remembered of a tensor, or None."""
+        """The cached Entry of a tensor, or None."""
         entry = self._known.get(id(tensor))
         if entry is None or entry.state != self._state(tensor, entry.state[0]) or entry.state[1]() is not tensor:
             return None
         return entry
 
-    def remember(self, tensor: Any, text: str, at: int) -> Entry:
-        """An Entry of a tensor that others have described."""
+    def add(self, tensor: Any, text: str, at: int) -> Entry:
+        """Adds the Entry of a tensor that the caller has described."""
         entry = Entry(text, at)
-        if self._remembers and self.is_ours(tensor):
+        if self._remembers and self.is_private(tensor):
             state = self._state(tensor, _storage(tensor))
             if state:
                 entry.state = state
                 self._known[id(tensor)] = entry
         return entry
 
-    def is_ours(self, tensor: Any) -> bool:
-        """Whether nobody can change its memory unnoticed; RuntimeError where it has none of its own."""
+    def is_private(self, tensor: Any) -> bool:
+        """Whether the memory cannot change unnoticed. Raises RuntimeError if the tensor has no memory of its own."""
         storage = tensor.untyped_storage()
-        if not storage.resizable() or (storage.is_shared() and tensor.is_cpu):  # numpy's; another process may write it
+        if not storage.resizable() or (
+            storage.is_shared() and tensor.is_cpu
+        ):  # memory of numpy, or shared with another process
             return False
         return not (self._exposed and storage.data_ptr() in self._exposed)
 
-    def written(self, tensor: Any) -> None:
-        """This tensor's memory was written: whatever lies in it has changed."""
+    def mark_written(self, tensor: Any) -> None:
+        """Reports that the memory of this tensor was written: all tensors in it have changed."""
         storage = _storage(tensor)
         self._writes[storage] = self._writes.get(storage, 0) + 1
 
     def expose(self, tensor: Any) -> bool:
-        """Its memory may change at any time from now on. Returns whether that is news."""
+        """Reports that this memory may change at any time from now on. Returns whether this is new."""
         storage = _storage(tensor)
         if storage in self._exposed:
             return False
         self._exposed.add(storage)
         return True
 
-    def forget(self) -> None:
-        """All memory may have changed."""
+    def clear(self) -> None:
+        """Removes all entries: any memory may have changed."""
         self._known.clear()
         self._writes.clear()
 
     def _state(self, tensor: Any, storage: Optional[int]) -> tuple[Any, ...]:
-        """What must be as it was; nothing where a tensor cannot be told apart from its later self."""
+        """The state that must stay the same; empty if changes of the tensor cannot be detected."""
         try:
             at = (tensor._version, tensor.data_ptr(), tensor.requires_grad)
         except RuntimeError:  # an inference tensor, a functorch wrapper, a tensor without memory
             return ()
         return (storage, ref(tensor), *at, self._writes.get(storage, 0))
 
-    def _measured(self, tensor: Any) -> Optional[tuple[str, int]]:
+    def _measure(self, tensor: Any) -> Optional[tuple[str, int]]:
         try:
             found = describe(tensor, *self._describe)
         except (RuntimeError, ValueError):
@@ -118,7 +120,7 @@ class Remembered:
 
 
 def _storage(tensor: Any) -> Optional[int]:
-    """Where the memory begins that it lies in; None where it has none of its own."""
+    """The address of the storage of a tensor; None if it has no memory of its own."""
     try:
         address = tensor.untyped_storage().data_ptr()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Which operator raised, and where its inputs are: from the graph and the files of the iteration that failed."""
+"""Finds the operator that raised, and its inputs, from the graph and the files of the failed iteration."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import re
 from collections.abc import Iterator
 from typing import Optional
 
-from msprobe.graphdump.dumping.staged import Staged
-from msprobe.graphdump.graphs.attributes import Described
+from msprobe.graphdump.dumping.staging import StagedFile
+from msprobe.graphdump.graphs.attributes import OperatorDetails
 from msprobe.graphdump.graphs.ir import Graph, Node, parse_text
 
-Slots = dict[int, Optional[Staged]]
+Slots = dict[int, Optional[StagedFile]]
 _INDEX = re.compile(r"I64\((\d{1,9})\)")
 
 
-def inputs_of_raising(
-    text: str, files: list[Staged], operators: dict[str, Described], failure: Optional[str]
+def find_failed_inputs(
+    text: str, files: list[StagedFile], operators: dict[str, OperatorDetails], failure: Optional[str]
 ) -> Iterator[tuple[str, Slots]]:
-    """`{type}.{name}` and input slots of the operators that were ready and did not run. Where the exception's text
-    names the type of one of them, only those. Nothing when nothing failed or the graph ran to its end."""
+    """`{type}.{name}` and input slots of the operators that were ready and did not run.
+
+    If the text of the exception names the type of one of them, only those. Yields nothing if nothing failed or the
+    graph ran to its end."""
     graph = parse_text(text)
     nodes = {node.full_name: node for node in graph.nodes}
     pairs = ((nodes.get(operator.full_name), name) for name, operator in operators.items())
     spelled = {node.key: name for node, name in pairs if node is not None}
-    ran: dict[str, dict[tuple[str, int], Staged]] = {}
+    ran: dict[str, dict[tuple[str, int], StagedFile]] = {}
     for one in files:
         ran.setdefault(one.name.operator.name, {})[one.name.io, one.name.slot] = one
     if failure is None or not ran:
@@ -51,9 +53,9 @@ def _is_named(kind: str, failure: str) -> bool:
 
 
 def _source(
-    graph: Graph, key: str, ran: dict[str, dict[tuple[str, int], Staged]], spelled: dict[str, str]
-) -> Optional[Staged]:
-    """The output that this value is; for a parameter, an input of another operator that took the same one."""
+    graph: Graph, key: str, ran: dict[str, dict[tuple[str, int], StagedFile]], spelled: dict[str, str]
+) -> Optional[StagedFile]:
+    """The file with this value: the output of its producer or, for a parameter, an input of another operator."""
     producer = graph.producer(key)
     if producer is not None:
         return ran.get(spelled.get(producer.key, ""), {}).get(("output", _index(graph, key)))
@@ -67,7 +69,7 @@ def _source(
 
 
 def _index(graph: Graph, key: str) -> int:
-    """Which output of its producer a value is: the nearest TupleGetItem on the way tells."""
+    """The output index of a value at its producer, from the nearest TupleGetItem."""
     node: Optional[Node] = graph.by_key.get(key)
     while node is not None and node.type in ("Depend", "Load", "TupleGetItem") and node.inputs:
         if node.type == "TupleGetItem" and len(node.inputs) > 1:

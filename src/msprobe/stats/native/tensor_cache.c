@@ -1,86 +1,34 @@
-/* What a step remembers of tensors: their text, for as long as nothing can have changed them. remembered.py is the twin,
-   and says what each method does. */
-#include "described.h"
+/* A cache for the texts of tensors in one step. tensor_cache.py is the Python version and documents each method. */
+#include "cache_entry.h"
 #include "memory.h"
-
-#include <structmember.h>
-
+#include "tensor_json.h"
 #include "weak.h"
 
-/* What a tensor is asked for. */
+/* The names of the attributes and methods that we read. */
 static struct {
     PyObject *requires_grad, *version, *data_ptr;
 } names;
-
-/* What is known of one tensor for as long as it stays as it was. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *tensor; /* a weak reference */
-    PyObject *text, *saved;
-    Py_ssize_t at;
-    PyObject *storage; /* the address of the memory it lies in, NULL where nothing is remembered of it */
-    int64_t version, writes;
-    void *memory;
-    int grad;
-} Entry;
-
-static void free_entry(Entry *self) {
-    Py_XDECREF(self->tensor);
-    Py_XDECREF(self->text);
-    Py_XDECREF(self->saved);
-    Py_XDECREF(self->storage);
-    PyObject_Free(self);
-}
-
-static PyMemberDef entry_members[] = {
-    {"text", T_OBJECT, offsetof(Entry, text), READONLY, "The JSON of the tensor."},
-    {"at", T_PYSSIZET, offsetof(Entry, at), READONLY, "Where in it further members have their place."},
-    {NULL, 0, 0, 0, NULL},
-};
-
-/* Made when it is asked for: most entries get no file, and a list of each would wake the garbage collector. */
-static PyObject *saved_of(Entry *self, void *closure) {
-    (void)closure;
-    if (!self->saved && !(self->saved = PyList_New(0)))
-        return NULL;
-    Py_INCREF(self->saved);
-    return self->saved;
-}
-
-static PyGetSetDef entry_made[] = {
-    {"saved", (getter)saved_of, NULL, "A list: the file that holds the tensor, once there is one.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyTypeObject entry_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "msprobe.stats._kernel.Entry",
-    .tp_basicsize = sizeof(Entry),
-    .tp_dealloc = (destructor)free_entry,
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_members = entry_members,
-    .tp_getset = entry_made,
-};
 
 typedef struct {
     PyObject_HEAD
     PyObject *exchange, *heads, *strided;
     PyObject *known;   /* id of a tensor: Entry */
-    PyObject *writes;  /* address of memory: how often it was written that we heard of */
-    PyObject *exposed; /* addresses of memory that may change at any time */
+    PyObject *writes;  /* address of a storage: number of reported writes */
+    PyObject *exposed; /* addresses of storages that may change at any time */
     unsigned want;
     int remembers, checks;
-} Remembered;
+} TensorCache;
 
-static PyObject *new_remembered(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *new_cache(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *words[] = {"exchange", "heads", "strided", "want", "remembers", "checks", NULL};
     PyObject *exchange, *heads, *strided, *flags;
     int remembers, checks;
     unsigned want;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO!OOpp:Remembered", words, &exchange, &PyDict_Type, &heads,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO!OOpp:TensorCache", words, &exchange, &PyDict_Type, &heads,
                                      &strided, &flags, &remembers, &checks) ||
         read_want(flags, &want))
         return NULL;
-    Remembered *self = (Remembered *)type->tp_alloc(type, 0);
+    TensorCache *self = (TensorCache *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
     Py_INCREF(exchange);
@@ -100,7 +48,7 @@ static PyObject *new_remembered(PyTypeObject *type, PyObject *args, PyObject *ke
     return (PyObject *)self;
 }
 
-static void free_remembered(Remembered *self) {
+static void free_cache(TensorCache *self) {
     Py_XDECREF(self->exchange);
     Py_XDECREF(self->heads);
     Py_XDECREF(self->strided);
@@ -110,12 +58,12 @@ static void free_remembered(Remembered *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static int64_t writes_to(Remembered *self, PyObject *storage) {
+static int64_t writes_to(TensorCache *self, PyObject *storage) {
     PyObject *count = PyDict_GetItemWithError(self->writes, storage);
     return count ? PyLong_AsLongLong(count) : 0;
 }
 
-/* Fills in what must be as it was. 1, 0 where a tensor cannot be told apart from its later self, -1 on error. */
+/* Reads the state that must stay the same. 1: done. 0: changes of this tensor cannot be detected. -1: error. */
 static int read_state(PyObject *tensor, Entry *to) {
     PyObject *version = PyObject_GetAttr(tensor, names.version), *address = NULL, *grad = NULL;
     if (version)
@@ -132,7 +80,7 @@ static int read_state(PyObject *tensor, Entry *to) {
     Py_XDECREF(grad);
     if (!PyErr_Occurred())
         return 1;
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) /* of an inference tensor, a wrapper, one without memory */
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) /* an inference tensor, a wrapper, or no memory */
         return -1;
     PyErr_Clear();
     return 0;
@@ -149,17 +97,8 @@ static PyObject *with_flag(const rendered *r, int grad, Py_ssize_t *at) {
     return PyUnicode_FromStringAndSize(text, *at + (Py_ssize_t)digest + 1);
 }
 
-static Entry *new_entry(void) {
-    Entry *entry = PyObject_New(Entry, &entry_type);
-    if (!entry)
-        return NULL;
-    entry->tensor = entry->text = entry->saved = entry->storage = NULL;
-    entry->at = 0;
-    return entry;
-}
-
-/* Remembers what `entry` says of a tensor where nobody can change it unnoticed. */
-static int keep(Remembered *self, PyObject *tensor, PyObject *key, Entry *entry) {
+/* Adds `entry` to the cache if the tensor cannot change unnoticed. */
+static int keep(TensorCache *self, PyObject *tensor, PyObject *key, Entry *entry) {
     int private = 0, exposed;
     PyObject *storage = storage_of(tensor, &private);
     if (!storage)
@@ -175,8 +114,8 @@ static int keep(Remembered *self, PyObject *tensor, PyObject *key, Entry *entry)
     return PyErr_Occurred() || !entry->tensor ? -1 : PyDict_SetItem(self->known, key, (PyObject *)entry);
 }
 
-/* Borrowed: the entry that still holds for a tensor in this state, or NULL. */
-static Entry *recalled(Remembered *self, PyObject *tensor, PyObject *key, const Entry *state) {
+/* The valid entry for a tensor in this state, borrowed, or NULL. */
+static Entry *find_valid(TensorCache *self, PyObject *tensor, PyObject *key, const Entry *state) {
     Entry *entry = (Entry *)PyDict_GetItemWithError(self->known, key);
     if (!entry || !refers_to(entry->tensor, tensor) || entry->version != state->version ||
         entry->memory != state->memory || entry->grad != state->grad || entry->writes != writes_to(self, entry->storage))
@@ -184,8 +123,8 @@ static Entry *recalled(Remembered *self, PyObject *tensor, PyObject *key, const 
     return entry;
 }
 
-/* MSPROBE_CHECK_CACHE=1: what is remembered is measured again, and must be the same. */
-static int check(Remembered *self, PyObject *tensor, const Entry *entry) {
+/* MSPROBE_CHECK_CACHE=1: measures a cached tensor again; the text must be the same. */
+static int check(TensorCache *self, PyObject *tensor, const Entry *entry) {
     rendered r;
     Py_ssize_t at;
     const int done = render_tensor(tensor, self->exchange, self->heads, self->strided, self->want, &r);
@@ -196,12 +135,12 @@ static int check(Remembered *self, PyObject *tensor, const Entry *entry) {
     Py_XDECREF(text);
     if (!same)
         PyErr_SetString(PyExc_AssertionError,
-                        "msprobe remembered statistics of a tensor that has changed since: please report this call");
+                        "msprobe cached statistics of a tensor that has changed since then; please report this call");
     return same == 1 ? 0 : -1;
 }
 
 /* A new reference; NULL without an error for a tensor that is not plain. */
-static Entry *entry_of(Remembered *self, PyObject *tensor) {
+static Entry *entry_of(TensorCache *self, PyObject *tensor) {
     Entry state, *entry = NULL;
     rendered r;
     if (read_state(tensor, &state) != 1)
@@ -209,7 +148,7 @@ static Entry *entry_of(Remembered *self, PyObject *tensor) {
     PyObject *key = PyLong_FromVoidPtr(tensor);
     if (!key)
         return NULL;
-    Entry *known = recalled(self, tensor, key, &state);
+    Entry *known = find_valid(self, tensor, key, &state);
     if (known) {
         Py_INCREF(known);
         if (!self->checks || !check(self, tensor, known))
@@ -230,8 +169,8 @@ static Entry *entry_of(Remembered *self, PyObject *tensor) {
     return entry;
 }
 
-/* Without remembering anything. */
-static PyObject *text_now(Remembered *self, PyObject *tensor, Py_ssize_t *at) {
+/* Measures without the cache. */
+static PyObject *text_now(TensorCache *self, PyObject *tensor, Py_ssize_t *at) {
     rendered r;
     if (render_tensor(tensor, self->exchange, self->heads, self->strided, self->want, &r) != 1)
         return NULL;
@@ -241,7 +180,7 @@ static PyObject *text_now(Remembered *self, PyObject *tensor, Py_ssize_t *at) {
     return is < 0 ? NULL : with_flag(&r, is, at);
 }
 
-/* RuntimeError and ValueError are a tensor's way to say that it is not plain. */
+/* A tensor that is not plain raises RuntimeError or ValueError: returns None for it. */
 static PyObject *or_none(void *result) {
     if (result)
         return result;
@@ -253,7 +192,7 @@ static PyObject *or_none(void *result) {
     return none();
 }
 
-static PyObject *text_of(Remembered *self, PyObject *tensor) {
+static PyObject *text_of(TensorCache *self, PyObject *tensor) {
     Py_ssize_t at;
     if (!self->remembers)
         return or_none(text_now(self, tensor, &at));
@@ -266,7 +205,7 @@ static PyObject *text_of(Remembered *self, PyObject *tensor) {
     return text;
 }
 
-static PyObject *look(Remembered *self, PyObject *tensor) {
+static PyObject *find(TensorCache *self, PyObject *tensor) {
     if (self->remembers)
         return or_none(entry_of(self, tensor));
     Entry *entry = new_entry();
@@ -275,21 +214,21 @@ static PyObject *look(Remembered *self, PyObject *tensor) {
     return or_none(entry);
 }
 
-static PyObject *recall(Remembered *self, PyObject *tensor) {
+static PyObject *recall(TensorCache *self, PyObject *tensor) {
     Entry state, *entry = NULL;
-    const int told = self->remembers ? read_state(tensor, &state) : 0;
-    PyObject *key = told == 1 ? PyLong_FromVoidPtr(tensor) : NULL;
+    const int known = self->remembers ? read_state(tensor, &state) : 0;
+    PyObject *key = known == 1 ? PyLong_FromVoidPtr(tensor) : NULL;
     if (key)
-        entry = recalled(self, tensor, key, &state);
+        entry = find_valid(self, tensor, key, &state);
     Py_XDECREF(key);
     Py_XINCREF(entry);
     return entry || PyErr_Occurred() ? (PyObject *)entry : none();
 }
 
-static PyObject *remember(Remembered *self, PyObject *args) {
+static PyObject *add(TensorCache *self, PyObject *args) {
     PyObject *tensor, *text, *key = NULL;
     Py_ssize_t at;
-    if (!PyArg_ParseTuple(args, "OUn:remember", &tensor, &text, &at))
+    if (!PyArg_ParseTuple(args, "OUn:add", &tensor, &text, &at))
         return NULL;
     Entry *entry = new_entry();
     if (!entry)
@@ -297,25 +236,25 @@ static PyObject *remember(Remembered *self, PyObject *args) {
     Py_INCREF(text);
     entry->text = text;
     entry->at = at;
-    const int told = self->remembers ? read_state(tensor, entry) : 0;
-    if (told < 0 || (told && (!(key = PyLong_FromVoidPtr(tensor)) || keep(self, tensor, key, entry))))
+    const int known = self->remembers ? read_state(tensor, entry) : 0;
+    if (known < 0 || (known && (!(key = PyLong_FromVoidPtr(tensor)) || keep(self, tensor, key, entry))))
         Py_CLEAR(entry);
     Py_XDECREF(key);
     return (PyObject *)entry;
 }
 
-static PyObject *is_ours(Remembered *self, PyObject *tensor) {
+static PyObject *is_private_memory(TensorCache *self, PyObject *tensor) {
     int private = 0, exposed = 0;
     PyObject *storage = PySet_GET_SIZE(self->exposed) ? storage_of(tensor, &private) : NULL;
     if (storage)
         exposed = storage == Py_None || PySet_Contains(self->exposed, storage);
     else if (!PyErr_Occurred())
-        private = is_private(tensor); /* its address is not asked for in vain: of a fake tensor that is a warning */
+        private = is_private(tensor); /* does not read the address: for a fake tensor that gives a warning */
     Py_XDECREF(storage);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(private == 1 && !exposed);
 }
 
-static PyObject *written(Remembered *self, PyObject *tensor) {
+static PyObject *mark_written(TensorCache *self, PyObject *tensor) {
     PyObject *storage = storage_of(tensor, NULL), *count = NULL;
     int failed = !storage;
     if (storage && storage != Py_None) {
@@ -327,7 +266,7 @@ static PyObject *written(Remembered *self, PyObject *tensor) {
     return failed ? NULL : none();
 }
 
-static PyObject *expose(Remembered *self, PyObject *tensor) {
+static PyObject *expose(TensorCache *self, PyObject *tensor) {
     PyObject *storage = storage_of(tensor, NULL);
     const int known = storage ? PySet_Contains(self->exposed, storage) : -1;
     const int failed = known < 0 || (!known && PySet_Add(self->exposed, storage));
@@ -335,39 +274,40 @@ static PyObject *expose(Remembered *self, PyObject *tensor) {
     return failed ? NULL : PyBool_FromLong(!known);
 }
 
-static PyObject *forget(Remembered *self, PyObject *nothing) {
+static PyObject *clear(TensorCache *self, PyObject *nothing) {
     (void)nothing;
     PyDict_Clear(self->known);
     PyDict_Clear(self->writes);
     return none();
 }
 
-static PyMethodDef remembered_methods[] = {
+static PyMethodDef cache_methods[] = {
     {"text", (PyCFunction)text_of, METH_O, "The JSON of a plain tensor, or None."},
-    {"look", (PyCFunction)look, METH_O, "The same as an Entry, to which members may be added."},
-    {"recall", (PyCFunction)recall, METH_O, "The Entry that is remembered of a tensor, or None."},
-    {"remember", (PyCFunction)remember, METH_VARARGS, "An Entry of a tensor that others have described: text, at."},
-    {"is_ours", (PyCFunction)is_ours, METH_O, "Whether nobody can change its memory unnoticed."},
-    {"written", (PyCFunction)written, METH_O, "This tensor's memory was written: whatever lies in it has changed."},
-    {"expose", (PyCFunction)expose, METH_O, "Its memory may change at any time from now on. Whether that is news."},
-    {"forget", (PyCFunction)forget, METH_NOARGS, "All memory may have changed."},
+    {"find", (PyCFunction)find, METH_O, "The Entry of a plain tensor, or None."},
+    {"recall", (PyCFunction)recall, METH_O, "The cached Entry of a tensor, or None."},
+    {"add", (PyCFunction)add, METH_VARARGS, "Adds the Entry of a tensor: tensor, text, at."},
+    {"is_private", (PyCFunction)is_private_memory, METH_O, "Whether the memory cannot change unnoticed."},
+    {"mark_written", (PyCFunction)mark_written, METH_O, "Reports that the memory of this tensor was written."},
+    {"expose", (PyCFunction)expose, METH_O, "Reports that this memory may change at any time. Returns whether this is new."},
+    {"clear", (PyCFunction)clear, METH_NOARGS, "Removes all entries."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject remembered_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "msprobe.stats._kernel.Remembered",
-    .tp_basicsize = sizeof(Remembered),
-    .tp_dealloc = (destructor)free_remembered,
+static PyTypeObject cache_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "msprobe.stats._kernel.TensorCache",
+    .tp_basicsize = sizeof(TensorCache),
+    .tp_dealloc = (destructor)free_cache,
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_methods = remembered_methods,
-    .tp_new = new_remembered,
+    .tp_methods = cache_methods,
+    .tp_new = new_cache,
 };
 
-int add_remembered(PyObject *module) {
+int add_tensor_cache(PyObject *module) {
     if (!(names.requires_grad = PyUnicode_InternFromString("requires_grad")) ||
         !(names.version = PyUnicode_InternFromString("_version")) ||
-        !(names.data_ptr = PyUnicode_InternFromString("data_ptr")) || make_memory() || PyType_Ready(&entry_type) || PyType_Ready(&remembered_type))
+        !(names.data_ptr = PyUnicode_InternFromString("data_ptr")) || make_memory() || make_entry_type() ||
+        PyType_Ready(&cache_type))
         return -1;
-    Py_INCREF(&remembered_type);
-    return PyModule_AddObject(module, "Remembered", (PyObject *)&remembered_type);
+    Py_INCREF(&cache_type);
+    return PyModule_AddObject(module, "TensorCache", (PyObject *)&cache_type);
 }

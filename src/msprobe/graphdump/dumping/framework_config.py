@@ -1,9 +1,9 @@
-"""What the framework is asked for so that everything in data_dump.json can be made from it.
+"""The configuration that MindSpore itself gets.
 
-On CPU it refuses statistics and ignores overflow, exceptions, sampling and set_dump. It is asked for plain
-tensors in a directory of its own, and the worker makes the rest. Operator names in `kernels` are widened to
-their scope and type here: the framework numbers operators anew when it runs, and the worker, which knows both
-numberings, picks the one that was meant.
+On CPU, MindSpore refuses statistics and ignores overflow, exceptions, sampling and set_dump. So msprobe asks it for
+plain tensors in a staging directory, and the worker makes the rest from them. Operator names in `kernels` are
+widened to their scope and type: MindSpore renumbers operators when it runs, and the worker, which knows both
+numberings, picks the right one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, EXCEPTION, OVER
 from msprobe.graphdump.dumping.saving import FILE_MODE, make_directory
 
 STAGING = "msprobe_staging"
-NO_KERNEL = "name-regex(^$)"  # no operator: graphs and execution orders alone
+NO_KERNEL = "name-regex(^$)"  # matches no operator: only graphs and execution orders are written
 _NUMBERED = re.compile(r"(?P<base>.+/.+-op)\d+")
 _SPECIAL = re.compile(r"[.^$|()\[\]{}*+?\\]")  # re.escape also writes "\-", which MindSpore does not understand
 _REGEX = re.compile(r"name-regex\((?P<pattern>.*)\)")
 
 
-def asked_for(settings: DumpSettings, staging: Path) -> dict[str, Any]:
-    """The data_dump.json for the framework."""
+def make_framework_config(settings: DumpSettings, staging: Path) -> dict[str, Any]:
+    """The data_dump.json for MindSpore."""
     chosen = settings.dump_mode == 1
     everything = settings.op_debug_mode != 0
     return {
@@ -38,7 +38,7 @@ def asked_for(settings: DumpSettings, staging: Path) -> dict[str, Any]:
             "iteration": settings.iteration,
             "saved_data": "tensor",
             "input_output": 0 if everything else settings.input_output,
-            "kernels": list(dict.fromkeys(map(_widened, settings.kernels))) if chosen else [],
+            "kernels": list(dict.fromkeys(map(_widen, settings.kernels))) if chosen else [],
             "support_device": list(settings.support_device),
             "initial_iteration": settings.initial_iteration,
         },
@@ -46,7 +46,7 @@ def asked_for(settings: DumpSettings, staging: Path) -> dict[str, Any]:
     }
 
 
-def _widened(name: str) -> str:
+def _widen(name: str) -> str:
     if _REGEX.fullmatch(name):
         return name if name == NO_KERNEL else "name-regex(.+)"
     match = _NUMBERED.fullmatch(name)
@@ -58,7 +58,7 @@ def _escape(special: re.Match[str]) -> str:
 
 
 def is_chosen(kernels: tuple[str, ...], full_name: str) -> bool:
-    """Whether `kernels` means this operator: its name, a regular expression on it, or a part of its last segment."""
+    """Whether `kernels` selects this operator: by name, by a regular expression, or by a part of its last segment."""
     for entry in kernels:
         written = _REGEX.fullmatch(entry)
         if written is not None:
@@ -73,40 +73,42 @@ def is_chosen(kernels: tuple[str, ...], full_name: str) -> bool:
 
 
 def prepare(settings: DumpSettings, source: str, rank: int) -> tuple[Path, Path]:
-    """The directory for the framework's files of this rank, and its configuration there. Nothing may be in the way."""
+    """Creates the staging directory of this rank with MindSpore's configuration in it; returns both paths.
+
+    Raises ConfigError if the dump already exists or cannot be written."""
     root = Path(settings.path)
     taken = root / f"rank_{rank}" / settings.net_name
     staging = root / STAGING / f"{os.getpid()}"
     if taken.exists():
         raise ConfigError(
-            source, [Problem(f"{COMMON}.path", f"{taken} is there already", "remove it or choose another path")]
+            source, [Problem(f"{COMMON}.path", f"{taken} exists already", "remove it or choose another path")]
         )
     try:
         make_directory(staging)
         config = staging / "data_dump.json"
         descriptor = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump(asked_for(settings, staging), file)
+            json.dump(make_framework_config(settings, staging), file)
     except OSError as error:
-        what = f"{root} cannot be written ({error.strerror or error})"
+        what = f"cannot write to {root} ({error.strerror or error})"
         raise ConfigError(source, [Problem(f"{COMMON}.path", what, "check the path and its permissions")]) from None
     return staging, config
 
 
-def remarks(settings: DumpSettings, rank: int) -> list[str]:
-    """What is done otherwise than the words of the file say; each is told once, before the run."""
+def list_remarks(settings: DumpSettings, rank: int) -> list[str]:
+    """Where msprobe does not follow the file literally. Each remark is logged once, before the run."""
     found = []
     if rank not in settings.support_device:
         listed = ", ".join(map(str, settings.support_device))
-        return [f"rank {rank} is not in support_device ({listed}): nothing is dumped here."]
+        return [f"rank {rank} is not in support_device ({listed}): this rank dumps nothing."]
     if not settings.enable:
-        found.append("enable is not true: on this device the dump is synchronous all the same.")
+        found.append("enable is not true: the dump is synchronous anyway on this device.")
     if settings.op_debug_mode in OVERFLOW and settings.op_debug_mode != 3:
-        found.append("op_debug_mode 1 and 2 are Ascend's two overflow detections; here both look for NaN and infinity.")
+        found.append("op_debug_mode 1 and 2 are overflow detections of Ascend; here both search for NaN and infinity.")
     if settings.stat_calc_mode == "device" and settings.statistics:
         found.append("stat_calc_mode device: statistics are computed on the host here.")
     if settings.kernels and settings.dump_mode != 1:
-        found.append(f"kernels is only used with dump_mode 1; dump_mode is {settings.dump_mode}.")
+        found.append(f"kernels is ignored: it needs dump_mode 1, and dump_mode is {settings.dump_mode}.")
     if settings.op_debug_mode == EXCEPTION:
         found.append("op_debug_mode 4: nothing is written unless an operator raises.")
     return found

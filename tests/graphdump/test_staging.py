@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from msprobe.graphdump.dumping.staged import Staging
+from msprobe.graphdump.dumping.staging import StagingDirectory
 
 NAME = "Add.Default_Add-op0.0.0.{}.output.0.DefaultFormat.Int32.npy"
 
@@ -22,7 +22,7 @@ def written(root: Path, iteration: int, moment: int) -> Path:
 
 
 def test_only_finished_files_are_found_once_and_all_bytes_count(tmp_path: Path):
-    staging = Staging(tmp_path)
+    staging = StagingDirectory(tmp_path)
     done, growing = written(tmp_path, 0, 2), written(tmp_path, 0, 1)
     done.chmod(0o400)
     growing.chmod(0o600)
@@ -39,7 +39,7 @@ def test_only_finished_files_are_found_once_and_all_bytes_count(tmp_path: Path):
 
 
 def test_empty_directories_of_older_iterations_go_and_are_found_again_when_they_come_back(tmp_path: Path):
-    staging = Staging(tmp_path)
+    staging = StagingDirectory(tmp_path)
     for iteration in range(6):
         written(tmp_path, iteration, iteration).chmod(0o400)
     kept, *others = staging.new_files()

@@ -1,0 +1,21 @@
+/* A framework tensor as JSON. Shared by tensor_json.c and tensor_cache.c. */
+#ifndef MSPROBE_TENSOR_JSON_H
+#define MSPROBE_TENSOR_JSON_H
+
+#include "kernel.h"
+
+/* The text of a tensor: type, shape and statistics up to `figures`, then the member of its digest. */
+typedef struct {
+    char text[256 + 22 * MP_MAX_DIMS + FIGURES_SIZE + 48];
+    char *figures, *end;
+} rendered;
+
+/* 1: `to` has the text of the tensor. 0: the tensor cannot be read in place. -1: an error is set. */
+int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, unsigned want, rendered *to);
+
+int read_want(PyObject *flags, unsigned *want);
+
+/* 1 if `value` is the expected object, 0 if it is another, -1 on error. Steals the reference to `value`. */
+int is_exactly(PyObject *value, PyObject *expected);
+
+#endif
