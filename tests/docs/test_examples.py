@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from x.documents import ROOT, Block, blocks
+from .documents import ROOT, Block, blocks
 
 from msprobe.config import load
 
