@@ -35,7 +35,7 @@ class UsageError(ValueError):
 
 
 class Frontend(Protocol):
-    """What a framework brings to the lifecycle."""
+    """What a framework provides to the lifecycle."""
 
     name: str
     model_kind: str

@@ -1,6 +1,6 @@
 """The hooks of one step as the lifecycle sees them, the same for both frameworks.
 
-A framework brings `StepHooks`: how to install and remove them. The token range, save() and the closing notices are
+A framework provides `StepHooks`: how to install and remove them. The token range, save() and the closing notices are
 here.
 """
 
