@@ -53,7 +53,7 @@ class CallGradients:
         """The step ends: the records that have begun are written as they are."""
         for number in list(self._pending):
             self._finish_pass(number)
-        self._write_parameters()
+        self.write_parameters()
 
     def recompute_member(self) -> str:
         """The JSON member of a forward call that a backward pass runs again, "" for others."""
@@ -83,7 +83,7 @@ class CallGradients:
     def _write_sum(self, record: BackwardRecord, position: int, held: Any) -> None:
         self._write_outgoing(record, position, held)
 
-    def _write_parameters(self) -> None:
+    def write_parameters(self) -> None:
         """Writes the gradients of parameters that came in the pass that has ended, where hooks collect them."""
 
     # The records.
@@ -199,7 +199,7 @@ class CallGradients:
             with self._aside():
                 self._finish_pass(number)
                 if not self._recorder.closed:
-                    self._write_parameters()
+                    self.write_parameters()
         except Exception:
             self._recorder.fault("backward", traceback.format_exc())
 

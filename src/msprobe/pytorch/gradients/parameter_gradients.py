@@ -33,7 +33,7 @@ class ParameterGradients(CallGradients):
         self._changed: dict[str, None] = {}
         self._watched: list[tuple[Any, Any, Any]] = []
         self._forwards = 0
-        self._came: dict[int, int] = {}
+        self.came: dict[int, int] = {}
         self._left: list[Any] = []
         self._graph_making: set[int] = set()
 
@@ -50,7 +50,7 @@ class ParameterGradients(CallGradients):
         with torch.inference_mode(False), torch.enable_grad(), _NoTorchFunction():
             for parameter, hook, handle in self._watched:
                 handle.remove()
-                has_come = self._came.get(id(parameter)) == self._forwards  # since the last forward
+                has_come = self.came.get(id(parameter)) == self._forwards  # since the last forward
                 if parameter.requires_grad and not has_come:
                     node = _gradient_edge(parameter).node
                     self._left.append(node.register_prehook(_on_first(hook)))
@@ -74,7 +74,7 @@ class ParameterGradients(CallGradients):
             return
         try:
             with _NoTorchFunction():
-                self._came[parameter] = self._forwards
+                self.came[parameter] = self._forwards
                 path = recorder.tensors_path(record, "")[:-1]
                 text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
                 self._parameters[record][name] = f"{key_text(name)}: [{text}]"
@@ -85,7 +85,7 @@ class ParameterGradients(CallGradients):
         except Exception:
             recorder.fault(record, traceback.format_exc())
 
-    def _write_parameters(self) -> None:
+    def write_parameters(self) -> None:
         for name in self._changed:
             self._recorder.write_record(name, None, ", ".join(self._parameters[name].values()))
         self._changed.clear()

@@ -52,11 +52,11 @@ def named_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 def _describe(module: Any) -> ModuleFacts:
     if is_opaque(module):
-        return ModuleFacts(_class_of(module), True, ())
-    return ModuleFacts(_class_of(module), is_compiled_in_place(module), reversed(module._modules.items()))
+        return ModuleFacts(class_of(module), True, ())
+    return ModuleFacts(class_of(module), is_compiled_in_place(module), reversed(module._modules.items()))
 
 
-def _class_of(module: Any) -> str:
+def class_of(module: Any) -> str:
     if type(module).__name__ == "OptimizedModule":
         return type(module._orig_mod).__name__
     return str(module.original_name) if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
