@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
 from .documents import ROOT, anchors, links, markdown_files
 
 

@@ -242,7 +242,7 @@ def test_a_clean_statistics_dump_has_none(tmp_path, run, capsys):
     with collecting(tmp_path):
         run()
     assert main(["overflow", str(tmp_path / "dump")]) == 0
-    assert "no NaN or infinity" in capsys.readouterr().out
+    assert "no call produced NaN or infinity" in capsys.readouterr().out
 
 
 def test_the_nth_overflow_stops_with_everything_on_disk(tmp_path):

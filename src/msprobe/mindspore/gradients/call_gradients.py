@@ -28,7 +28,6 @@ _ENGINE = BackwardEngine(
     differentiates=requires_grad if AVAILABLE else lambda: False,
     aside=nullcontext,
 )
-_Backward = BackwardRecord
 Places = backward_record.Places
 
 

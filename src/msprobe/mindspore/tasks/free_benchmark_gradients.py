@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 from mindspore import Tensor, ops
 from mindspore._c_expression import TensorPy
 
+from msprobe.collect.gradients.backward_record import BackwardRecord
 from msprobe.frameworks.mindspore.tensors import row_of
 from msprobe.mindspore.executor import clear_after_error
 from msprobe.mindspore.gradients.backward_graph import tensors_in
-from msprobe.mindspore.gradients.call_gradients import _Backward
 from msprobe.mindspore.gradients.held_gradients import HeldGradients, Snapshot
 from msprobe.mindspore.tasks.dry_runs import has_no_double
 from msprobe.mindspore.tasks.perturb import array_of
@@ -83,7 +83,7 @@ class FreeBenchmarkGradients(HeldGradients):
             clear_after_error()  # otherwise a differentiation that failed in Python stays open
             raise
 
-    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
+    def _judge(self, record: BackwardRecord, incoming: list[Any], outgoing: list[Any]) -> None:
         self.checks.check(record.name, [*map(_tensor, incoming)], [*map(_tensor, outgoing)], record.shared)
 
 

@@ -15,12 +15,12 @@ from typing import Any, Callable, Optional
 from mindspore import Parameter, nn, ops
 from mindspore.experimental.optim import Optimizer as FunctionalOptimizer
 
+from msprobe.collect.gradients.backward_record import BackwardRecord, Places
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import requires_grad
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, tensors_in
-from msprobe.mindspore.gradients.call_gradients import Places, _Backward
 from msprobe.mindspore.gradients.held_gradients import HeldGradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
@@ -142,12 +142,12 @@ class OverflowGradients(HeldGradients):
         super().__init__(recorder, texts)
         self.judge = BackwardJudge(recorder)
 
-    def _take_incoming(self, record: _Backward, places: Places, grads: Any) -> None:
+    def _take_incoming(self, record: BackwardRecord, places: Places, grads: Any) -> None:
         super()._take_incoming(record, places, grads)
         if not record.remaining:
             self.judge.pass_by([grads[number] for _, number in places])
 
-    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
+    def _judge(self, record: BackwardRecord, incoming: list[Any], outgoing: list[Any]) -> None:
         self.judge.judge(record.name, record.parent, incoming, outgoing, record.shared)
 
     def close(self) -> None:

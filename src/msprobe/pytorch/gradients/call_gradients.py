@@ -12,11 +12,9 @@ from typing import Any
 
 import torch
 
-from msprobe.collect.gradients.backward_record import BackwardRecord, assign_exits
+from msprobe.collect.gradients.backward_record import assign_exits
 from msprobe.pytorch.gradients.backward_graph import Inputs, tensors_in, walk
 from msprobe.pytorch.gradients.parameter_gradients import ParameterGradients
-
-_Backward = BackwardRecord
 
 
 class Gradients(ParameterGradients):

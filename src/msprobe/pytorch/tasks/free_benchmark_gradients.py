@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import torch
 
+from msprobe.collect.gradients.backward_record import BackwardRecord
 from msprobe.collect.recorder import Recorder
 from msprobe.pytorch.gradients.backward_graph import tensors_in
-from msprobe.pytorch.gradients.call_gradients import _Backward
 from msprobe.pytorch.gradients.held_gradients import HeldGradients
 from msprobe.pytorch.tasks.perturb import change_arguments, map_leaves
 from msprobe.tasks.free_benchmark.backward import BackwardCheck
@@ -59,7 +59,7 @@ class FreeBenchmarkGradients(HeldGradients):
             self._thread = ThreadPoolExecutor(1, "msprobe-free-benchmark")
         return self._thread.submit(_gradients_again, self._second, kept, incoming).result()
 
-    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
+    def _judge(self, record: BackwardRecord, incoming: list[Any], outgoing: list[Any]) -> None:
         self.checks.check(record.name, incoming, outgoing, record.shared)
 
 

@@ -12,10 +12,10 @@ from typing import Any, Optional
 
 import torch
 
+from msprobe.collect.gradients.backward_record import BackwardRecord
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.gradients.backward_graph import Inputs
-from msprobe.pytorch.gradients.call_gradients import _Backward
 from msprobe.pytorch.gradients.held_gradients import HeldGradients
 from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.tasks.overflow_inspector import PLAIN, SIMPLE, restored
@@ -209,12 +209,12 @@ class OverflowGradients(HeldGradients):
         super().__init__(recorder)
         self.judge = BackwardJudge(recorder)
 
-    def _take_incoming(self, record: _Backward, places: Any, grads: Any) -> None:
+    def _take_incoming(self, record: BackwardRecord, places: Any, grads: Any) -> None:
         super()._take_incoming(record, places, grads)
         if not record.remaining:
             self.judge.pass_by([grads[number] for _, number in places])
 
-    def _judge(self, record: _Backward, incoming: list[Any], outgoing: list[Any]) -> None:
+    def _judge(self, record: BackwardRecord, incoming: list[Any], outgoing: list[Any]) -> None:
         self.judge.judge(record.name, record.parent, incoming, outgoing, record.shared)
 
     def watch_parameter(self, module: str, name: str, parameter: Any, above: Sequence[str] = ()) -> None:
