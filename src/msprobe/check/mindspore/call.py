@@ -50,6 +50,7 @@ class MindSporeCall:
         widths: Widths,
     ) -> None:
         self.api = found.name
+        self.first_only = False
         self._found, self._name, self._widths = found, name, widths
         self._arguments = arguments.read(forward)
         # Which kernel runs depends on arguments too: gelu with `approximate` is another one.
