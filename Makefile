@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint fuzz bench clean
 
 $(STAMP): pyproject.toml setup.py $(shell find src -name "*.[ch]")
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +24,12 @@ lint: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" tests
+
+# Damaged files for every reader, for FUZZ seconds.
+FUZZ ?= 600
+
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz/fuzz_readers.py $(FUZZ)
 
 # The field's own tool, in a venv of its own: it has the same import name. MSPROBE_PEER_PYTHON names another.
 PEER := $(if $(MSPROBE_PEER_PYTHON),,.venv-peer/.installed)

@@ -61,7 +61,12 @@ def make(item: dict[str, Any], seed: str) -> Array:
 
 
 def _number(value: Any) -> Optional[float]:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
 
 
 def _integers(random: Any, shape: tuple[int, ...], row: dtypes.Dtype, low: Any, high: Any) -> Array:
