@@ -282,7 +282,7 @@ class _Examination:
             return None, WARNING
 
     def _why_no_backward(self, backward: dict[str, Any]) -> str:
-        if self._call.incoming:
+        if any(one is not None for one in self._call.incoming):
             return "no gradient reaches its inputs"
         given = flat_records(backward.get(INPUT), nulls=True)
         if any(one is not None for one in given):
