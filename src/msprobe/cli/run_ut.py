@@ -138,7 +138,7 @@ def _settings(args: argparse.Namespace) -> Any:
 
 def _positive(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) <= 256:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes from 1 to 256")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes from 1 to 256")
     return int(text)
 
 
@@ -148,5 +148,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 86400")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 86400")
     return value

@@ -116,4 +116,4 @@ def load(name: str) -> Framework:
         from msprobe.check.mindspore.framework import MindSpore
 
         return MindSpore()
-    raise ValueError(f"{name[:40]!r} is no framework that is checked: {', '.join(FRAMEWORKS)}")
+    raise ValueError(f"{name[:40]!r} is not a framework that run_ut checks: {', '.join(FRAMEWORKS)}")

@@ -22,9 +22,9 @@ def shape_of(item: dict[str, Any]) -> tuple[int, ...]:
     """The shape in a record, refused where it is none or too large to make."""
     shape = item.get("shape")
     if not isinstance(shape, list) or len(shape) > 64:
-        raise NotMade(f"{str(shape)[:80]} is no shape")
+        raise NotMade(f"{str(shape)[:80]} is not a shape")
     if any(type(length) is not int or length < 0 for length in shape):
-        raise NotMade(f"{str(shape)[:80]} is no shape")
+        raise NotMade(f"{str(shape)[:80]} is not a shape")
     row = row_of(item)
     if math.prod(shape) * max(row.itemsize, 8) > MAX_BYTES:
         raise NotMade(f"a tensor of shape {str(shape)[:80]} is larger than {MAX_BYTES >> 30} GiB")

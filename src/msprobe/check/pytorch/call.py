@@ -192,5 +192,5 @@ def _dtype(name: str) -> Any:
     plain = name[len("torch.") :] if name.startswith("torch.") else name
     found = getattr(torch, plain, None) if plain.isidentifier() else None
     if not isinstance(found, (torch.dtype, torch.memory_format, torch.layout)):
-        raise NotMade(f"{name[:40]!r} is no type that this version of torch has")
+        raise NotMade(f"{name[:40]!r} is not a type that this version of torch has")
     return found
