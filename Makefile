@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 C_CODE := $(shell find src tests -name "*.[ch]")
 
-.PHONY: demo test test-fast test-slow lint format bench bench-quick clean
+.PHONY: demo test test-fast test-slow lint format fuzz bench bench-quick clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,12 @@ test: lint
 # Unit tests and one smoke test per capability: under two minutes on two cores.
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m fast tests
+
+# Damaged files for every reader, for FUZZ seconds.
+FUZZ ?= 600
+
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz/fuzz_readers.py $(FUZZ)
 
 # mindstudio-probe in a venv of its own: it has the same import name. MSPROBE_PEER_PYTHON names another.
 PEER := $(if $(MSPROBE_PEER_PYTHON),,.venv-peer/.installed)

@@ -208,7 +208,7 @@ def test_the_lists_and_the_filter_choose_calls() -> None:
     assert planned(["exp"], ["sin"]) == planned(["exp"], [])
     assert planned(["exp", "mm"], ["mm"]) == planned(["exp"], [])
     assert planned(["exp"], [], once=True) == {"Torch.exp.0", "Torch.exp.2"}
-    assert make_plan(records, ["exq"], []).told == ["'exq' in the white or black list matches no API of this dump."]
+    assert make_plan(records, ["exq"], []).notes == ["'exq' in the white or black list matches no API of this dump."]
 
 
 def test_inputs_are_made_from_statistics() -> None:

@@ -28,7 +28,7 @@ def replay(rank: RankDump, name: str) -> Replayed:
     if name.startswith("Jit."):
         raise DumpError(f"{name} is a compiled region: its code is not in the dump, so it cannot be replayed.")
     if parsed is None:
-        raise DumpError(f"{name} is no API's record: only an API can be replayed. Collect at level L1 or mix.")
+        raise DumpError(f"{name} is not an API record: only an API can be replayed. Collect at level L1 or mix.")
     backward = record if parsed.direction == "backward" else None
     forward = record
     if backward is not None:

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
     from msprobe.dump.recovery import recover
-    from msprobe.dump.regular_files import is_inside
+    from msprobe.dump.untrusted.regular_files import is_inside
     from msprobe.report.terminal import printable, progress
 
     dump = open_dump(args.path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from msprobe.dump import layout
-from msprobe.dump.regular_files import open_regular
+from msprobe.dump.untrusted.regular_files import open_regular
 
 FORMAT = 1
 READ_UP_TO = 64 << 20

@@ -101,7 +101,12 @@ def is_over_long(name: str, suffix: str) -> bool:
 
 def is_plain_file_name(name: str) -> bool:
     """Whether a name read from a file can be joined to a directory and stays inside it."""
-    return bool(name) and name not in (".", "..") and not any(c in name for c in "/\\\0")
+    return (
+        bool(name)
+        and name not in (".", "..")
+        and not any(c in name for c in "/\\\0")
+        and len(name.encode("utf-8", "surrogatepass")) <= MAX_FILE_NAME
+    )
 
 
 def make_directory(path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Optional
 from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
-from msprobe.dump.regular_files import read_regular
+from msprobe.dump.untrusted.regular_files import read_regular
 
 __all__ = ["Dump", "DumpError", "RankDump", "Record", "items", "leaves", "open_dump"]
 
@@ -123,7 +123,7 @@ class RankDump:
     def stacks(self) -> dict[str, list[str]]:
         """The frames of every name that has some, innermost first."""
         if self._scan is not None:
-            frames = {n: _parse(self._scan.text(span), self.path) for n, span in self._scan.stacks.items()}
+            frames = {n: _frames(_parse(self._scan.text(span), self.path)) for n, span in self._scan.stacks.items()}
             used = ((_name(name), entry.stack) for name, entry in self._scan.records.items())
             return {name: frames[stack] for name, stack in used if stack is not None and stack in frames}
         file = self.path / layout.STACK
@@ -282,7 +282,13 @@ def _stacks(value: dict[str, Any], file: Path) -> dict[str, list[str]]:
         if not isinstance(entry, list):
             raise DumpError(f"{file}: the entry {key!r} is not a list.")
         if len(entry) == 2 and all(isinstance(part, list) for part in entry):
-            found.update((name, entry[1]) for name in entry[0] if isinstance(name, str))
+            frames = _frames(entry[1])
+            found.update((name, frames) for name in entry[0] if isinstance(name, str))
         else:
-            found[key] = [str(frame) for frame in entry]
+            found[key] = _frames(entry)
     return found
+
+
+def _frames(value: Any) -> list[str]:
+    """The frames of one stack; what is not text is damage, and is left out."""
+    return [frame for frame in value if isinstance(frame, str)] if isinstance(value, list) else []

@@ -9,7 +9,7 @@ from pathlib import Path
 from msprobe.dump import journal, layout
 from msprobe.dump.errors import DumpError
 from msprobe.dump.json_files import write_results
-from msprobe.dump.regular_files import open_regular
+from msprobe.dump.untrusted.regular_files import open_regular
 
 
 @dataclass(frozen=True)

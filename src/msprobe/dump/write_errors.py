@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 from msprobe.dump import layout
-from msprobe.dump.regular_files import open_regular
+from msprobe.dump.untrusted.regular_files import open_regular
 
 _READ_UP_TO = 1 << 20
 _COUNT = re.compile(rb"^(\d{1,18}) records or files could not be written", re.MULTILINE)

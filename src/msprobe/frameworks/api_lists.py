@@ -12,6 +12,9 @@ from typing import Any
 
 import yaml
 
+from msprobe.dump.untrusted.regular_files import read_regular
+from msprobe.dump.untrusted.yaml_files import load_all
+
 SWITCHED_OFF = "switched_off"
 _MAX_BYTES = 1 << 20
 
@@ -26,7 +29,8 @@ def read_lists(path: Path, categories: Sequence[str]) -> tuple[dict[str, list[st
         size = path.stat().st_size
         if size > _MAX_BYTES:
             raise ApiListError(f"{path}: has {size} bytes, expected a list of names of at most {_MAX_BYTES}.")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        documents = load_all(read_regular(path))
+        content = documents[0] if len(documents) == 1 else documents or None
     except (OSError, UnicodeDecodeError) as error:
         raise ApiListError(f"{path}: cannot be read ({error}).") from error
     except yaml.YAMLError as error:

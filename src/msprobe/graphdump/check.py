@@ -239,6 +239,6 @@ def _narrower(operator: Operator, tensor: Tensor, dtype: str) -> Optional[str]:
     specs = operator.node.signature.device_outputs if tensor.io == "output" else operator.node.signature.device_inputs
     device = find_type(specs[tensor.slot].dtype) if tensor.slot < len(specs) else None
     stored = find_type(dtype)
-    if device is None or stored is None or device.name not in BY_NAME:
+    if device is None or stored is None or not {device.name, stored.name} <= BY_NAME.keys():
         return None
     return device.name if BY_NAME[device.name].largest < BY_NAME[stored.name].largest else None

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from msprobe.dump.errors import DumpError
-from msprobe.dump.regular_files import open_regular, read_regular
 from msprobe.dump.tensor_files.codec import load
+from msprobe.dump.untrusted.regular_files import open_regular, read_regular
 from msprobe.graphdump.files import statistics
 from msprobe.graphdump.files.datatypes import find_type, unpack
 from msprobe.graphdump.files.directory import Tensor, scan

@@ -12,7 +12,7 @@ _SHOWN = 40
 
 
 def print_report(report: Report) -> None:
-    for sentence in report.told:
+    for sentence in report.notes:
         print(printable(sentence))
     found = report.worst_first
     if found:

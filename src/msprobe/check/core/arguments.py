@@ -128,7 +128,7 @@ def _plain(kind: str, value: dict[str, Any]) -> Any:
         try:
             return complex(held)
         except ValueError:
-            raise NotMade(f"{held[:40]!r} is no complex number") from None
+            raise NotMade(f"{held[:40]!r} is not a complex number") from None
     elif isinstance(held, str) and kind in NAMED:
         return Named(kind, held)
     raise NotMade(f"an argument of type {kind[:60]} cannot be made again from a dump")

@@ -7,12 +7,11 @@ they are what the training run computed, on its device and with its kernels, and
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from msprobe.check.core import arguments, judge, standards
+from msprobe.check.core import arguments, dropout, judge, standards
 from msprobe.check.core.arguments import flat_records
 from msprobe.check.core.framework import FAILURES, Call, Framework, Load, NotCallable, Results, load
 from msprobe.check.core.generate import NotMade
@@ -20,7 +19,7 @@ from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING, Verdict
 from msprobe.check.core.measure import FORMATS, Metrics, measure_floats, measure_others, same_but_for_rounding
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
-from msprobe.dump.record_keys import OUTPUT
+from msprobe.dump.record_keys import INPUT, OUTPUT
 
 MOVES = 3
 RECORDED = ".recorded"
@@ -110,6 +109,7 @@ class _Examination:
         self._golden: Optional[Results] = None
         self._device: Optional[Results] = None
         self._equal: tuple[str, ...] = ()  # directions in which the golden side is no better than the device under test
+        self._explains_backward = False  # whether a note says why backward is not judged
         self._notes: list[str] = []
         self._rows: list[Row] = []
 
@@ -123,18 +123,23 @@ class _Examination:
             own = self._device = self._call.run(device)
         except _FAILURES as error:
             self._notes.append(f"{device} cannot run it: {_short(error)}")
+            self._explains_backward = True
         if golden.random:
-            return self._random(golden, own)
+            return self._random(golden, own, forward, backward is not None)
         self._equal = golden.weak if device == "cpu" else ()
         for where, results in (("the golden side", golden), (device, own)):
             if results is not None and results.no_gradients:
                 self._notes.append(f"{where} cannot run its backward: {results.no_gradients}")
+                self._explains_backward = True
         if "forward" in self._equal or (backward is not None and self._equal):
             self._notes.append(f"{golden.made}, and that is the device under test")
+            self._explains_backward = "backward" in self._equal
         statuses = []
         for direction, record in (("forward", forward), ("backward", backward)):
             recorded = flat_records((record or {}).get(OUTPUT), nulls=direction == "backward")
             statuses.append(self._direction(direction, golden, own, recorded))
+        if backward is not None and statuses[1] == SKIP and not self._explains_backward:
+            self._notes.append(f"its backward is not checked: {self._why_no_backward(backward)}")
         if not self._rows and not self._notes:
             self._notes.append("it returned nothing that can be compared")
         return Outcome(statuses[0], statuses[1], "; ".join(dict.fromkeys(self._notes)), self._rows)
@@ -157,6 +162,11 @@ class _Examination:
             self._notes.append(f"{len(mine)} results of its {direction} instead of {len(right)}")
             return ERROR
         statuses = []
+        fits = self._fits(direction, recorded, len(right))
+        if not fits and right and any(_is_saved(item) for item in recorded):
+            counts = f"the dump has {len(recorded)} results of its {direction}, the re-run {len(right)}"
+            self._notes.append(f"{counts}: the recorded ones are not judged")
+            statuses.append(WARNING)
         for number, expected in enumerate(right):
             if expected is None:
                 continue
@@ -166,21 +176,36 @@ class _Examination:
                 result = self._framework.on_host(result)
                 if direction not in self._equal:
                     statuses.append(self._judged(slot, result, expected))
-            item = recorded[number] if len(recorded) == len(right) else None
-            dense = self._framework.is_dense(expected)  # a sparse one's file is its values
-            saved = self._saved(item) if dense else None
-            if saved is not None and (result is None or not self._framework.same(saved, result)):
-                status = self._judged(slot + RECORDED, saved, expected)
-                if status != PASS and result is not None and direction not in self._equal and statuses[-1] == PASS:
-                    self._notes.append(
-                        "the re-run here is right: look at the device and the kernel of the training run"
-                    )
+            right_here = result is not None and direction not in self._equal and statuses[-1] == PASS
+            status = self._recorded(slot, recorded[number] if fits else None, result, expected, right_here)
+            if status is not None:
                 statuses.append(status)
         return judge.worst(statuses)
 
+    def _fits(self, direction: str, recorded: list[Any], count: int) -> bool:
+        """Whether recorded and new results stand in the same places; a note says where they do not."""
+        if direction == "forward" and self._call.first_only and len(recorded) > count:
+            self._notes.append(f"{len(recorded) - count} more results, which serve its own backward, are not judged")
+            return True
+        return len(recorded) == count
+
+    def _recorded(self, slot: str, item: Any, result: Any, expected: Any, right_here: bool) -> Optional[str]:
+        """The verdict on what the training run saved; None where it saved nothing, or just what the re-run gives."""
+        saved, status = self._saved(item)
+        if saved is None:
+            return status
+        framework = self._framework
+        expected = framework.stored(expected)  # of a sparse tensor a file has the stored values
+        result = None if result is None else framework.stored(result)
+        if result is not None and framework.same(saved, result):
+            return None
+        status = self._judged(slot + RECORDED, saved, expected)
+        if status != PASS and right_here:
+            self._notes.append("the re-run here is right: look at the device and the kernel of the training run")
+        return status
+
     def _judged(self, slot: str, device: Any, golden: Any) -> str:
         """Measures and judges one tensor; looks again, with moved inputs, before it says anything bad."""
-        name = f"{self._name}.{slot}"
         framework = self._framework
         dtype = framework.dtype(device)
         if device.shape != golden.shape:
@@ -199,11 +224,14 @@ class _Examination:
                 moved = self._moved_results(slot, device)
                 if moved and same_but_for_rounding(ours, theirs, moved, form, self._incoming(slot)):
                     verdict = Verdict(PASS, "differs by no more than rounding of its inputs makes it differ")
-        shape = list(device.shape)
-        dtypes = framework.shown_dtype(golden), framework.shown_dtype(device)
-        made = self._made(slot.partition(".")[0])
-        said = "; ".join(filter(None, (verdict.reason, made)))
-        self._rows.append(Row(name, *dtypes, shape, metrics, Verdict(verdict.status, said)))
+        return self._add_row(slot, device, golden, metrics, verdict)
+
+    def _add_row(self, slot: str, device: Any, golden: Any, metrics: Optional[Metrics], verdict: Verdict) -> str:
+        """One line of the details, and a note if the verdict is bad."""
+        dtypes = self._framework.shown_dtype(golden), self._framework.shown_dtype(device)
+        reason = "; ".join(filter(None, (verdict.reason, self._made(slot.partition(".")[0]))))
+        row = Row(f"{self._name}.{slot}", *dtypes, list(device.shape), metrics, Verdict(verdict.status, reason))
+        self._rows.append(row)
         if verdict.status in (ERROR, WARNING):
             head, recorded, _ = slot.partition(RECORDED)
             self._notes.append(f"{'recorded ' if recorded else ''}{head}: {verdict.reason}")
@@ -222,11 +250,11 @@ class _Examination:
             forms = [own, *(FORMATS.get(framework.dtype(one)) for one in self._call.tensors)]
             epsilon = max((form.epsilon for form in forms if form is not None), default=0.0)
             self._moved = self._move(epsilon, within=False) or self._move(epsilon, within=True)
-        direction, _, number = slot.replace(RECORDED, "").partition(".output.")
+        head, recorded, _ = slot.partition(RECORDED)
+        direction, _, number = head.partition(".output.")
         found = [(one.outputs if direction == "forward" else one.gradients)[int(number)] for one in self._moved]
-        return [
-            framework.flat(framework.rounded(one, device) if own is None else one) for one in found if one is not None
-        ]
+        there = [framework.stored(one) if recorded else one for one in found if one is not None]
+        return [framework.flat(framework.rounded(one, device) if own is None else one) for one in there]
 
     def _incoming(self, slot: str) -> float:
         """The usual size of the gradients that came in, for a gradient that goes out."""
@@ -241,29 +269,65 @@ class _Examination:
         except _FAILURES:  # a probability just above 1, say
             return []
 
-    def _saved(self, item: Any) -> Any:
-        if not isinstance(item, dict) or "data_name" not in item or item.get("type") not in arguments.TENSORS:
-            return None
+    def _saved(self, item: Any) -> tuple[Any, Optional[str]]:
+        """The tensor that the dump has of a result. Without one, WARNING where it should have one."""
+        if not _is_saved(item):
+            return None, None
         try:
-            return self._framework.loaded(self._load(item))
-        except (DumpError, NotMade) as error:
-            self._notes.append(f"a recorded output is not judged: {error}")
-            return None
+            if item.get("type") not in arguments.TENSORS:
+                raise NotMade(f"it is a {str(item.get('type'))[:60]}")
+            return self._framework.loaded(self._load(item)), None
+        except (DumpError, NotMade, *_FAILURES) as error:
+            self._notes.append(f"a recorded output is not judged: {error}".rstrip("."))
+            return None, WARNING
 
-    def _random(self, golden: Results, own: Optional[Results]) -> Outcome:
-        if "dropout" not in self._call.api or "alpha" in self._call.api or own is None:
+    def _why_no_backward(self, backward: dict[str, Any]) -> str:
+        if any(one is not None for one in self._call.incoming):
+            return "no gradient reaches its inputs"
+        given = flat_records(backward.get(INPUT), nulls=True)
+        if any(one is not None for one in given):
+            return "no input of it requires a gradient"
+        return "the dump has no gradient that came into it"
+
+    def _random(self, golden: Results, own: Optional[Results], forward: dict[str, Any], has_backward: bool) -> Outcome:
+        api, framework = self._call.api, self._framework
+        if not dropout.is_dropout(api) or own is None:
             self._notes.append("it draws random numbers: nothing to compare with")
             return Outcome(message="; ".join(self._notes))
-        framework = self._framework
-        result, expected = framework.on_host(own.outputs[0]), golden.outputs[0]
-        size = max(framework.flat(result).size, 1)
-        draws = size if self._call.api in ("dropout", "dropout_", "native_dropout") else max(result.shape[0], 1)
-        shares = [1.0 - float(np.count_nonzero(framework.flat(one))) / size for one in (result, expected)]
-        verdict = judge.judge_dropout(shares[0], shares[1], draws)
-        name = f"{self._name}.forward.output.0"
-        dtypes = framework.shown_dtype(expected), framework.shown_dtype(result)
-        self._rows.append(Row(name, *dtypes, list(result.shape), None, verdict))
-        return Outcome(verdict.status, SKIP, verdict.reason, self._rows)
+        if has_backward:
+            self._notes.append("its backward is not checked: which elements it drops is random")
+        right = framework.flat(golden.outputs[0])
+        result = framework.on_host(own.outputs[0])
+        share = dropout.judge_share(api, framework.flat(result), right, result.shape[0] if result.shape else 1)
+        statuses = [self._add_row("forward.output.0", result, golden.outputs[0], None, share)]
+        recorded = flat_records(forward.get(OUTPUT))
+        for number, item in enumerate(recorded[: len(golden.outputs)]):
+            saved, status = self._saved(item)
+            if saved is not None:
+                status = self._recorded_dropout(number, saved, golden.outputs[number], recorded)
+            if status is not None:
+                statuses.append(status)
+        return Outcome(judge.worst(statuses), SKIP, "; ".join(dict.fromkeys(self._notes)), self._rows)
+
+    def _recorded_dropout(self, number: int, saved: Any, golden: Any, recorded: list[Any]) -> str:
+        framework, slot = self._framework, f"forward.output.{number}{RECORDED}"
+        flat = framework.flat(saved)
+        form, given = FORMATS.get(framework.dtype(saved)), framework.flat(self._call.tensors[0])
+        if saved.shape != golden.shape or flat.size != given.size:
+            verdict = Verdict(ERROR, f"shape {list(saved.shape)} instead of {list(golden.shape)}")
+            return self._add_row(slot, saved, golden, None, verdict)
+        if form is None:  # the mask of native_dropout
+            first, _ = self._saved(recorded[0])
+            verdict = dropout.judge_mask(flat, flat if first is None else framework.flat(first))
+            return self._add_row(slot, saved, golden, None, verdict)
+        share = dropout.judge_share(self._call.api, flat, framework.flat(golden), saved.shape[0] if saved.shape else 1)
+        metrics = dropout.measure_kept(flat, given, framework.flat(golden), form)
+        kept = judge.judge_floats(metrics, framework.dtype(saved))
+        return self._add_row(slot, saved, golden, metrics, kept if kept.status != PASS else share)
+
+
+def _is_saved(item: Any) -> bool:
+    return isinstance(item, dict) and "data_name" in item
 
 
 def _directions(results: Optional[Results]) -> list[tuple[str, list[Any]]]:
@@ -272,15 +336,3 @@ def _directions(results: Optional[Results]) -> list[tuple[str, list[Any]]]:
 
 def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300]
-
-
-def save(kept: dict[str, Any], directory: Path, framework: Framework) -> None:
-    """Inputs and outputs of a failing call in a directory of its own."""
-    from msprobe.dump import layout
-    from msprobe.dump.tensor_files import codec
-
-    layout.make_directory(directory)
-    for name, tensor in kept.items():
-        payload = framework.payload(framework.on_host(tensor))
-        file = layout.tensor_file_name(name, payload.suffix)
-        layout.write_file(directory / file, (bytes(part) for part in codec.encode(payload)))  # type: ignore[call-overload]

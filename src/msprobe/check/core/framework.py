@@ -49,6 +49,10 @@ class Call(Protocol):
     def tensors(self) -> list[Any]: ...
 
     @property
+    def first_only(self) -> bool:
+        """Whether only its first result can be compared: the others serve its own backward, in any form."""
+
+    @property
     def incoming(self) -> list[Any]:
         """The gradients of the outputs, None where there is none; empty: backward is not run."""
 
@@ -93,7 +97,8 @@ class Framework(Protocol):
     def flat(self, tensor: Any) -> Any:
         """Its elements for measuring: narrow floats as float32, complex numbers as pairs."""
 
-    def is_dense(self, tensor: Any) -> bool: ...
+    def stored(self, tensor: Any) -> Any:
+        """What a tensor file has of it: of a sparse tensor the stored values, else the tensor itself."""
 
     def same(self, one: Any, other: Any) -> bool:
         """Bit by bit, dtype and shape included."""
@@ -111,4 +116,4 @@ def load(name: str) -> Framework:
         from msprobe.check.mindspore.framework import MindSpore
 
         return MindSpore()
-    raise ValueError(f"{name[:40]!r} is no framework that is checked: {', '.join(FRAMEWORKS)}")
+    raise ValueError(f"{name[:40]!r} is not a framework that run_ut checks: {', '.join(FRAMEWORKS)}")

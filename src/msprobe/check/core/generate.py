@@ -22,9 +22,9 @@ def shape_of(item: dict[str, Any]) -> tuple[int, ...]:
     """The shape in a record, refused where it is none or too large to make."""
     shape = item.get("shape")
     if not isinstance(shape, list) or len(shape) > 64:
-        raise NotMade(f"{str(shape)[:80]} is no shape")
+        raise NotMade(f"{str(shape)[:80]} is not a shape")
     if any(type(length) is not int or length < 0 for length in shape):
-        raise NotMade(f"{str(shape)[:80]} is no shape")
+        raise NotMade(f"{str(shape)[:80]} is not a shape")
     row = row_of(item)
     if math.prod(shape) * max(row.itemsize, 8) > MAX_BYTES:
         raise NotMade(f"a tensor of shape {str(shape)[:80]} is larger than {MAX_BYTES >> 30} GiB")
@@ -61,7 +61,12 @@ def make(item: dict[str, Any], seed: str) -> Array:
 
 
 def _number(value: Any) -> Optional[float]:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
 
 
 def _integers(random: Any, shape: tuple[int, ...], row: dtypes.Dtype, low: Any, high: Any) -> Array:

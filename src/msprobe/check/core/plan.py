@@ -26,11 +26,11 @@ class Task:
 
 @dataclass
 class Plan:
-    """`skipped` has a reason for each call that is an API's and is not run; `told` is for the user."""
+    """`skipped` has a reason for each API call that is not run; `notes` are sentences for the user."""
 
     tasks: list[Task] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def make_plan(
@@ -63,13 +63,13 @@ def make_plan(
             plan.skipped[name.call] = reason
             continue
         plan.tasks.append(Task(name.call, name.title, record, records.get(f"{name.call}.backward")))
-    plan.told += [
+    plan.notes += [
         f"{item!r} in the white or black list matches no API of this dump."
         for item in _unused((*white_list, *black_list), used)
     ]
     alone = [name.call for name in _backwards(records) if name.call not in seen]
     if alone:
-        plan.told.append(
+        plan.notes.append(
             f"{len(alone)} backward records have no forward record and are not checked (first: {alone[0]})."
         )
     return plan

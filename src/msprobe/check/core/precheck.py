@@ -36,10 +36,10 @@ class Checked:
 
 @dataclass
 class Report:
-    """`told` are sentences for the user; `files` what was written."""
+    """`notes` are sentences for the user; `files` what was written."""
 
     checked: list[Checked] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
     def count(self, status: str) -> int:
@@ -111,11 +111,11 @@ def check(request: Request, progress: Progress) -> Report:
 
 def _check(units: list[_Unit], request: Request, progress: Progress) -> Report:
     report = Report()
-    report.told += request.dump.notes
+    report.notes += request.dump.notes
     for unit in units:
         label = unit.rank.label
         report.files += [unit.files.result, unit.files.details]
-        report.told += [*unit.plan.told, *(f"{label}: {trouble}" for trouble in unit.rank.troubles)]
+        report.notes += [*unit.plan.notes, *(f"{label}: {trouble}" for trouble in unit.rank.troubles)]
         report.checked += [Checked(label, *row) for row in unit.files.done.values()]
         for call, reason in unit.plan.skipped.items():
             if call not in unit.files.done:

@@ -17,7 +17,8 @@ from typing import Any, Optional
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import split_slot
-from msprobe.dump.regular_files import read_regular
+from msprobe.dump.untrusted.csv_cells import safe_cell
+from msprobe.dump.untrusted.regular_files import read_regular
 
 RESULT = "accuracy_checking_result_"
 DETAILS = "accuracy_checking_details_"
@@ -154,13 +155,8 @@ def _text(rows: Iterable[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
     for row in rows:
-        writer.writerow([_safe(cell) for cell in row])
+        writer.writerow([safe_cell(cell) for cell in row])
     return text.getvalue().encode("utf-8", "backslashreplace")
-
-
-def _safe(cell: Any) -> Any:
-    """A spreadsheet must not take a text of ours for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "@") else cell
 
 
 def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> None:

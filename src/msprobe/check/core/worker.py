@@ -72,7 +72,7 @@ class _Worker:
         return found
 
     def answer(self, task: dict[str, Any]) -> dict[str, Any]:
-        from msprobe.check.core.examine import save
+        from msprobe.check.core.error_data import save
         from msprobe.check.core.results import detail_cells
         from msprobe.dump import layout
         from msprobe.dump.reader import RankDump

@@ -50,6 +50,7 @@ class MindSporeCall:
         widths: Widths,
     ) -> None:
         self.api = found.name
+        self.first_only = False
         self._found, self._name, self._widths = found, name, widths
         self._arguments = arguments.read(forward)
         # Which kernel runs depends on arguments too: gelu with `approximate` is another one.
@@ -314,5 +315,5 @@ def _named(value: Named, dtype_of: Raise) -> Any:
     row = dtypes.BY_NAME.get(value.name.lower())
     found = getattr(mindspore, dtype_of(row.name), None) if row is not None and row.mindspore is not None else None
     if value.kind != "mindspore.dtype" or found is None:
-        raise NotMade(f"{value.name[:40]!r} is no type that this version of MindSpore has")
+        raise NotMade(f"{value.name[:40]!r} is not a type that this version of MindSpore has")
     return found

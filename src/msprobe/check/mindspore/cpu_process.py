@@ -69,6 +69,7 @@ class CallWithGoldenElsewhere:
     def __init__(self, call: Call, cpu: CpuProcess, records: dict[str, Any]) -> None:
         self._call, self._cpu, self._records = call, cpu, records
         self.api, self.tensors, self.incoming = call.api, call.tensors, call.incoming
+        self.first_only = call.first_only
 
     def run(self, device: str) -> Results:
         return self._call.run(device)

@@ -119,7 +119,7 @@ class Channel:
         if not isinstance(name, str) or len(name) != 32 or set(name) - set("0123456789abcdef"):
             raise Refused("its session has no proper name")
         if type(rank) is not int or not 0 <= rank < 1 << 31:
-            raise Refused("its rank is no rank")
+            raise Refused("its rank is not valid")
         return Greeting(Session(name, rank), seen)
 
     def welcome(self, secret: bytes, greeting: Greeting, wishes: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ class TorchCall:
     ) -> None:
         self._api, self._func = found
         self.api: str = self._api.name
+        self.first_only = self._api.name in _ONE_RESULT
         self._name = name
         self._arguments = arguments.read(forward)
         self.tensors = [self._tensor(item, f"{name}.input.{n}", load) for n, item in enumerate(self._arguments.tensors)]
@@ -107,7 +108,7 @@ class TorchCall:
                 answer = self._func(*args, **kwargs)
         if answer is None and self._copies and tensors:  # __setitem__ and its like return nothing
             answer = tensors[0]
-        outputs = flat(answer)[: 1 if self._api.name in _ONE_RESULT else None]
+        outputs = flat(answer)[: 1 if self.first_only else None]
         gradients = _gradients(outputs, incoming, leaves) if backward else []
         return Results([one.detach() for one in outputs], gradients, random)
 
@@ -191,5 +192,5 @@ def _dtype(name: str) -> Any:
     plain = name[len("torch.") :] if name.startswith("torch.") else name
     found = getattr(torch, plain, None) if plain.isidentifier() else None
     if not isinstance(found, (torch.dtype, torch.memory_format, torch.layout)):
-        raise NotMade(f"{name[:40]!r} is no type that this version of torch has")
+        raise NotMade(f"{name[:40]!r} is not a type that this version of torch has")
     return found

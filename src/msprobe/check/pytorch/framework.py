@@ -55,8 +55,10 @@ class PyTorch:
         flat: np.ndarray[Any, Any] = plain.reshape(-1).numpy()
         return flat
 
-    def is_dense(self, tensor: Any) -> bool:
-        return tensor.layout is torch.strided
+    def stored(self, tensor: Any) -> Any:
+        if tensor.layout is torch.strided:
+            return tensor
+        return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
 
     def same(self, one: Any, other: Any) -> bool:
         return bool(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other))

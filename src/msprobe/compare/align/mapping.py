@@ -14,6 +14,7 @@ from typing import Any, Optional
 from msprobe.compare.align.translate import ApiRule, Translation
 from msprobe.compare.calls import parse_name
 from msprobe.dump.errors import DumpError
+from msprobe.dump.untrusted.yaml_files import load_all
 
 MAX_BYTES = 16 << 20
 
@@ -90,7 +91,7 @@ def _read_all(path: Path) -> list[Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise DumpError(f"{path} is larger than any mapping file ({MAX_BYTES >> 20} MiB).")
-        return list(yaml.safe_load_all(path.read_bytes()))
+        return load_all(path.read_bytes())
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
     except yaml.YAMLError as error:

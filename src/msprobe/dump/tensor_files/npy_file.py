@@ -17,7 +17,7 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.dump.errors import DumpError
-from msprobe.dump.regular_files import open_regular
+from msprobe.dump.untrusted.regular_files import open_regular
 from msprobe.stats import dtypes
 
 MAGIC = b"\x93NUMPY"

@@ -15,8 +15,8 @@ from typing import IO, Any
 import numpy as np
 
 from msprobe.dump.errors import DumpError
-from msprobe.dump.regular_files import open_regular
 from msprobe.dump.tensor_files import pt_program
+from msprobe.dump.untrusted.regular_files import open_regular
 from msprobe.stats import dtypes
 
 Array = np.ndarray[Any, Any]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from msprobe.dump.regular_files import open_text, read_regular
+from msprobe.dump.untrusted.regular_files import open_text, read_regular
 from msprobe.graphdump.files import names
 
 STATISTICS = "statistic.csv"

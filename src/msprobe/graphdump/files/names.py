@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from msprobe.dump.regular_files import open_text
+from msprobe.dump.untrusted.regular_files import open_text
 from msprobe.graphdump.files.datatypes import find_type
 
 LONGEST = 255

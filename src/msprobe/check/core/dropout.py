@@ -1,0 +1,44 @@
+"""What can be said of a dropout: which elements it drops is random, how many and what becomes of the others is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from msprobe.check.core import judge
+from msprobe.check.core.judge import ERROR, Verdict
+from msprobe.check.core.measure import Format, Metrics, measure_floats
+
+Array = np.ndarray[Any, Any]
+_EACH = frozenset(("dropout", "dropout_", "native_dropout"))  # every element is drawn for itself
+
+
+def is_dropout(api: str) -> bool:
+    """Alpha dropout writes no zeros, so there is nothing to count."""
+    return "dropout" in api and "alpha" not in api
+
+
+def share_of_zeros(flat: Array) -> float:
+    return 1.0 - float(np.count_nonzero(flat)) / max(flat.size, 1)
+
+
+def judge_share(api: str, flat: Array, golden: Array, rows: int) -> Verdict:
+    """Whether about as many elements are zero as on the golden side; `rows` is the length of the first dimension."""
+    draws = max(flat.size, 1) if api in _EACH else max(rows, 1)
+    return judge.judge_dropout(share_of_zeros(flat), share_of_zeros(golden), draws)
+
+
+def measure_kept(flat: Array, given: Array, golden: Array, form: Format) -> Metrics:
+    """The elements that were not dropped, against the input times the factor that the golden side used."""
+    wide = given.astype(np.float64)
+    used = (golden != 0) & (wide != 0)
+    factor = float(np.median(golden[used] / wide[used])) if used.any() else 0.0
+    expected = np.where(flat != 0, wide * factor, 0.0).astype(flat.dtype)
+    return measure_floats(flat, expected, form)
+
+
+def judge_mask(mask: Array, flat: Array) -> Verdict:
+    """The mask of native_dropout: true wherever its result is not zero."""
+    wrong = int(np.count_nonzero((flat != 0) & (mask == 0)))
+    return Verdict(ERROR, f"{wrong} elements are kept and marked as dropped") if wrong else Verdict(judge.PASS)
