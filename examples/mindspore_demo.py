@@ -2,8 +2,8 @@
 
     python examples/mindspore_demo.py
 
-The demo trains a small language model twice in dynamic-graph mode. The second time one LayerNorm of block 1 has
-epsilon 1e-3 instead of 1e-5. It dumps and compares both runs; the comparison must name that LayerNorm.
+The demo trains a small language model twice in dynamic-graph mode. In the second run one LayerNorm has
+epsilon 1e-3 instead of 1e-5. The demo dumps and compares both runs; the comparison must name that LayerNorm.
 """
 
 from __future__ import annotations

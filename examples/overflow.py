@@ -1,4 +1,4 @@
-"""A model that overflows in fp16: overflow_check stops, `msprobe overflow` names the call, replay runs it again."""
+"""A model that overflows in fp16: overflow_check stops, `msprobe overflow` finds the call, replay runs it again."""
 
 from __future__ import annotations
 

@@ -13,24 +13,10 @@ exit code: 0 all checked outputs pass, 1 errors or warnings, 2 failed or nothing
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument(
-        "-npu",
-        "--npu_csv_path",
-        dest="npu",
-        type=Path,
-        required=True,
-        metavar="CSV",
-        help="details file of the device under test",
-    )
-    parser.add_argument(
-        "-gpu",
-        "--gpu_csv_path",
-        dest="gpu",
-        type=Path,
-        required=True,
-        metavar="CSV",
-        help="details file of the reference device",
-    )
+    for name, device in (("npu", "the device under test"), ("gpu", "the reference device")):
+        flags = (f"-{name}", f"--{name}_csv_path")
+        text = f"details file of {device}"
+        parser.add_argument(*flags, dest=name, type=Path, required=True, metavar="CSV", help=text)
     parser.add_argument(
         "-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: here"
     )

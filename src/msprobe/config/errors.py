@@ -51,15 +51,15 @@ def show(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
-def found(value: object) -> str:
+def show_found(value: object) -> str:
     return f"found {show(value)}"
 
 
-def one_of(values: Iterable[str]) -> str:
+def list_allowed(values: Iterable[str]) -> str:
     return "allowed: " + ", ".join(show(value) for value in values)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """The known word that the user probably meant, quoted, or an empty string."""
     folded = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(word[:_SHOWN].casefold(), folded, n=1, cutoff=0.6)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from msprobe.config.errors import Problem, found, nearest, one_of, show
+from msprobe.config.errors import Problem, list_allowed, show, show_found, suggest
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -34,7 +34,15 @@ class Kind(Protocol):
 
 def refuse(problems: list[Problem], path: str, value: object, expected: str, meant: str = "") -> None:
     """Adds the problem of a value that cannot be used."""
-    problems.append(Problem(path, found(value), expected, meant))
+    problems.append(Problem(path, show_found(value), expected, meant))
+
+
+def accept_if(valid: bool, value: object, path: str, problems: list[Problem], expected: str) -> object:
+    """The value if it is valid; otherwise adds a problem and returns None."""
+    if valid:
+        return value
+    refuse(problems, path, value, expected)
+    return None
 
 
 @dataclass(frozen=True)
@@ -45,12 +53,12 @@ class Choice:
 
     @property
     def expected(self) -> str:
-        return one_of(self.words)
+        return list_allowed(self.words)
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if isinstance(value, str) and value in self.words:
             return value
-        meant = nearest(value, self.words) if isinstance(value, str) else ""
+        meant = suggest(value, self.words) if isinstance(value, str) else ""
         refuse(problems, path, value, self.expected, meant)
         return None
 
@@ -86,10 +94,8 @@ class Integer:
         return f"allowed: {also}an integer from {self.least} to {self.most}"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if is_integer(value) and (self.least <= value <= self.most or value == self.also):
-            return value
-        refuse(problems, path, value, self.expected)
-        return None
+        valid = is_integer(value) and (self.least <= value <= self.most or value == self.also)
+        return accept_if(valid, value, path, problems, self.expected)
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class Summary:
 
     @property
     def expected(self) -> str:
-        return one_of(self.modes) + "; in MindSpore graph mode also a list of statistic names"
+        return list_allowed(self.modes) + "; in MindSpore graph mode also a list of statistic names"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
         if isinstance(value, list):
@@ -179,7 +185,7 @@ class Summary:
             return value
         meant = ""
         if isinstance(value, str):
-            meant = f"[{show(value)}]" if value in self.statistics else nearest(value, self.modes)
+            meant = f"[{show(value)}]" if value in self.statistics else suggest(value, self.modes)
         refuse(problems, path, value, self.expected, meant)
         return None
 
@@ -195,10 +201,8 @@ class Text:
         return f"allowed: {self.what} as text"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if isinstance(value, str) and value.strip() and value.isprintable():
-            return value
-        refuse(problems, path, value, self.expected)
-        return None
+        valid = isinstance(value, str) and bool(value.strip()) and value.isprintable()
+        return accept_if(valid, value, path, problems, self.expected)
 
 
 @dataclass(frozen=True)

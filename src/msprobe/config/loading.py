@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from msprobe.config.errors import ConfigError, Problem, found, nearest, show
+from msprobe.config.errors import ConfigError, Problem, show, show_found, suggest
 from msprobe.config.kinds import MOST_NUMBERS, Words
 from msprobe.config.read import Members, read
 from msprobe.config.rules import Situation, check_rules, modes_of
@@ -41,7 +41,7 @@ def load(
     source, document = read(config_path)
     if not isinstance(document, dict):
         expected = f"allowed: an object, {{ ... }}, with keys such as {show('task')}"
-        raise ConfigError(source, [Problem("top level", found(document), expected)])
+        raise ConfigError(source, [Problem("top level", show_found(document), expected)])
     given = {"task": task, "dump_path": _as_text(dump_path), "level": level, "step": _as_list(step)}
     loading = _Loading(modes, {name: value for name, value in given.items() if value is not None})
     loading.read_document(document)
@@ -94,7 +94,7 @@ class _Loading:
             return
         if not isinstance(section, dict):
             self.problems.append(
-                Problem(task, found(section), f"allowed: an object with the keys of task {show(task)}")
+                Problem(task, show_found(section), f"allowed: an object with the keys of task {show(task)}")
             )
             return
         self._report_repeated(section, f"{task}.")
@@ -124,7 +124,7 @@ class _Loading:
             self.problems.append(Problem(f"{prefix}{_name(name)}", "found more than once", expected))
 
     def _report_unknown(self, name: str, prefix: str, known: list[str]) -> None:
-        meant = nearest(name, known)
+        meant = suggest(name, known)
         if not prefix and name in _SECTION_KEYS:
             tasks = [task for task in _SECTIONS if name in _SECTIONS[task]]
             meant = " or ".join(show(f"{task}.{name}") for task in tasks)

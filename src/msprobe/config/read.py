@@ -13,7 +13,7 @@ import stat
 from collections import Counter
 from pathlib import Path
 
-from msprobe.config.errors import ConfigError, Problem, found
+from msprobe.config.errors import ConfigError, Problem, show_found
 
 LARGEST_FILE = 4 * 1024 * 1024
 PACKAGED = Path(__file__).parent.parent / "config.json"
@@ -32,7 +32,7 @@ def read(config_path: str | os.PathLike[str] | None) -> tuple[str, object]:
         config_path = PACKAGED
     if not isinstance(config_path, (str, os.PathLike)):
         raise ConfigError(
-            "argument config_path", [Problem("argument config_path", found(config_path), "allowed: a path")]
+            "argument config_path", [Problem("argument config_path", show_found(config_path), "allowed: a path")]
         )
     source = os.fsdecode(config_path).encode("utf-8", "backslashreplace").decode("utf-8")
     path = Path(os.fsdecode(config_path))

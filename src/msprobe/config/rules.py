@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from msprobe.config.errors import Problem, found, one_of, show
+from msprobe.config.errors import Problem, list_allowed, show, show_found
 from msprobe.config.schema import DYNAMIC, EAGER, GRAPH, MATRIX, MINDSPORE, PYTORCH, SUMMARY_MODES, name_modes
 
 
@@ -30,7 +30,7 @@ class Situation:
     def wrong(self, key: str, why: str, expected: str) -> Problem:
         """A problem at `key`. The message says so if the value is the default."""
         default = "" if key in self.paths else " (the default)"
-        return Problem(self.path(key), f"{found(_plain(self[key]))}{default}{why}", expected)
+        return Problem(self.path(key), f"{show_found(_plain(self[key]))}{default}{why}", expected)
 
     def path(self, key: str) -> str:
         return self.paths.get(key, key if key in ("task", "level") else f"{self.task}.{key}")
@@ -70,7 +70,7 @@ def modes_of(framework: str, graph_mode: bool | None) -> tuple[str, ...]:
 def _task_and_level(now: Situation) -> Iterator[Problem]:
     tasks = [task for task in MATRIX[EAGER[0]] if any(task in MATRIX[mode] for mode in now.modes)]
     if now.task not in tasks:
-        yield now.wrong("task", f" on {now.place}", one_of(tasks))
+        yield now.wrong("task", f" on {now.place}", list_allowed(tasks))
         return
     levels = [
         level
@@ -78,7 +78,7 @@ def _task_and_level(now: Situation) -> Iterator[Problem]:
         if any(level in MATRIX[mode].get(now.task, ()) for mode in now.modes)
     ]
     if now.level not in levels:
-        yield now.wrong("level", f" with task {show(now.task)} on {now.place}", one_of(levels))
+        yield now.wrong("level", f" with task {show(now.task)} on {now.place}", list_allowed(levels))
 
 
 def _scope_or_list(now: Situation) -> Iterator[Problem]:
@@ -104,7 +104,7 @@ def _graph_data_mode(now: Situation) -> Iterator[Problem]:
 
 def _statistic_names(now: Situation) -> Iterator[Problem]:
     if isinstance(now["summary_mode"], tuple) and GRAPH not in now.modes:
-        yield now.wrong("summary_mode", f" on {now.place}", one_of(SUMMARY_MODES))
+        yield now.wrong("summary_mode", f" on {now.place}", list_allowed(SUMMARY_MODES))
 
 
 def _bin(now: Situation) -> Iterator[Problem]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from msprobe.config.errors import ConfigError, Problem, found, nearest, one_of
-from msprobe.config.kinds import Choice, Flag, Integer, Kind, Names, is_integer, parse_words, refuse
+from msprobe.config.errors import ConfigError, Problem, list_allowed, show_found, suggest
+from msprobe.config.kinds import Choice, Flag, Integer, Kind, Names, accept_if, is_integer, parse_words, refuse
 from msprobe.config.read import Members, read
 
 COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
@@ -46,10 +46,8 @@ class _Net:
     expected = "allowed: letters, digits, _ and -, not starting with - (it becomes a directory name)"
 
     def parse(self, value: object, path: str, problems: list[Problem]) -> object:
-        if isinstance(value, str) and _NET.fullmatch(value):
-            return value
-        refuse(problems, path, value, self.expected)
-        return None
+        valid = isinstance(value, str) and _NET.fullmatch(value) is not None
+        return accept_if(valid, value, path, problems, self.expected)
 
 
 @dataclass(frozen=True)
@@ -183,14 +181,14 @@ def parse_settings(value: object, source: str, environment: Optional[Mapping[str
     values: dict[str, Any] = {key: default for kinds in _KINDS.values() for key, (_, default) in kinds.items()}
     given: list[str] = []
     if not isinstance(value, dict):
-        raise ConfigError(source, [Problem("file", found(value), f"allowed: an object with {COMMON}")])
+        raise ConfigError(source, [Problem("file", show_found(value), f"allowed: an object with {COMMON}")])
     _report_unknown("", value, tuple(_KINDS), problems)
     if COMMON not in value:
         problems.append(Problem(COMMON, "this section is missing", "add it, at least with net_name and path"))
     for section, kinds in _KINDS.items():
         members = value.get(section, {})
         if not isinstance(members, dict):
-            problems.append(Problem(section, found(members), "allowed: an object"))
+            problems.append(Problem(section, show_found(members), "allowed: an object"))
             continue
         _report_unknown(section + ".", members, tuple(kinds), problems)
         for key in kinds.keys() & members.keys():
@@ -214,7 +212,7 @@ def _read(kind: Kind, value: object, path: str, problems: list[Problem]) -> obje
 def _report_unknown(prefix: str, members: dict[str, object], known: tuple[str, ...], problems: list[Problem]) -> None:
     for key in members:
         if key not in known:
-            problems.append(Problem(prefix + key, "unknown key", one_of(known), nearest(key, known)))
+            problems.append(Problem(prefix + key, "unknown key", list_allowed(known), suggest(key, known)))
     for key in getattr(members, "repeated", ()) if isinstance(members, Members) else ():
         problems.append(Problem(prefix + key, "found more than once", "keep only the one you want"))
 
@@ -229,7 +227,7 @@ def _directory(path: str, environment: Mapping[str, str], problems: list[Problem
             problems.append(Problem(f"{COMMON}.path", what, "set one of them"))
         return ""
     if not _PLAIN.fullmatch(base):
-        problems.append(Problem("MS_DIAGNOSTIC_DATA_PATH", found(base), _ONLY_PLAIN))
+        problems.append(Problem("MS_DIAGNOSTIC_DATA_PATH", show_found(base), _ONLY_PLAIN))
     return str(Path(base) / "debug_dump")
 
 
@@ -268,5 +266,5 @@ def _broken_rules(one: DumpSettings) -> list[Problem]:
         try:
             re.compile(written[1] if written else "")
         except re.error as error:
-            problems.append(Problem(f"{COMMON}.kernels", found(name), f"not a regular expression: {error}"))
+            problems.append(Problem(f"{COMMON}.kernels", show_found(name), f"not a regular expression: {error}"))
     return problems
