@@ -1,0 +1,3 @@
+"""The planted faults by kind. Importing this package fills `cases.FAULTS`."""
+
+from faults import forward as forward
