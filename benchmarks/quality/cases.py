@@ -6,11 +6,13 @@ The files in `faults/` and `clean.py` fill FAULTS and CLEAN by calling `fault` a
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Optional
 
 from training import Plant, Recipe
 
+DISTRIBUTED = "ddp"
+"""The model that is trained by two processes: GPT-2 in DistributedDataParallel."""
 KINDS = ("forward", "backward", "optimizer", "precision", "data", "weights", "wiring", "distribution")
 
 
@@ -18,7 +20,8 @@ KINDS = ("forward", "backward", "optimizer", "precision", "data", "weights", "wi
 class Expect:
     """The right answer.
 
-    The place: `modules` (paths of the modules that may be named or hold the call; "" is the top level) and `call` (a
+    The place: `modules` (paths of the modules that may be named or hold the call; "" is the top level,
+    * any text) and `call` (a
     pattern of the call's name), `parameter` (a parameter's full name), or `optimizer` (something after the backward).
     The sentence: every pattern of `says` is in it, none of `never`.
     """
@@ -60,11 +63,14 @@ class Case:
     target: Side
     expect: Optional[Expect] = None
     representative: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
         return f"{self.model}/{self.name}"
+
+    @property
+    def processes(self) -> int:
+        return 2 if self.model == DISTRIBUTED else 1
 
 
 FAULTS: list[Case] = []
@@ -82,10 +88,13 @@ def fault(
     config: Optional[dict[str, Any]] = None,
     wrong: Optional[dict[str, Any]] = None,
     wrong_config: Optional[dict[str, Any]] = None,
+    golden_plant: Optional[Plant] = None,
     representative: bool = False,
 ) -> None:
     """`recipe` and `config` are those of the golden run; `wrong` and `wrong_config` are what the target changes."""
     golden, target = _sides(recipe, config, wrong, wrong_config, plant)
+    if golden_plant is not None:
+        golden = replace(golden, plant=golden_plant, label=str(id(golden_plant)))
     FAULTS.append(Case(name, model, kind, golden, target, expect, representative))
 
 
@@ -105,7 +114,7 @@ def clean(
     """A pair that computes the same; `other` and `other_config` are what the target changes."""
     golden, target = _sides(recipe, config, other, other_config, plant)
     if golden_plant is not None:
-        golden = replace(golden, plant=golden_plant, label=name)
+        golden = replace(golden, plant=golden_plant, label=str(id(golden_plant)))
     CLEAN.append(Case(name, model, "clean", golden, target, expect, representative))
 
 

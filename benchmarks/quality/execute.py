@@ -6,7 +6,10 @@ import contextlib
 import io
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -23,6 +26,8 @@ from msprobe.cli import main as msprobe
 
 torch.set_num_threads(1)
 Golden = tuple[Path, dict[str, float]]
+ABORTED = "terminate called without an active exception"
+"""What gloo says when it aborts a process that has done its work."""
 
 
 def run_cases(cases: list[Case], keep: Optional[Path] = None) -> Iterator[tuple[Judgement, float]]:
@@ -30,6 +35,9 @@ def run_cases(cases: list[Case], keep: Optional[Path] = None) -> Iterator[tuple[
     folder = keep or Path(tempfile.mkdtemp(prefix="quality-"))
     goldens: dict[str, Golden] = {}
     try:
+        if cases[0].processes > 1:
+            yield from _run_together(cases, folder)
+            return
         for number, case in enumerate(cases):
             started = time.perf_counter()
             target = folder / (case.id.replace("/", "-") if keep else f"target{number}")
@@ -45,6 +53,48 @@ def run_cases(cases: list[Case], keep: Optional[Path] = None) -> Iterator[tuple[
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_together(cases: list[Case], folder: Path) -> Iterator[tuple[Judgement, float]]:
+    """Cases of several processes: one launch trains them all, one after the other."""
+    started = time.perf_counter()
+    goldens: dict[str, Path] = {}
+    jobs: list[tuple[str, str, str]] = []
+    for number, case in enumerate(cases):
+        if case.golden.key not in goldens:
+            goldens[case.golden.key] = folder / f"golden{number}"
+            jobs.append((case.id, "golden", str(folder / f"golden{number}")))
+        jobs.append((case.id, "target", str(folder / f"target{number}")))
+    launch(jobs, cases[0].processes, folder)
+    for number, case in enumerate(cases):
+        with open_log(folder):
+            found = judge(case, *answer(folder / f"target{number}", goldens[case.golden.key]), math.nan)
+        yield found, time.perf_counter() - started
+        started = time.perf_counter()
+
+
+def launch(jobs: list[tuple[str, str, str]], processes: int, folder: Path) -> None:
+    """Trains in several processes over gloo, which now and then aborts a process that ends: then once more."""
+    plan = folder / "jobs.json"
+    plan.write_text(json.dumps(jobs))
+    command = [sys.executable, str(Path(__file__).with_name("ranks.py")), str(plan)]
+    for _ in range(3):
+        for _, _, dump in jobs:
+            shutil.rmtree(dump, ignore_errors=True)
+        (folder / "store").unlink(missing_ok=True)
+        environment = {**os.environ, "WORLD_SIZE": str(processes)}
+        ranks = [
+            subprocess.Popen(
+                command, env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+            )
+            for rank in range(processes)
+        ]
+        errors = [process.communicate()[1].decode() for process in ranks]
+        if not any(process.returncode for process in ranks):
+            return
+        if not any(ABORTED in error for error in errors):
+            break
+    raise RuntimeError("the processes failed: " + " ".join(errors)[-1000:])
 
 
 @contextlib.contextmanager

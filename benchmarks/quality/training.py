@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -188,10 +189,10 @@ def _optimizer(experiment: Experiment) -> torch.optim.Optimizer:
 
 
 def _debugger(recipe: Recipe, dump: Path) -> PrecisionDebugger:
-    dump.mkdir(parents=True)
+    dump.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = {"task": recipe.task, "level": recipe.level, "dump_path": str(dump), recipe.task: {}}
     if recipe.task == "statistics":
         config["statistics"]["summary_mode"] = recipe.summary
-    path = dump.with_name(dump.name + ".json")
+    path = dump.with_name(f"{dump.name}-{os.getpid()}.json")
     path.write_text(json.dumps(config))
     return PrecisionDebugger(config_path=str(path))

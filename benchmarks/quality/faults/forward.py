@@ -34,7 +34,7 @@ def eager(model: str, name: str, plant: Plant, *modules: str, **options: Any) ->
     add(model, name, plant, *modules, config=EAGER, **options)
 
 
-# One fault a line or two reads as a table.
+# One fault a line or two reads as a table; some are longer than a line of code may be.
 # fmt: off
 H0, H1 = "transformer.h.0", "transformer.h.1"
 add("gpt2", "layernorm eps", assigned(f"{H1}.ln_2", "eps", 1e-3), f"{H1}.ln_2",
