@@ -33,6 +33,8 @@ class Expect:
     direction: str = ""
     says: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
+    source: str = ""
+    """A pattern of the source line that is the fault itself (a hook), whatever module it is in."""
     step: Optional[int] = 0
     rank: Optional[int] = None
     no_blame: bool = False

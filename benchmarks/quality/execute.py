@@ -45,14 +45,18 @@ def run_cases(cases: list[Case], keep: Optional[Path] = None) -> Iterator[tuple[
                 with open_log(folder):
                     found = _run(case, target, folder, goldens)
             except Exception as error:
-                traceback.print_exc()
-                found = Judgement(case.id, case.model, case.kind, BROKEN, f"{type(error).__name__}: {error}")
+                found = _broken(case, error)
             yield found, time.perf_counter() - started
             if keep is None:
                 shutil.rmtree(target, ignore_errors=True)
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _broken(case: Case, error: Exception) -> Judgement:
+    traceback.print_exc()
+    return Judgement(case.id, case.model, case.kind, BROKEN, f"{type(error).__name__}: {error}")
 
 
 def _run_together(cases: list[Case], folder: Path) -> Iterator[tuple[Judgement, float]]:
@@ -65,10 +69,17 @@ def _run_together(cases: list[Case], folder: Path) -> Iterator[tuple[Judgement, 
             goldens[case.golden.key] = folder / f"golden{number}"
             jobs.append((case.id, "golden", str(folder / f"golden{number}")))
         jobs.append((case.id, "target", str(folder / f"target{number}")))
-    launch(jobs, cases[0].processes, folder)
+    try:
+        launch(jobs, cases[0].processes, folder)
+    except RuntimeError as error:
+        yield from ((_broken(case, error), 0.0) for case in cases)
+        return
     for number, case in enumerate(cases):
-        with open_log(folder):
-            found = judge(case, *answer(folder / f"target{number}", goldens[case.golden.key]), math.nan)
+        try:
+            with open_log(folder):
+                found = judge(case, *answer(folder / f"target{number}", goldens[case.golden.key]), math.nan)
+        except Exception as error:
+            found = _broken(case, error)
         yield found, time.perf_counter() - started
         started = time.perf_counter()
 

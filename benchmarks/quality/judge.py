@@ -84,13 +84,14 @@ def _place_problem(expect: Expect, origin: dict[str, Any]) -> str:
         return f"rank {origin['rank']} is named, not {expect.rank}"
     if expect.optimizer:
         return "" if AFTER_BACKWARD.search(text) else "nothing after the backward is named"
+    if expect.source and re.search(expect.source, origin["source"] or ""):
+        return ""
     if AFTER_BACKWARD.search(f"{origin['sentence']} {origin['source']}"):
         return "the optimizer or the clipping is blamed"
     if expect.parameter:
-        owner, _, name = expect.parameter.rpartition(".")
-        found = _module_path(origin)
-        named = expect.parameter in text or (found == owner and re.search(rf"\b{re.escape(name)}\b", text))
-        return "" if named else f"the parameter {expect.parameter} is not named"
+        owner = expect.parameter.rpartition(".")[0]
+        near = _module_path(origin) in (owner, owner.rpartition(".")[0])
+        return "" if near or expect.parameter in text else f"the parameter {expect.parameter} is not named"
     if expect.direction and origin["direction"] != expect.direction:
         return f"the {origin['direction']} is named, not the {expect.direction}"
     found = _module_path(origin)
@@ -104,6 +105,9 @@ def _place_problem(expect: Expect, origin: dict[str, Any]) -> str:
 
 def _sentence_problem(expect: Expect, origin: dict[str, Any]) -> str:
     text = " ".join([origin["sentence"], *origin["evidence"]])
+    named_by_line = expect.source and re.search(expect.source, origin["source"] or "")
+    if expect.parameter and not named_by_line and not _names(expect.parameter, origin, text):
+        return f"the parameter {expect.parameter} is not named"
     for pattern in expect.says:
         if not re.search(pattern, text, re.IGNORECASE):
             return f"the answer does not say {pattern!r}"
@@ -111,6 +115,12 @@ def _sentence_problem(expect: Expect, origin: dict[str, Any]) -> str:
         if re.search(pattern, text, re.IGNORECASE):
             return f"the answer says {pattern!r}, which is not so"
     return ""
+
+
+def _names(parameter: str, origin: dict[str, Any], text: str) -> bool:
+    owner, _, name = parameter.rpartition(".")
+    here = _module_path(origin) == owner or (bool(owner) and f"{owner}." in text)
+    return parameter in text or (here and re.search(rf"\b{re.escape(name)}\b", text) is not None)
 
 
 def untrue(origin: dict[str, Any], rows: list[dict[str, Any]]) -> str:
@@ -162,7 +172,7 @@ def _module_path(origin: dict[str, Any]) -> str:
     name = origin["name"] if origin["name"].startswith("Module.") else origin["module"]
     if not name:
         return ""
-    name = re.sub(r"\.(forward|backward|parameters_grad)(\.\d+)?$", "", name)
+    name = re.sub(r"\.(forward|backward|parameters_grad|parameters)\b.*$", "", name)
     return ".".join(name.split(".")[1:-1])
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
+import queue
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import report
 
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 CHUNK = 24
 """Cases that one process runs in a row: enough to pay for its imports, few enough to keep both processes busy."""
 
@@ -99,11 +102,11 @@ def run_all(cases: list[Case], args: argparse.Namespace) -> list[tuple[Any, floa
             while len(results) < len(cases):
                 try:
                     results.append(done.get(timeout=5))
-                    progress.update(bar, advance=1, description=results[-1][0].case)
-                except Exception:
+                except queue.Empty:
                     if waiting.ready():
-                        waiting.get()
+                        waiting.get()  # raises what a process raised
                         break
+                progress.update(bar, completed=len(results), description=results[-1][0].case if results else "")
     order = {case.id: place for place, case in enumerate(cases)}
     return sorted(results, key=lambda result: order[result[0].case])
 

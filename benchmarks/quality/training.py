@@ -102,8 +102,9 @@ def _train(experiment: Experiment, dump: Path) -> dict[str, float]:
         average = {name: value.detach().clone() for name, value in model.named_parameters()}
     debugger = _debugger(recipe, dump)
     for step in range(recipe.steps):
+        parts = list(_parts(experiment.batch(step), recipe))
         debugger.start(model)
-        for part in _parts(experiment.batch(step), recipe.accumulate):
+        for part in parts:
             loss = _backward(experiment, part)
         if recipe.stop_first:
             debugger.stop()
@@ -137,7 +138,7 @@ def _backward(experiment: Experiment, part: Batch) -> Tensor:
     recipe = experiment.recipe
     context = torch.autocast("cpu", torch.bfloat16) if recipe.autocast else nullcontext()
     with context:
-        loss = experiment.loss(experiment.model, _cast(part, recipe.dtype))
+        loss = experiment.loss(experiment.model, part)
     if recipe.accumulate > 1 and recipe.divide:
         loss = loss / recipe.accumulate
     if recipe.loss_scale != 1.0:
@@ -157,7 +158,10 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _parts(batch: Batch, count: int) -> Iterator[Batch]:
+def _parts(batch: Batch, recipe: Recipe) -> Iterator[Batch]:
+    """The batch, or its parts where gradients are accumulated, in the dtype of the run."""
+    batch = _cast(batch, recipe.dtype)
+    count = recipe.accumulate
     for part in range(count):
         yield {k: v.chunk(count)[part] if isinstance(v, Tensor) and count > 1 else v for k, v in batch.items()}
 

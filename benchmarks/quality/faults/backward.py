@@ -18,8 +18,9 @@ def formula(model: str, name: str, plant: Plant, *modules: str, **options: Any) 
 
 
 def of_parameter(model: str, name: str, plant: Plant, parameter: str, **options: Any) -> None:
-    """Only the gradient of one parameter is wrong: the answer names the parameter."""
-    fault(model, name, "backward", plant, Expect(parameter=parameter), **options)
+    """Only the gradient of one parameter is wrong: the answer names the parameter, or the line that makes it wrong."""
+    line = r"plants\.py:\d+ in <lambda>|edits\.py:\d+ in backward"
+    fault(model, name, "backward", plant, Expect(parameter=parameter, source=line), **options)
 
 
 def cut(model: str, name: str, plant: Plant, *modules: str, **options: Any) -> None:

@@ -29,7 +29,7 @@ def setting(
 
 def argument(model: str, name: str, wrong: dict[str, Any], call: str, *says: str, recipe: Recipe = USUAL) -> None:
     """A wrong factor of the loss: a call of the training script, outside of the model."""
-    expect = Expect(modules=("",), call=call, says=says, direction="forward")
+    expect = Expect(modules=("",), call=call, says=says)
     fault(model, name, "optimizer", None, expect, recipe=recipe, wrong=wrong)
 
 
@@ -80,8 +80,8 @@ setting("t5", "no clipping", {"clip": None}, "clip", recipe=Recipe(clip=0.1))
 setting("llama", "forgotten zero_grad", {"zero_grad": False}, "zero_grad|accumulat|not cleared", step=1,
         representative=True)
 setting("vae", "forgotten zero_grad", {"zero_grad": False}, "zero_grad|accumulat|not cleared", step=1)
-setting("resnet", "forgotten zero_grad, no optimizer", {"zero_grad": False}, "zero_grad|accumulat|not cleared", step=1,
-        recipe=Recipe(stop_first=True))
+setting("resnet", "forgotten zero_grad, not recorded", {"zero_grad": False}, "zero_grad|accumulat|not cleared|optimizer",
+        step=None, recipe=Recipe(stop_first=True, steps=3))
 setting("gpt2", "gradients not unscaled", {"unscale": False}, "div|scale", recipe=Recipe(loss_scale=64.0))
 setting("mixer", "ema decay", {"ema": 0.99}, "lerp|ema", recipe=Recipe(ema=0.9))
 argument("vit", "loss scale", {"loss_scale": 32.0}, "mul", "32", "64", recipe=Recipe(loss_scale=64.0))
@@ -89,4 +89,4 @@ argument("llama", "accumulation not divided", {"divide": False}, "div", recipe=R
 fault("gpt2", "a weight without an optimizer", "optimizer", forgotten("transformer.h.1.mlp.c_fc.weight"),
       Expect(optimizer=True, step=None, says=(r"transformer\.h\.1\.mlp\.c_fc",)))
 fault("resnet", "a weight without an optimizer, not recorded", "optimizer", forgotten("blocks.1.conv1.weight"),
-      Expect(parameter="blocks.1.conv1.weight", step=1), recipe=Recipe(stop_first=True))
+      Expect(optimizer=True, step=1, says=(r"blocks\.1\.conv1",)), recipe=Recipe(stop_first=True))

@@ -54,7 +54,7 @@ differs("gpt2", "a position embedding", perturbed("transformer.wpe.weight"), "tr
 differs("bert", "a norm's weight", perturbed("bert.embeddings.LayerNorm.weight"), "bert.embeddings.LayerNorm.weight")
 differs("resnet", "a running mean", perturbed("blocks.1.bn1.running_var", factor=1.5), "blocks.1.bn1.running_var")
 differs("llama", "a buffer", perturbed("model.rotary_emb.inv_freq", factor=1.01), "model.rotary_emb.inv_freq")
-differs("deepseek_v3", "a router's correction", lambda run: run.module(f"{L1}.mlp.gate").e_score_correction_bias.add_(0.5),
+differs("deepseek_v3", "a router's correction", lambda run: run.module(f"{L1}.mlp.gate").e_score_correction_bias.add_(torch.arange(4) * 0.1),
         f"{L1}.mlp.gate.e_score_correction_bias")
 differs("clip", "a parameter of the model", perturbed("logit_scale", factor=1.1), "logit_scale", representative=True)
 differs("encoder", "a parameter of the model", perturbed("position"), "position")
