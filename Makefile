@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench quality clean
 
 $(STAMP): pyproject.toml setup.py $(wildcard src/msprobe/*/*.c src/msprobe/*/*.h)
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,9 @@ test-slow: $(STAMP) $(PEER)
 bench: $(STAMP) $(PEER)
 	$(BIN)/python benchmarks/run.py $(BENCH)
 	$(BIN)/python benchmarks/mindspore_run.py
+
+quality: $(STAMP)
+	$(BIN)/python benchmarks/quality/run.py $(QUALITY)
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info
