@@ -13,6 +13,8 @@ from training import Plant, Recipe
 
 DISTRIBUTED = "ddp"
 """The model that is trained by two processes: GPT-2 in DistributedDataParallel."""
+SAME_INPUTS = "same inputs|equal inputs|inputs with the same|inputs that agree"
+"""How a sentence says that a call was given the same."""
 KINDS = ("forward", "backward", "optimizer", "precision", "data", "weights", "wiring", "distribution")
 
 

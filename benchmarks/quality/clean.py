@@ -56,7 +56,7 @@ clean("qwen3", "fused norm", ports.fused_rms_norm(f"{L0}.self_attn.q_norm"), rec
 for _name in ("mixtral", "qwen2_moe", "deepseek_v3"):
     clean(_name, "experts in a loop", other_config=LOOPED)
     clean(_name, "experts in another order", edited(f"{L1}.mlp.experts", "for expert_idx in expert_hit:",
-          "for expert_idx in expert_hit.flip(0):"), config=LOOPED, representative=_name == "mixtral")
+          "for expert_idx in list(expert_hit)[::-1]:"), config=LOOPED, representative=_name == "mixtral")
 clean("gpt2", "operands swapped", edited("transformer.h.1", "attn_output + residual", "residual + attn_output"))
 clean("llama", "operands swapped", edited(L0, "residual + hidden_states", "hidden_states + residual"),
       representative=True)

@@ -19,13 +19,14 @@ from typing import Any, Optional
 
 import torch
 from cases import Case, Side
-from judge import BROKEN, Judgement, judge
-from training import run
+from judge import BROKEN, Effect, Judgement, judge
+from training import Outcome, run
 
 from msprobe.cli import main as msprobe
 
 torch.set_num_threads(1)
-Golden = tuple[Path, dict[str, float]]
+Golden = tuple[Path, Outcome]
+UNKNOWN = Effect(math.nan, None)
 ABORTED = "terminate called without an active exception"
 """What gloo says when it aborts a process that has done its work."""
 
@@ -77,7 +78,7 @@ def _run_together(cases: list[Case], folder: Path) -> Iterator[tuple[Judgement, 
     for number, case in enumerate(cases):
         try:
             with open_log(folder):
-                found = judge(case, *answer(folder / f"target{number}", goldens[case.golden.key]), math.nan)
+                found = judge(case, *answer(folder / f"target{number}", goldens[case.golden.key]), UNKNOWN)
         except Exception as error:
             found = _broken(case, error)
         yield found, time.perf_counter() - started
@@ -124,16 +125,18 @@ def _run(case: Case, target: Path, folder: Path, goldens: dict[str, Golden]) -> 
     return judge(case, *answer(target, golden), effect(came_to, usual))
 
 
-def train(model: str, side: Side, dump: Path) -> dict[str, float]:
+def train(model: str, side: Side, dump: Path) -> Outcome:
     shutil.rmtree(dump, ignore_errors=True)
     return run(model, json.loads(side.config), side.recipe, side.plant, dump)
 
 
-def effect(target: dict[str, float], golden: dict[str, float]) -> float:
-    """The largest relative difference in what two runs came to; infinite where the parameters have other names."""
-    if target.keys() != golden.keys():
-        return math.inf
-    return max(abs(value - golden[name]) / max(abs(golden[name]), 1e-12) for name, value in target.items())
+def effect(target: Outcome, golden: Outcome) -> Effect:
+    """Infinite where the parameters have other names."""
+    if target.moved.keys() != golden.moved.keys() or target.start.keys() != golden.start.keys():
+        return Effect(math.inf, None)
+    usual = golden.moved
+    size = max(abs(value - usual[name]) / max(abs(usual[name]), 1e-12) for name, value in target.moved.items())
+    return Effect(size, {name for name, value in target.start.items() if value != golden.start[name]})
 
 
 def answer(target: Path, golden: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

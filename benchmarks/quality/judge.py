@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Optional
 
-from cases import Case, Expect
+from cases import SAME_INPUTS, Case, Expect
 
 RIGHT, POOR, WRONG, MISSED = "right", "poor sentence", "wrong", "missed"
 SAME, ALARM = "same", "false alarm"
 BROKEN = "not compared"
 TOP = "the top level"
+WEIGHTS_DIFFER = "(weight|parameter|buffer).*differs? before anything ran"
 
 AFTER_BACKWARD = re.compile(
     r"optimi[sz]er|\bAdamW?\b|\bSGD\b|adamw?\.py|sgd\.py|clip_grad|learning rate|in _train\b", re.IGNORECASE
@@ -38,7 +39,19 @@ class Judgement:
         return self.verdict in (RIGHT, SAME)
 
 
-def judge(case: Case, summary: dict[str, Any], rows: list[dict[str, Any]], effect: float) -> Judgement:
+@dataclass(frozen=True)
+class Effect:
+    """What a plant did, apart from what msprobe says of it.
+
+    `size` is the largest relative difference of losses and parameter updates; `changed` has the weights and buffers
+    that differ before training, None where that is not known.
+    """
+
+    size: float
+    changed: Optional[set[str]]
+
+
+def judge(case: Case, summary: dict[str, Any], rows: list[dict[str, Any]], effect: Effect) -> Judgement:
     origin = summary["origin"]
     said = f"{summary['verdict']}: {origin['sentence'] if origin else 'no origin'}"
     if case.kind == "clean":
@@ -46,9 +59,9 @@ def judge(case: Case, summary: dict[str, Any], rows: list[dict[str, Any]], effec
         expected = "no call is blamed" if case.expect and case.expect.no_blame else "same"
     else:
         assert case.expect is not None
-        verdict, why = _judge_fault(case.expect, summary, rows)
+        verdict, why = _judge_fault(case.expect, summary, rows, effect.changed)
         expected = words(case.expect)
-    return Judgement(case.id, case.model, case.kind, verdict, why, said, expected, effect)
+    return Judgement(case.id, case.model, case.kind, verdict, why, said, expected, effect.size)
 
 
 def _judge_clean(case: Case, summary: dict[str, Any]) -> tuple[str, str]:
@@ -63,14 +76,16 @@ def _judge_clean(case: Case, summary: dict[str, Any]) -> tuple[str, str]:
     return BROKEN, "some rows were not compared: " + ", ".join(summary["not_compared_reasons"])
 
 
-def _judge_fault(expect: Expect, summary: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, str]:
+def _judge_fault(
+    expect: Expect, summary: dict[str, Any], rows: list[dict[str, Any]], changed: Optional[set[str]]
+) -> tuple[str, str]:
     origin = summary["origin"]
     if origin is None:
         return MISSED, f"no origin is named; the verdict is {summary['verdict']}"
     problem = _place_problem(expect, origin)
     if problem:
         return WRONG, problem
-    problem = _sentence_problem(expect, origin) or untrue(origin, rows)
+    problem = _sentence_problem(expect, origin) or untrue(origin, rows, changed)
     if problem:
         return POOR, problem
     return RIGHT, ""
@@ -86,6 +101,8 @@ def _place_problem(expect: Expect, origin: dict[str, Any]) -> str:
         return "" if AFTER_BACKWARD.search(text) else "nothing after the backward is named"
     if expect.source and re.search(expect.source, origin["source"] or ""):
         return ""
+    if expect.source and not (expect.parameter or expect.modules or expect.call):
+        return f"the line is {origin['source']}, not {expect.source}"
     if AFTER_BACKWARD.search(f"{origin['sentence']} {origin['source']}"):
         return "the optimizer or the clipping is blamed"
     if expect.parameter:
@@ -123,15 +140,17 @@ def _names(parameter: str, origin: dict[str, Any], text: str) -> bool:
     return parameter in text or (here and re.search(rf"\b{re.escape(name)}\b", text) is not None)
 
 
-def untrue(origin: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """A claim of the sentence that the rows of both dumps contradict, or nothing."""
+def untrue(origin: dict[str, Any], rows: list[dict[str, Any]], changed: Optional[set[str]]) -> str:
+    """A claim of the sentence that the rows or the weights of both runs contradict, or nothing."""
     sentence, name = origin["sentence"], origin["name"]
     here = [row for row in rows if (row["step"] or 0) == (origin["step"] or 0) and row["rank"] == origin["rank"]]
-    if "same input" in sentence or "equal input" in sentence:
+    if re.search(SAME_INPUTS, sentence):
         for row in here:
             item = row["target"] or row["golden"] or ""
             if item.startswith((f"{name}.input.", f"{name}.parameters.")) and _differs(row):
                 return f"the inputs are said to be the same, but {item} differs or was not compared"
+    if re.search(WEIGHTS_DIFFER, sentence) and changed is not None and not changed:
+        return "a weight is said to differ before anything ran, but all weights and buffers are the same"
     if re.search(r"\bis missing\b", sentence) and _calls(here, "target", name) >= _calls(here, "golden", name):
         return f"{name} is said to be missing, but the target makes as many such calls"
     if re.search(r"only in the target|is extra\b", sentence) and _calls(here, "golden", name) >= _calls(

@@ -49,6 +49,14 @@ class Recipe:
     summary: str = "statistics"
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: losses, how far each parameter moved, fingerprints of weights and buffers at the start."""
+
+    moved: dict[str, float]
+    start: dict[str, float]
+
+
 @dataclass
 class Experiment:
     """What a plant may change before training starts: the model, its data, the loss and the recipe."""
@@ -69,10 +77,10 @@ class Experiment:
 Plant = Callable[[Experiment], None]
 
 
-def run(model: str, config: dict[str, Any], recipe: Recipe, plant: Optional[Plant], dump: Path) -> dict[str, float]:
+def run(model: str, config: dict[str, Any], recipe: Recipe, plant: Optional[Plant], dump: Path) -> Outcome:
     """Builds, plants, trains and records; every random number is seeded anew.
 
-    Returns what the run came to (losses, and how far each parameter moved), to see that a fault had an effect.
+    Returns what the run came to, to see that a fault had an effect.
     """
     source = MODELS[model]
     torch.manual_seed(0)
@@ -91,10 +99,11 @@ def run(model: str, config: dict[str, Any], recipe: Recipe, plant: Optional[Plan
             torch.set_num_threads(1)
 
 
-def _train(experiment: Experiment, dump: Path) -> dict[str, float]:
+def _train(experiment: Experiment, dump: Path) -> Outcome:
     recipe, model = experiment.recipe, experiment.model
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    came_to: dict[str, float] = {}
+    start = {name: _fingerprint(value) for name, value in [*model.named_parameters(), *model.named_buffers()]}
+    moved: dict[str, float] = {}
     optimizer = _optimizer(experiment)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, SCHEDULES[recipe.schedule])
     average = None
@@ -104,8 +113,7 @@ def _train(experiment: Experiment, dump: Path) -> dict[str, float]:
     for step in range(recipe.steps):
         parts = list(_parts(experiment.batch(step), recipe))
         debugger.start(model)
-        for part in parts:
-            loss = _backward(experiment, part)
+        losses = [_backward(experiment, part) for part in parts]
         if recipe.stop_first:
             debugger.stop()
             debugger.step()
@@ -128,10 +136,16 @@ def _train(experiment: Experiment, dump: Path) -> dict[str, float]:
         if not recipe.stop_first:
             debugger.stop()
             debugger.step()
-        came_to[f"loss {step}"] = float(loss)
+        moved[f"loss {step}"] = float(sum(losses))
     with torch.no_grad():
-        came_to.update({name: float((value - before[name]).norm()) for name, value in model.named_parameters()})
-    return came_to
+        moved.update({name: float((value - before[name]).norm()) for name, value in model.named_parameters()})
+    return Outcome(moved, start)
+
+
+def _fingerprint(value: Tensor) -> float:
+    """A number that changes with any element and with their order."""
+    flat = value.detach().double().flatten()
+    return float((flat * torch.linspace(1, 2, flat.numel(), dtype=torch.float64)).sum())
 
 
 def _backward(experiment: Experiment, part: Batch) -> Tensor:

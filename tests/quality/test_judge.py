@@ -34,15 +34,20 @@ def row(name: str, verdict: str = "pass", side: str = "both") -> dict[str, Any]:
     }
 
 
-def verdict_of(expect: Any, found: Optional[dict[str, Any]], rows: Optional[list[dict[str, Any]]] = None) -> str:
+def verdict_of(
+    expect: Any,
+    found: Optional[dict[str, Any]],
+    rows: Optional[list[dict[str, Any]]] = None,
+    changed: Optional[set[str]] = None,
+) -> str:
     from cases import Case, Side
-    from judge import judge
+    from judge import Effect, judge
     from training import Recipe
 
     side = Side(Recipe())
     case = Case("a fault", "llama", "forward", side, side, expect)
     summary = {"verdict": "differs" if found else "same", "origin": found, "not_compared_reasons": {}}
-    return judge(case, summary, rows or [], 1.0).verdict
+    return judge(case, summary, rows or [], Effect(1.0, changed)).verdict
 
 
 NORM = "Functional.layer_norm.3.forward"
@@ -121,3 +126,22 @@ def test_a_parameter_is_right_only_when_it_is_named() -> None:
     unnamed = origin(f"{NORM} was given another input.1", NORM, NORM_MODULE)
     assert verdict_of(expect, unnamed) == "poor sentence"
     assert verdict_of(expect, {**unnamed, "module": "Module.head.Linear"}) == "wrong"
+
+
+def test_weights_that_differ_are_untrue_where_all_weights_are_the_same() -> None:
+    from cases import Expect
+
+    expect = Expect(modules=("blocks.1.norm",))
+    name = "Module.blocks.1.norm.LayerNorm.forward.1.parameters.weight"
+    found = origin("weight weight of Module.blocks.1.norm.LayerNorm differs before anything ran", name, NORM_MODULE)
+    assert verdict_of(expect, found, changed={"blocks.1.norm.weight"}) == "right"
+    assert verdict_of(expect, found, changed=set()) == "poor sentence"
+
+
+def test_a_fault_that_is_one_line_of_the_script_is_right_only_at_that_line() -> None:
+    from cases import Expect
+
+    found = origin("Tensor.div_.0.forward is missing", "Tensor.div_.0.forward", None, source="ddp.py:3 in average")
+    rows = [row("Tensor.div_.0.forward.output.0", "not_compared", "golden")]
+    assert verdict_of(Expect(source="in average", says=("div",)), found, rows) == "right"
+    assert verdict_of(Expect(source="in other", says=("div",)), found, rows) == "wrong"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cases import Expect, fault
+from cases import SAME_INPUTS, Expect, fault
 from plants import assigned, edited, replaced, scaled
 from torch import nn
 from training import Plant, Recipe
@@ -53,7 +53,7 @@ add("gpt2", "positions off by one",
 add("gpt2", "positions off by one, in another shape",
     edited("transformer", "position_ids = position_ids.unsqueeze(0)",
            "position_ids = (position_ids + 1).unsqueeze(0).repeat(inputs_embeds.shape[0], 1)"),
-    "transformer", "transformer.wpe", never=("same inputs",))
+    "transformer", "transformer.wpe", never=(SAME_INPUTS,))
 add("gpt2", "residual dropped", edited(H1, "attn_output + residual", "attn_output"), H1, call="add")
 add("gpt2", "mlp scaled", scaled(f"{H1}.mlp", 1.02), f"{H1}.mlp", call="mul")
 add("gpt2", "mlp scaled, L1", scaled(f"{H1}.mlp", 1.02), call="mul", recipe=Recipe(level="L1"))
@@ -77,7 +77,7 @@ for _recipe, _name in ((Recipe(), "positions doubled, in another shape"),
     add("llama", _name,
         edited("model", "position_ids = position_ids.unsqueeze(0)",
                "position_ids = (position_ids * 2).unsqueeze(0).repeat(inputs_embeds.shape[0], 1)"),
-        "model", "model.rotary_emb", never=("same inputs",), recipe=_recipe, representative=_recipe.stop_first)
+        "model", "model.rotary_emb", never=(SAME_INPUTS,), recipe=_recipe, representative=_recipe.stop_first)
 add("llama", "rope theta", None, "model.rotary_emb",
     wrong_config={"rope_parameters": {"rope_type": "default", "rope_theta": 10500.0}})
 eager("llama", "attention not scaled", edited(f"{L0}.self_attn", " * scaling", "", function=ATTENTION),
@@ -158,7 +158,7 @@ add("phi3", "gate and up swapped", edited(f"{L1}.mlp", "gate, up_states = up_sta
     "up_states, gate = up_states.chunk"), f"{L1}.mlp", f"{L1}.mlp.activation_fn")
 add("phi3", "key taken from the wrong offset", edited(f"{L0}.self_attn", "qkv[..., query_pos : query_pos + ",
     "qkv[..., query_pos - 8 : query_pos - 8 + "), f"{L0}.self_attn", call="getitem|mul",
-    never=("is missing", "same inputs"))
+    never=("is missing", SAME_INPUTS))
 add("phi3", "activation before the split", edited(f"{L0}.mlp", "up_states = self.gate_up_proj(hidden_states)",
     "up_states = self.gate_up_proj(hidden_states).relu()"), f"{L0}.mlp", call="relu")
 
@@ -185,7 +185,7 @@ add("t5", "feed-forward scaled", scaled("decoder.block.0.layer.2.DenseReluDense"
 add("t5", "logits not scaled", edited("", "sequence_output * (self.model_dim**-0.5)", "sequence_output"), "",
     call="mul")
 add("vit", "wrong token pooled", edited("", "sequence_output[:, 0, :]", "sequence_output[:, 1, :]"), "", "classifier",
-    call="getitem|linear", never=("same inputs",))
+    call="getitem|linear", never=(SAME_INPUTS,))
 add("vit", "patches flattened over the wrong axes", edited("vit.embeddings.patch_embeddings",
     "flatten(2).transpose(1, 2)", "transpose(2, 3).flatten(2).transpose(1, 2)"), "vit.embeddings.patch_embeddings",
     call="transpose|flatten", recipe=Recipe(summary="md5"), representative=True)

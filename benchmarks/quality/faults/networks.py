@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cases import SAME_INPUTS
 from kernels import faulty_kernel
 from plants import assigned, edited, replaced, scaled
 from torch import nn
@@ -24,7 +25,7 @@ add("resnet", "max for average pooling", replaced("pool", lambda: nn.AdaptiveMax
     call="pool")
 add("resnet", "padding of another mode", assigned("blocks.1.conv2", "padding_mode", "reflect"), "blocks.1.conv2")
 add("unet", "skip connections swapped in cat", edited("", "torch.cat([x, second], dim=1)",
-    "torch.cat([second, x], dim=1)"), "up2", "", "up2.conv", call="cat|conv|Module", never=("is missing", "only in", "same inputs"))
+    "torch.cat([second, x], dim=1)"), "up2", "", "up2.conv", call="cat|conv|Module", never=("is missing", "only in", SAME_INPUTS))
 add("unet", "bilinear for nearest", edited("", 'mode="nearest"', 'mode="bilinear"', nth=1), "", call="interpolate|upsample",
     says=("bilinear", "nearest"))
 add("unet", "groups of the norm", assigned("middle.norm", "num_groups", 4), "middle.norm", call="group_norm",
@@ -38,7 +39,7 @@ add("lstm", "head scaled", scaled("head", 1.01), "head", call="mul")
 add("gnn", "sum for mean", edited("layers.1", "gathered = gathered / degree.unsqueeze(-1)", "pass"), "layers.1",
     call="div")
 add("gnn", "source and target swapped", edited("layers.0", "[nodes[source], nodes[target]]",
-    "[nodes[target], nodes[source]]"), "layers.0", "layers.0.message", never=("is missing", "only in", "same inputs"))
+    "[nodes[target], nodes[source]]"), "layers.0", "layers.0.message", never=("is missing", "only in", SAME_INPUTS))
 add("gnn", "degree counts the node itself", edited("layers.2", ".clamp(min=1)", ".add(1)"), "layers.2",
     call="clamp|add")
 add("encoder", "dropout rate", assigned("encoder.layers.1.dropout1", "p", 0.2), "encoder.layers.1.dropout1",
