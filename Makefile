@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 C_CODE := $(shell find src tests -name "*.[ch]")
 
-.PHONY: demo test test-fast test-slow lint format fuzz bench bench-quick clean
+.PHONY: demo test test-fast test-slow lint format fuzz quality bench bench-quick clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
@@ -58,6 +58,9 @@ bench: $(STAMP) $(PEER)
 
 bench-quick: $(STAMP)
 	$(BIN)/python benchmarks/all.py --quick --no-peer
+
+quality: $(STAMP)
+	$(BIN)/python benchmarks/quality/run.py $(QUALITY)
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info
