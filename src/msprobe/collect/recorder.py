@@ -143,8 +143,10 @@ class Recorder:
         self.records += 1
         self.writer.end(call, ", ".join(parts))
 
-    def fail(self, call: int, error: BaseException, extra: str = "") -> None:
-        """It raised: its inputs stay, with the name of the exception."""
+    def fail(self, call: Optional[int], error: BaseException, extra: str = "") -> None:
+        """A call raised: its inputs stay, with the name of the exception. None: the call has no record."""
+        if call is None:
+            return
         self.records += 1
         raised = f'"raised": "{type(error).__name__}"'
         self.writer.end(call, f"{raised}, {extra}" if extra else raised)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 from msprobe.dump import record_keys as keys
 
@@ -46,3 +46,13 @@ def leaves(slot: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_leaf(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("type"), str)
+
+
+def read_number(value: object) -> Optional[float]:
+    """A number of a record; None for anything else that a damaged file may have there."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from msprobe.dump.items import read_number
 from msprobe.dump.names import is_module, parse_name
 from msprobe.dump.reader import RankDump, Record, items, leaves
 from msprobe.dump.record_keys import RAISED, UNFINISHED
@@ -107,9 +108,9 @@ def _look(
     for slot, item in found:
         if not isinstance(item, dict) or "dtype" not in item:
             continue
-        dtype, shape, norm = str(item["dtype"]), _shape(item), _figure(item.get("Norm"))
+        dtype, shape, norm = str(item["dtype"]), _shape(item), read_number(item.get("Norm"))
         summary.dtypes[dtype] += 1
-        values = [value for key in _STATISTICS if (value := _figure(item.get(key))) is not None]
+        values = [value for key in _STATISTICS if (value := read_number(item.get(key))) is not None]
         if any(math.isnan(value) for value in values):
             note(summary.nan, slot)
         elif any(math.isinf(value) for value in values):
@@ -117,18 +118,8 @@ def _look(
         if norm == 0 and _is_gradient(kind, slot):
             note(summary.zero_gradient, slot)
         if norm is not None and math.isfinite(norm):
-            same = (dtype, shape, norm, _figure(item.get("Max")), _figure(item.get("Min")))
+            same = (dtype, shape, norm, read_number(item.get("Max")), read_number(item.get("Min")))
             norms.setdefault(same, Item(name, slot, dtype, shape, norm))
-
-
-def _figure(value: object) -> Optional[float]:
-    """A number of a record; None for what a damaged file may have in its place."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return None
 
 
 def _is_gradient(kind: str, slot: str) -> bool:

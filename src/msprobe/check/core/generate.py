@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from msprobe.dump.items import read_number
 from msprobe.stats import dtypes
 
 Array = np.ndarray[Any, Any]
@@ -51,22 +52,13 @@ def make(item: dict[str, Any], seed: str) -> Array:
     low, high = item.get("Min"), item.get("Max")
     if row.kind == dtypes.BOOL:
         return np.asarray(random.integers(1 if low is True else 0, 1 if high is False else 2, shape), np.bool_)
-    bottom, top = _number(low), _number(high)
+    bottom, top = read_number(low), read_number(high)
     if row.kind in (dtypes.INT, dtypes.UINT):
         return _integers(random, shape, row, bottom, top)
     if row.kind == dtypes.COMPLEX:
         size, angle = _floats(random, shape, bottom, top), random.uniform(0, 2 * math.pi, shape)
         return np.asarray(size * np.exp(1j * angle))
     return _floats(random, shape, bottom, top)
-
-
-def _number(value: Any) -> Optional[float]:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return None
 
 
 def _integers(random: Any, shape: tuple[int, ...], row: dtypes.Dtype, low: Any, high: Any) -> Array:

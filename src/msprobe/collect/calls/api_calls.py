@@ -80,8 +80,7 @@ class ApiCalls:
         except BaseException as error:
             if api.changes or "out" in kwargs:
                 self._distrust_memory()  # it may have written before it raised, as a checkpoint that stops early does
-            if call is not None:
-                recorder.fail(call, error, self._members(api))
+            recorder.fail(call, error, self._members(api))
             if not selection.everything:
                 selection.leave(name)
             raise

@@ -17,7 +17,7 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.dump.errors import DumpError
-from msprobe.dump.untrusted.regular_files import open_regular
+from msprobe.dump.untrusted.regular_files import open_regular, read_raw
 from msprobe.stats import dtypes
 
 MAGIC = b"\x93NUMPY"
@@ -61,12 +61,7 @@ def load(path: Path, mmap: bool = False) -> Array:
                 raise DumpError(
                     f"{path} is cut short: its header promises {wanted} bytes of data, it has {size - start}."
                 )
-            raw: Array
-            if mmap and wanted:
-                raw = np.memmap(file, dtype=np.uint8, mode="r", offset=start, shape=(wanted,))
-            else:
-                file.seek(start)
-                raw = np.frombuffer(bytearray(file.read(wanted)), dtype=np.uint8)
+            raw = read_raw(file, start, wanted, mmap)
         return raw.view(dtype).reshape(shape, order="F" if fortran else "C")
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None

@@ -16,7 +16,7 @@ import numpy as np
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files import pt_program
-from msprobe.dump.untrusted.regular_files import open_regular
+from msprobe.dump.untrusted.regular_files import open_regular, read_raw
 from msprobe.stats import dtypes
 
 Array = np.ndarray[Any, Any]
@@ -59,13 +59,7 @@ def _load(file: IO[bytes], mmap: bool) -> Array:
     if count > last - first and count * row.itemsize > MAX_EXPANDED:
         raise DumpError(f"it expands {size} bytes to {count * row.itemsize}")
     begin, wanted = start + first * row.itemsize, (last - first) * row.itemsize
-    raw: Array
-    if mmap and wanted:
-        raw = np.memmap(file, dtype=np.uint8, mode="r", offset=begin, shape=(wanted,))
-    else:
-        file.seek(begin)
-        raw = np.frombuffer(bytearray(file.read(wanted)), dtype=np.uint8)
-    return _view(raw, tensor, row)
+    return _view(read_raw(file, begin, wanted, mmap), tensor, row)
 
 
 def _extent(tensor: pt_program.Tensor) -> tuple[int, int]:

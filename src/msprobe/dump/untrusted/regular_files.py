@@ -11,7 +11,9 @@ import io
 import os
 import stat
 from pathlib import Path
-from typing import IO, Optional
+from typing import IO, Any, Optional
+
+import numpy as np
 
 
 def open_regular(path: Path, inside: Optional[Path] = None) -> IO[bytes]:
@@ -46,3 +48,11 @@ def is_inside(path: Path, directory: Path) -> bool:
     except ValueError:  # a null character
         return False
     return os.path.commonpath([real, above]) == above
+
+
+def read_raw(file: IO[bytes], start: int, size: int, mmap: bool) -> np.ndarray[Any, Any]:
+    """Bytes of an open file as an array: mapped with `mmap`, otherwise in memory of its own."""
+    if mmap and size:
+        return np.memmap(file, dtype=np.uint8, mode="r", offset=start, shape=(size,))
+    file.seek(start)
+    return np.frombuffer(bytearray(file.read(size)), dtype=np.uint8)

@@ -136,8 +136,7 @@ class Kernels:
             output = func(*args, **kwargs)
         except BaseException as error:
             clear_after_error()
-            if call is not None:
-                recorder.fail(call, error)
+            recorder.fail(call, error)
             raise
         try:
             if call is not None:

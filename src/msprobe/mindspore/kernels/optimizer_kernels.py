@@ -57,8 +57,7 @@ class Optimizers:
             try:
                 output = original(optimizer, *args, **kwargs)
             except BaseException as error:
-                if number is not None:
-                    recorder.fail(number, error)
+                recorder.fail(number, error)
                 raise
             finally:
                 recorder.pop(name)

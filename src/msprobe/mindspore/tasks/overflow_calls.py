@@ -43,42 +43,23 @@ class OverflowApis(Apis):
     _gradients: OverflowGradients
 
     def record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        recorder, calls = self._recorder, self._recorder.calls
+        recorder = self._recorder
         name = f"{api.title}.{recorder.numbers.take(api.title)}.forward"
-        parents = recorder.parents
-        call: Optional[int] = None
-        stack: Optional[int] = None
-        inputs: Optional[Inputs] = None
-        try:
-            differentiated = requires_grad()
-            written = _written(api, func, args, kwargs)
-            writes = api.collective or bool(written)
-            opened = calls.open(args, kwargs, writes, written, _KEPT if differentiated else _KEPT_WITHOUT_GRADIENTS)
-            calls.locate(opened, name, parents[-1] if parents else None, 3)
-            if isinstance(api.owner, _OPTIMIZERS):
-                calls.add_changing(opened, _owned(api.owner))
-            call, stack = calls.add(opened), opened.stack
-            if differentiated and AVAILABLE:
-                inputs = self._gradients.inputs(args, kwargs)
-                if not inputs.edges:
-                    inputs = None
-        except Exception:
-            recorder.fault(name, traceback.format_exc())
+        call, stack, inputs = self._open(name, api, func, args, kwargs)
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
-            if call is not None:
-                recorder.fail(call, error)
+            recorder.fail(call, error)
             raise
+        if call is None:
+            return output
         try:
-            if inputs is not None and call is not None:
-                self._gradients.watch(name, list(parents), inputs, output)
+            if inputs is not None:
+                self._gradients.watch(name, list(recorder.parents), inputs, output)
                 self._gradients.judge.remember(name, stack, args, kwargs, api.members)
-            if call is None:
-                return output
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
-                calls.release(call)
+                recorder.calls.release(call)
             else:
                 if isinstance(api.owner, nn.Cell) and not isinstance(api.owner, _OPTIMIZERS):
                     recorder.set_parameters(_owned(api.owner))
@@ -88,6 +69,25 @@ class OverflowApis(Apis):
         except Exception:
             recorder.fault(name, traceback.format_exc())
         return output
+
+    def _open(
+        self, name: str, api: Api, func: Any, args: Any, kwargs: Any
+    ) -> tuple[Optional[int], Optional[int], Optional[Inputs]]:
+        """Begins a call. Returns its number, the number of its stack, and its inputs where gradients will come."""
+        calls, parents = self._recorder.calls, self._recorder.parents
+        try:
+            differentiated = requires_grad()
+            written = _written(api, func, args, kwargs)
+            writes = api.collective or bool(written)
+            opened = calls.open(args, kwargs, writes, written, _KEPT if differentiated else _KEPT_WITHOUT_GRADIENTS)
+            calls.locate(opened, name, parents[-1] if parents else None, 4)
+            if isinstance(api.owner, _OPTIMIZERS):
+                calls.add_changing(opened, _owned(api.owner))
+            inputs = self._gradients.inputs(args, kwargs) if differentiated and AVAILABLE else None
+            return calls.add(opened), opened.stack, inputs if inputs is not None and inputs.edges else None
+        except Exception:
+            self._recorder.fault(name, traceback.format_exc())
+            return None, None, None
 
 
 def _owned(cell: Any) -> Mapping[str, Any]:

@@ -121,8 +121,7 @@ class Kernels(TorchDispatchMode):
             try:
                 output = func(*args, **kwargs)
             except BaseException as error:
-                if call is not None:
-                    recorder.fail(call, error)
+                recorder.fail(call, error)
                 raise
             self._leave(func, name, call, args, output)
         return output

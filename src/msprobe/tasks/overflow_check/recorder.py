@@ -53,8 +53,9 @@ class OverflowRecorder(Recorder):
     def leave(self, call: int, name: str, output: Any, extra: str = "") -> None:
         self.end_call(self.calls.take(call), name, output, self.calls.result(output, name), extra)
 
-    def fail(self, call: int, error: BaseException, extra: str = "") -> None:
-        self.calls.drop(call)
+    def fail(self, call: Optional[int], error: BaseException, extra: str = "") -> None:
+        if call is not None:
+            self.calls.drop(call)
 
     def unwaited(self, call: int) -> None:
         self.calls.drop(call)
