@@ -38,7 +38,7 @@ def measure_kept(flat: Array, given: Array, golden: Array, form: Format) -> Metr
     return measure_floats(flat, expected, form)
 
 
-def judge_mask(mask: Array, flat: Array) -> Verdict:
-    """The mask of native_dropout: true wherever its result is not zero."""
-    wrong = int(np.count_nonzero((flat != 0) & (mask == 0)))
-    return Verdict(ERROR, f"{wrong} elements are kept and marked as dropped") if wrong else Verdict(judge.PASS)
+def judge_mask(mask: Array, flat: Array, given: Array) -> Verdict:
+    """The mask of native_dropout: true wherever its result is not zero, false where a value became zero."""
+    wrong = int(np.count_nonzero((flat != 0) & (mask == 0))) + int(np.count_nonzero((flat == 0) & (given * mask != 0)))
+    return Verdict(ERROR, f"{wrong} elements do not agree with the result") if wrong else Verdict(judge.PASS)
