@@ -34,8 +34,10 @@ def measure_kept(flat: Array, given: Array, golden: Array, form: Format) -> Metr
     wide = given.astype(np.float64)
     used = (golden != 0) & (wide != 0)
     factor = float(np.median(golden[used] / wide[used])) if used.any() else 0.0
-    expected = np.where(flat != 0, wide * factor, 0.0).astype(flat.dtype)
-    return measure_floats(flat, expected, form)
+    expected = np.where(flat != 0, wide * factor, 0.0)
+    rounding = 4 * form.epsilon * np.abs(expected)  # of the factor and of the product, in the recorded dtype
+    agrees = np.abs(flat - expected) <= rounding
+    return measure_floats(flat, np.where(agrees, flat, expected).astype(flat.dtype), form)
 
 
 def judge_mask(mask: Array, flat: Array, given: Array) -> Verdict:
