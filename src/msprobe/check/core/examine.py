@@ -318,7 +318,9 @@ class _Examination:
             return self._add_row(slot, saved, golden, None, verdict)
         if form is None:  # the mask of native_dropout
             first, _ = self._saved(recorded[0])
-            verdict = dropout.judge_mask(flat, flat if first is None else framework.flat(first))
+            verdict = Verdict(WARNING, "its result cannot be read, and so it is not judged")
+            if first is not None:
+                verdict = dropout.judge_mask(flat, framework.flat(first), given)
             return self._add_row(slot, saved, golden, None, verdict)
         share = dropout.judge_share(self._call.api, flat, framework.flat(golden), saved.shape[0] if saved.shape else 1)
         metrics = dropout.measure_kept(flat, given, framework.flat(golden), form)
