@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from x.documents import ROOT
+from .documents import ROOT
 
 SITUATIONS = """
 import json, torch

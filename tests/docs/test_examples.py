@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from x.documents import ROOT, Block, blocks
 
 from msprobe.config import load
+
+from .documents import ROOT, Block, blocks
 
 CHECKED = ("README.md", "docs/guide.md", "docs/run_ut.md")
 TRANSLATED = {"docs/zh/guide.md": "docs/guide.md"}

@@ -6,7 +6,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from x.documents import ROOT, anchors, links, markdown_files
+
+from .documents import ROOT, anchors, links, markdown_files
 
 
 @pytest.mark.parametrize("path", markdown_files(), ids=lambda path: path.relative_to(ROOT).as_posix())
