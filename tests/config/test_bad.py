@@ -105,7 +105,7 @@ def test_a_file_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
 def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(b" " * (4 * 1024 * 1024 + 1))
-    expected = "file: the file is larger than 4194304 bytes; this is no configuration; check the path"
+    expected = "file: the file is larger than 4194304 bytes; this is not a configuration file; check the path"
     assert problems("pytorch", path) == [expected]
 
 

@@ -74,7 +74,9 @@ def _text(source: str, path: Path) -> str:
     if not stat.S_ISREG(mode):
         raise refuse("this is not a regular file", "name a JSON file")
     if len(data) > LARGEST_FILE:
-        raise refuse(f"the file is larger than {LARGEST_FILE} bytes", "this is no configuration; check the path")
+        raise refuse(
+            f"the file is larger than {LARGEST_FILE} bytes", "this is not a configuration file; check the path"
+        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -127,13 +127,13 @@ class _Check:
             if "overflow" in wanted:
                 yield Finding("overflow", operator, tensor, _overflow_text(found), self._role(operator, tensor))
             return
-        for name, text in self._values(operator, tensor, found):
+        for name, text in self._check_values(operator, tensor, found):
             if name in wanted:
                 yield Finding(name, operator, tensor, text)
         if "unchanged" in wanted:
-            yield from self._unchanged(operator, tensor, found)
+            yield from self._check_unchanged(operator, tensor, found)
 
-    def _values(self, operator: Operator, tensor: Tensor, found: Statistics) -> Iterator[tuple[str, str]]:
+    def _check_values(self, operator: Operator, tensor: Tensor, found: Statistics) -> Iterator[tuple[str, str]]:
         largest, limits = found.largest, self.limits
         if largest is None:
             return
@@ -151,7 +151,7 @@ class _Check:
         if narrow is not None and largest > BY_NAME[narrow].largest:
             yield "out of range", f"max |x| {largest:.6g} > {BY_NAME[narrow].largest:g}, the largest {narrow}"
 
-    def _unchanged(self, operator: Operator, tensor: Tensor, found: Statistics) -> Iterator[Finding]:
+    def _check_unchanged(self, operator: Operator, tensor: Tensor, found: Statistics) -> Iterator[Finding]:
         """Ignores tensors with one element: a learning rate usually stays the same."""
         place = (_key(tensor), tensor.io, tensor.slot)
         before = self.previous.get(place)

@@ -61,7 +61,7 @@ class StagingDirectory:
         one.path.unlink()
         self.release(one)
 
-    def unfinished(self) -> list[str]:
+    def list_unfinished(self) -> list[str]:
         return sorted(self._growing)
 
     def ranks(self) -> list[tuple[int, Path]]:

@@ -132,7 +132,7 @@ class Worker:
         """Moves MindSpore's other files (graphs, orders, metadata) into the dump and removes the staging directory."""
         self._policy.finish(failure)
         self._staging.rescan()
-        for path in self._staging.unfinished():
+        for path in self._staging.list_unfinished():
             self.summary.note(f"{Path(path).name} is left out: MindSpore did not finish it")
         for rank, top in self._staging.ranks():
             target = Path(self._job.settings.path, f"rank_{rank}")

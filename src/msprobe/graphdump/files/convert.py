@@ -186,7 +186,7 @@ def _output_name(job: Job, slot: Slot, shape: tuple[int, ...], layout_name: str,
     if request.sync_names:
         operator = names.parse_async(job.name)
         if operator is None:
-            raise AsyncFileError(f"--layout sync needs the file name of an operator, and {job.name!r} is none")
+            raise AsyncFileError(f"--layout sync needs the file name of an operator, not {job.name!r}")
         stem = f"{operator.type}.{operator.name}.{operator.task}.{operator.stream}.{operator.timestamp}"
         return f"{stem}.{slot.name}.{layout_name}.{mindspore_token(slot.type)}.{request.kind}"
     dtype = f".{slot.type.name}" if request.kind == "bin" else ""

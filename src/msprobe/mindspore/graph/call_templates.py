@@ -87,7 +87,7 @@ class CallTemplates:
     def of_parameter(self, title: str, name: str, parameter: Any) -> CallTemplate:
         """A template for the gradient of one parameter."""
         template = self.new(title, "parameters_grad")
-        _TemplateWriter(template, lambda template, slot: slot).of(
+        _TemplateWriter(template, lambda template, slot: slot).write(
             None, kinds.TensorType(parameter.dtype), parameter.shape, name
         )
         return template
@@ -117,18 +117,18 @@ class Describe(PrimitiveWithInfer):
         value, kind, shape = given["value"], given["dtype"], given["shape"]
         if self._names:
             members = _members(value, kind, shape)
-            places = tuple(writer.named(list(zip(self._names, members)), ""))
+            places = tuple(writer.write_mapping(list(zip(self._names, members)), ""))
         elif self._side == "input":
             args, kwargs = _members(value, kind, shape)
             template.parts.append('"input_args": ')
-            first = writer.of(*args, "")
+            first = writer.write(*args, "")
             template.parts.append(', "input_kwargs": ')
-            places = (first, writer.of(*kwargs, ""))
+            places = (first, writer.write(*kwargs, ""))
         else:
             (result,) = _members(value, kind, shape)
             is_tuple = isinstance(result[1], tuple)
             template.parts.append('"output": ')
-            places = (writer.of(*result, ""),) if is_tuple else (writer.listed([result], "")[0],)
+            places = (writer.write(*result, ""),) if is_tuple else (writer.write_list([result], "")[0],)
         return {"dtype": None, "shape": None, "value": (not template.dictionary_with_none, places)}
 
 
@@ -139,13 +139,13 @@ class _TemplateWriter:
         self._template = template
         self._place = place
 
-    def of(self, value: Any, kind: Any, shape: Any, path: str) -> Any:
+    def write(self, value: Any, kind: Any, shape: Any, path: str) -> Any:
         parts = self._template.parts
         if isinstance(value, dict):
             items = list(zip(value, _members(list(value.values()), kind, shape)))
-            return dict(zip(value, self.named(items, path)))
+            return dict(zip(value, self.write_mapping(items, path)))
         if isinstance(kind, (tuple, list)):
-            return type(kind)(self.listed(_members(value, kind, shape), path))
+            return type(kind)(self.write_list(_members(value, kind, shape), path))
         if isinstance(kind, kinds.TensorType):
             return self._tensor(kind, shape, path)
         if kind is not None and value is None:
@@ -154,7 +154,7 @@ class _TemplateWriter:
             parts.append(_VALUES.value(value, ""))
         return 0
 
-    def listed(self, members: list[Member], path: str) -> list[Any]:
+    def write_list(self, members: list[Member], path: str) -> list[Any]:
         parts = self._template.parts
         places = []
         parts.append("[")
@@ -162,11 +162,11 @@ class _TemplateWriter:
             if number:
                 parts.append(", ")
             value, kind, shape = member
-            places.append(self.of(value, kind, shape, _join(path, number)))
+            places.append(self.write(value, kind, shape, _join(path, number)))
         parts.append("]")
         return places
 
-    def named(self, items: list[tuple[Any, Member]], path: str) -> list[Any]:
+    def write_mapping(self, items: list[tuple[Any, Member]], path: str) -> list[Any]:
         parts = self._template.parts
         places = []
         parts.append("{")
@@ -175,7 +175,7 @@ class _TemplateWriter:
             value, kind, shape = member
             if kind is None:
                 self._template.dictionary_with_none = True
-            places.append(self.of(value, kind, shape, _join(path, name)))
+            places.append(self.write(value, kind, shape, _join(path, name)))
         parts.append("}")
         return places
 
