@@ -32,17 +32,15 @@ int main(int argc, char **argv) {
     mp_init();
     mp_select(atoi(argv[2]));
     while (fread(head, sizeof head, 1, file) == 1) {
-        if (head[3] < 0 || head[3] > MP_MAX_DIMS || head[5] < 0)
-            return 2;
+        if (head[3] < 0 || head[3] > MP_MAX_DIMS || head[5] < 0) return 2;
         need(file, shape, (size_t)head[3] * 8);
         need(file, strides, (size_t)head[3] * 8);
         char *data = malloc(head[5] ? (size_t)head[5] : 1); /* exactly: a sanitizer sees every byte too many */
-        if (!data)
-            return 2;
+        if (!data) return 2;
         need(file, data, (size_t)head[5]);
         mp_result r;
-        int status = mp_measure(data + head[4], (int)head[0], (int)head[3], shape, strides, (unsigned)head[1] | MP_ZEROS,
-                                (int)head[2], &r);
+        int status = mp_measure(data + head[4], (int)head[0], (int)head[3], shape, strides,
+                                (unsigned)head[1] | MP_ZEROS, (int)head[2], &r);
         printf("%d %d %016" PRIx64 " %016" PRIx64 " %016" PRIx64 " %016" PRIx64 " %" PRId64 " %" PRId64 " %" PRIu64
                " %" PRIu64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %08x %016" PRIx64 "\n",
                status, r.kind, bits(r.max), bits(r.min), bits(r.mean), bits(r.norm), r.imax, r.imin, r.umax, r.umin,

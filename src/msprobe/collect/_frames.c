@@ -23,8 +23,7 @@ static PyObject *key(PyObject *self, PyObject *argument) {
     long skip = PyLong_AsLong(argument);
     PyFrameObject *frame;
     (void)self;
-    if (skip == -1 && PyErr_Occurred())
-        return NULL;
+    if (skip == -1 && PyErr_Occurred()) return NULL;
     frame = PyEval_GetFrame();
     Py_XINCREF(frame);
     while (frame != NULL && count < MOST) {

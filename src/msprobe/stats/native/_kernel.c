@@ -1,6 +1,7 @@
 /* msprobe.stats._kernel: the statistics kernel for Python. result.py and _kernel.pyi document its results.
 
-   The result is a Stats (a tuple subclass) created by tuple.__new__: as fast as a tuple, and one type for both backends. */
+   The result is a Stats (a tuple subclass) created by tuple.__new__: as fast as a tuple, and one type for both
+   backends. */
 #include "kernel.h"
 
 #define RELEASE_BYTES (16 << 10) /* for less work, releasing the interpreter lock costs more than it saves */
@@ -19,8 +20,7 @@ int read_sizes(PyObject *tuple, const char *what, int64_t *to, Py_ssize_t *lengt
     }
     for (Py_ssize_t i = 0; i < *length; i++) {
         to[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
-        if (to[i] == -1 && PyErr_Occurred())
-            return -1;
+        if (to[i] == -1 && PyErr_Occurred()) return -1;
     }
     return 0;
 }
@@ -30,22 +30,19 @@ int read_int(PyObject *object, long *to) {
     return *to == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-int run_on(void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
-                  int threads, mp_result *result) {
+int run_on(void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want, int threads,
+           mp_result *result) {
     int64_t bytes = 1;
     int status;
     for (int i = 0; i < ndim && bytes < RELEASE_BYTES; i++)
-        if (shape[i] > 0 && __builtin_mul_overflow(bytes, shape[i], &bytes))
-            bytes = RELEASE_BYTES;
+        if (shape[i] > 0 && __builtin_mul_overflow(bytes, shape[i], &bytes)) bytes = RELEASE_BYTES;
     if (bytes >= RELEASE_BYTES / (int64_t)mp_itemsize(code)) {
-        Py_BEGIN_ALLOW_THREADS
-        status = mp_measure(memory, code, ndim, shape, strides, want, threads, result);
+        Py_BEGIN_ALLOW_THREADS status = mp_measure(memory, code, ndim, shape, strides, want, threads, result);
         Py_END_ALLOW_THREADS
     } else {
         status = mp_measure(memory, code, ndim, shape, strides, want, threads, result);
     }
-    if (status == MP_OK)
-        return 0;
+    if (status == MP_OK) return 0;
     if (status == MP_NO_MEMORY)
         PyErr_NoMemory();
     else
@@ -65,8 +62,7 @@ static int run(const char *name, PyObject *const *args, Py_ssize_t nargs, unsign
         return -1;
     }
     void *memory = PyLong_AsVoidPtr(args[0]);
-    if (!memory && PyErr_Occurred())
-        return -1;
+    if (!memory && PyErr_Occurred()) return -1;
     if (read_int(args[1], &code) || read_sizes(args[2], "shape", shape, &ndim) ||
         read_sizes(args[3], "strides", strides, &nstrides) || read_int(args[4], &flags) ||
         (nargs == 6 && read_int(args[5], &threads)))
@@ -104,8 +100,7 @@ static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t nar
     mp_result r;
     unsigned want;
     (void)module;
-    if (run("measure", args, nargs, &want, MP_ZEROS, &r))
-        return NULL;
+    if (run("measure", args, nargs, &want, MP_ZEROS, &r)) return NULL;
     PyObject *items[11] = {
         extreme(&r, r.max, r.imax, r.umax),
         extreme(&r, r.min, r.imin, r.umin),
@@ -122,15 +117,13 @@ static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t nar
     PyObject *plain = PyTuple_New(11), *packed = NULL, *result = NULL;
     for (int i = 0; i < 11; i++) {
         if (!plain || !items[i]) {
-            for (int k = i; k < 11; k++)
-                Py_XDECREF(items[k]);
+            for (int k = i; k < 11; k++) Py_XDECREF(items[k]);
             goto done;
         }
         PyTuple_SET_ITEM(plain, i, items[i]);
     }
     packed = PyTuple_Pack(1, plain);
-    if (packed)
-        result = PyTuple_Type.tp_new(stats_type, packed, NULL);
+    if (packed) result = PyTuple_Type.tp_new(stats_type, packed, NULL);
 done:
     Py_XDECREF(packed);
     Py_XDECREF(plain);
@@ -139,10 +132,8 @@ done:
 
 /* Appends a number as Python's json writes it. Every text is at most SHORTEST_SIZE long. */
 static char *put_double(char *to, double value) {
-    if (value != value)
-        return PUT(to, "NaN");
-    if (value - value != 0)
-        return value > 0 ? PUT(to, "Infinity") : PUT(to, "-Infinity");
+    if (value != value) return PUT(to, "NaN");
+    if (value - value != 0) return value > 0 ? PUT(to, "Infinity") : PUT(to, "-Infinity");
     return shortest_write(to, value);
 }
 
@@ -177,14 +168,12 @@ static PyObject *fragment(const mp_result *r) {
 }
 
 static char *put_hexadecimal(char *to, uint64_t value, int digits) {
-    for (int i = digits - 1; i >= 0; i--, value >>= 4)
-        to[i] = "0123456789abcdef"[value & 15];
+    for (int i = digits - 1; i >= 0; i--, value >>= 4) to[i] = "0123456789abcdef"[value & 15];
     return to + digits;
 }
 
 char *put_digest(char *to, const mp_result *r, unsigned want) {
-    if (want & MP_CRC)
-        return put_hexadecimal(to, r->crc, 8);
+    if (want & MP_CRC) return put_hexadecimal(to, r->crc, 8);
     return put_hexadecimal(PUT(to, "0x"), r->xor64, 16);
 }
 
@@ -192,19 +181,17 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
     mp_result r;
     unsigned want;
     (void)module;
-    if (run("render", args, nargs, &want, 0, &r))
-        return NULL;
+    if (run("render", args, nargs, &want, 0, &r)) return NULL;
     if ((want & (MP_CRC | MP_XOR)) == (MP_CRC | MP_XOR)) {
         PyErr_SetString(PyExc_ValueError, "render writes one digest: use CRC or XOR, not both");
         return NULL;
     }
     PyObject *members = want & MP_STATS ? fragment(&r) : PyUnicode_FromStringAndSize("", 0);
     char text[24];
-    PyObject *digest = want & (MP_CRC | MP_XOR) ? PyUnicode_FromStringAndSize(text, put_digest(text, &r, want) - text)
-                                                : none();
+    PyObject *digest =
+        want & (MP_CRC | MP_XOR) ? PyUnicode_FromStringAndSize(text, put_digest(text, &r, want) - text) : none();
     PyObject *bad = PyLong_FromLongLong(r.nan + r.posinf + r.neginf), *result = NULL;
-    if (members && digest && bad)
-        result = PyTuple_Pack(3, members, digest, bad);
+    if (members && digest && bad) result = PyTuple_Pack(3, members, digest, bad);
     Py_XDECREF(members);
     Py_XDECREF(digest);
     Py_XDECREF(bad);
@@ -216,11 +203,9 @@ static PyObject *crc32(PyObject *module, PyObject *args) {
     unsigned long value = 0;
     uint32_t crc;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*|k:crc32", &data, &value))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "y*|k:crc32", &data, &value)) return NULL;
     if (data.len >= RELEASE_BYTES) {
-        Py_BEGIN_ALLOW_THREADS
-        crc = mp_crc32((uint32_t)value, data.buf, (size_t)data.len);
+        Py_BEGIN_ALLOW_THREADS crc = mp_crc32((uint32_t)value, data.buf, (size_t)data.len);
         Py_END_ALLOW_THREADS
     } else {
         crc = mp_crc32((uint32_t)value, data.buf, (size_t)data.len);
@@ -232,8 +217,7 @@ static PyObject *crc32(PyObject *module, PyObject *args) {
 static PyObject *select_level(PyObject *module, PyObject *level) {
     long wanted;
     (void)module;
-    if (read_int(level, &wanted))
-        return NULL;
+    if (read_int(level, &wanted)) return NULL;
     return PyUnicode_FromString(mp_level_name(mp_select(wanted > 9 ? 9 : wanted < 0 ? 0 : (int)wanted)));
 }
 
@@ -265,22 +249,18 @@ static int load_powers(void) {
 
 PyMODINIT_FUNC PyInit__kernel(void) {
     PyObject *results = PyImport_ImportModule("msprobe.stats.result");
-    if (!results)
-        return NULL;
+    if (!results) return NULL;
     PyObject *type = PyObject_GetAttrString(results, "Stats");
     Py_DECREF(results);
     if (!type || !PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
         Py_XDECREF(type);
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ImportError, "msprobe.stats.result.Stats is not a tuple");
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ImportError, "msprobe.stats.result.Stats is not a tuple");
         return NULL;
     }
     stats_type = (PyTypeObject *)type;
-    if (load_powers() || make_tensor_json())
-        return NULL;
+    if (load_powers() || make_tensor_json()) return NULL;
     mp_init();
     PyObject *module = PyModule_Create(&definition);
-    if (module && add_tensor_cache(module))
-        Py_CLEAR(module);
+    if (module && add_tensor_cache(module)) Py_CLEAR(module);
     return module;
 }

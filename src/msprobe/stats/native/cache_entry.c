@@ -20,8 +20,7 @@ static PyMemberDef entry_members[] = {
 /* Created on first use: most tensors are not saved, and a list for each would start the garbage collector. */
 static PyObject *saved_of(Entry *self, void *closure) {
     (void)closure;
-    if (!self->saved && !(self->saved = PyList_New(0)))
-        return NULL;
+    if (!self->saved && !(self->saved = PyList_New(0))) return NULL;
     Py_INCREF(self->saved);
     return self->saved;
 }
@@ -42,8 +41,7 @@ static PyTypeObject entry_type = {
 
 Entry *new_entry(void) {
     Entry *entry = PyObject_New(Entry, &entry_type);
-    if (!entry)
-        return NULL;
+    if (!entry) return NULL;
     entry->tensor = entry->text = entry->saved = entry->storage = NULL;
     entry->at = 0;
     return entry;

@@ -11,14 +11,12 @@
 #include <unistd.h>
 
 double mp_round(const dtype *d, double value) {
-    if (!isfinite(value) || value == 0 || !d->mantissa)
-        return value;
+    if (!isfinite(value) || value == 0 || !d->mantissa) return value;
     int exponent;
     frexp(value, &exponent);
     exponent = (exponent - 1 < d->min_exponent ? d->min_exponent : exponent - 1) - d->mantissa;
     double rounded = ldexp(rint(ldexp(value, -exponent)), exponent);
-    if (fabs(rounded) <= d->largest)
-        return rounded;
+    if (fabs(rounded) <= d->largest) return rounded;
     return d->has_inf ? copysign(INFINITY, value) : (double)NAN;
 }
 
@@ -53,8 +51,7 @@ static uint64_t xor_words(const void *data, size_t size) {
 
 static void scale(const double *from, double *to, int64_t n, int exponent) {
     double first = ldexp(1.0, -exponent / 2), second = ldexp(1.0, -exponent - -exponent / 2);
-    for (int64_t i = 0; i < n; i++)
-        to[i] = from[i] * first * second;
+    for (int64_t i = 0; i < n; i++) to[i] = from[i] * first * second;
 }
 
 static void run_chunk(const job *j, int64_t number) {
@@ -68,8 +65,7 @@ static void run_chunk(const job *j, int64_t number) {
     partial *p = &j->parts[number];
     cursor c;
     *p = (partial){.acc = EMPTY};
-    if (!dense)
-        cursor_seek(&c, walk, start);
+    if (!dense) cursor_seek(&c, walk, start);
     for (int64_t at = start; at < end; at += MP_TILE) {
         const int64_t n = end - at < MP_TILE ? end - at : MP_TILE;
         const char *data = gathered;
@@ -89,22 +85,18 @@ static void run_chunk(const job *j, int64_t number) {
                 values = widened;
             }
             j->loops->tile(values, n, &tile);
-            if (j->want & MP_ZEROS && j->loops->zeros)
-                tile.zero = j->loops->zeros(values, n);
+            if (j->want & MP_ZEROS && j->loops->zeros) tile.zero = j->loops->zeros(values, n);
             add(&p->acc, &tile, rounded);
         }
-        if (j->want & MP_CRC)
-            p->crc = mp_crc32(p->crc, data, (size_t)n * walk->itemsize);
-        if (j->want & MP_XOR)
-            p->xor64 ^= xor_words(data, (size_t)n * walk->itemsize);
+        if (j->want & MP_CRC) p->crc = mp_crc32(p->crc, data, (size_t)n * walk->itemsize);
+        if (j->want & MP_XOR) p->xor64 ^= xor_words(data, (size_t)n * walk->itemsize);
     }
 }
 
 static void *work(void *argument) {
     job *j = argument;
     int64_t number;
-    while ((number = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->chunks)
-        run_chunk(j, number);
+    while ((number = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->chunks) run_chunk(j, number);
     return NULL;
 }
 
@@ -124,30 +116,25 @@ int mp_run(job *j, int threads, partial *out) {
     j->chunks = (j->walk->count + MP_CHUNK - 1) / MP_CHUNK;
     j->next = 0;
     j->parts = j->chunks == 1 ? &single : malloc((size_t)j->chunks * sizeof *j->parts);
-    if (!j->parts)
-        return MP_NO_MEMORY;
+    if (!j->parts) return MP_NO_MEMORY;
     if ((uint64_t)j->walk->count * j->walk->itemsize >= MP_THREAD_BYTES) {
         pthread_attr_t attributes;
         const int most = allowed_threads(threads, j->chunks);
         pthread_attr_init(&attributes);
         pthread_attr_setstacksize(&attributes, 1 << 19);
-        while (started < most - 1 && pthread_create(&others[started], &attributes, work, j) == 0)
-            started++;
+        while (started < most - 1 && pthread_create(&others[started], &attributes, work, j) == 0) started++;
         pthread_attr_destroy(&attributes);
     }
     work(j);
-    for (int i = 0; i < started; i++)
-        pthread_join(others[i], NULL);
+    for (int i = 0; i < started; i++) pthread_join(others[i], NULL);
     *out = j->parts[0];
     for (int64_t k = 1; k < j->chunks; k++) {
         const partial *p = &j->parts[k];
         const int64_t left = j->walk->count - k * MP_CHUNK, n = left < MP_CHUNK ? left : MP_CHUNK;
         add(&out->acc, &p->acc, j->want & MP_LOW_PRECISION ? j->of : NULL);
-        if (j->want & MP_CRC)
-            out->crc = mp_crc32_combine(out->crc, p->crc, (uint64_t)n * j->walk->itemsize);
+        if (j->want & MP_CRC) out->crc = mp_crc32_combine(out->crc, p->crc, (uint64_t)n * j->walk->itemsize);
         out->xor64 ^= p->xor64;
     }
-    if (j->parts != &single)
-        free(j->parts);
+    if (j->parts != &single) free(j->parts);
     return MP_OK;
 }

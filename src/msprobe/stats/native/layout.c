@@ -6,8 +6,7 @@
 void layout_join(layout *l) {
     int kept = 0;
     for (int d = 0; d < l->ndim; d++) {
-        if (l->shape[d] == 1)
-            continue;
+        if (l->shape[d] == 1) continue;
         if (kept && l->step[kept - 1] == l->shape[d] * l->step[d]) {
             l->shape[kept - 1] *= l->shape[d];
             l->step[kept - 1] = l->step[d];
@@ -64,10 +63,9 @@ void cursor_seek(cursor *c, const layout *l, int64_t element) {
     }
 }
 
-#define COPY_RUN(SIZE)                                   \
-    case SIZE:                                           \
-        for (int64_t i = 0; i < n; i++)                  \
-            memcpy(to + i * SIZE, from + i * step, SIZE); \
+#define COPY_RUN(SIZE)                                                                                                 \
+    case SIZE:                                                                                                         \
+        for (int64_t i = 0; i < n; i++) memcpy(to + i * SIZE, from + i * step, SIZE);                                  \
         break
 
 static void copy_run(char *to, const char *from, int64_t step, int64_t n, size_t itemsize) {

@@ -50,8 +50,7 @@ static int finish_sums(job *j, tile_result *t, int threads, mp_result *out) {
         j->exponent = exponent;
         j->want &= ~(unsigned)(MP_CRC | MP_XOR);
         int status = mp_run(j, threads, &again);
-        if (status)
-            return status;
+        if (status) return status;
         *t = again.acc;
     }
     double sum = t->sum * repeats, squares = t->squares * repeats;
@@ -103,8 +102,7 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
 }
 
 /* Converts shape and strides to a layout in bytes. Checks all that can be checked without reading the memory. */
-static int describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides,
-                    layout *l) {
+static int describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, layout *l) {
     const int64_t limit = INT64_C(1) << 62, size = (int64_t)mp_dtypes[code].itemsize;
     int64_t bytes = size, below = 0, above = size, address = (int64_t)(uintptr_t)memory;
     l->base = memory;
@@ -113,19 +111,14 @@ static int describe(const void *memory, int code, int ndim, const int64_t *shape
     l->repeats = 1;
     l->count = 1;
     for (int d = 0; d < ndim; d++) {
-        if (shape[d] < 0)
-            return MP_BAD_SHAPE;
-        if (shape[d] == 0)
-            l->count = 0;
+        if (shape[d] < 0) return MP_BAD_SHAPE;
+        if (shape[d] == 0) l->count = 0;
     }
-    if (!l->count)
-        return MP_OK;
+    if (!l->count) return MP_OK;
     for (int d = 0; d < ndim; d++) {
         int64_t step = 0, span;
-        if (__builtin_mul_overflow(bytes, shape[d], &bytes) || bytes >= limit)
-            return MP_BAD_SIZE;
-        if (shape[d] > 1 && __builtin_mul_overflow(strides[d], size, &step))
-            return MP_BAD_SIZE;
+        if (__builtin_mul_overflow(bytes, shape[d], &bytes) || bytes >= limit) return MP_BAD_SIZE;
+        if (shape[d] > 1 && __builtin_mul_overflow(strides[d], size, &step)) return MP_BAD_SIZE;
         if (__builtin_mul_overflow(step, shape[d] - 1, &span) ||
             __builtin_add_overflow(span < 0 ? below : above, span, span < 0 ? &below : &above))
             return MP_BAD_SIZE;
@@ -133,10 +126,8 @@ static int describe(const void *memory, int code, int ndim, const int64_t *shape
         l->step[d] = step;
     }
     l->count = bytes / size;
-    if (below <= -limit || above >= limit || above - below >= limit)
-        return MP_BAD_SIZE;
-    if (address <= 0 || address + below <= 0 || __builtin_add_overflow(address, above, &address))
-        return MP_BAD_ADDRESS;
+    if (below <= -limit || above >= limit || above - below >= limit) return MP_BAD_SIZE;
+    if (address <= 0 || address + below <= 0 || __builtin_add_overflow(address, above, &address)) return MP_BAD_ADDRESS;
     layout_join(l);
     return MP_OK;
 }
@@ -153,16 +144,14 @@ static int measure(const layout *logical, int code, unsigned want, int threads, 
         j.want &= ~(unsigned)MP_STATS;
     }
     if (j.want & (MP_STATS | MP_CRC | MP_XOR)) {
-        if ((status = mp_run(&j, threads, &result)))
-            return status;
+        if ((status = mp_run(&j, threads, &result))) return status;
         out->crc = result.crc;
         out->xor64 = result.xor64;
     }
     if (apart) {
         j.walk = &sorted;
         j.want = want & (MP_STATS | MP_LOW_PRECISION | MP_ZEROS);
-        if ((status = mp_run(&j, threads, &sums)))
-            return status;
+        if ((status = mp_run(&j, threads, &sums))) return status;
         result.acc = sums.acc;
     }
     return want & MP_STATS ? finish(&j, &result.acc, code, threads, out) : MP_OK;
@@ -173,26 +162,22 @@ static int measure(const layout *logical, int code, unsigned want, int threads, 
 typedef unsigned fp_state;
 static fp_state fp_exact(void) {
     fp_state before = _mm_getcsr();
-    if (before & 0x8040)
-        _mm_setcsr(before & ~0x8040u);
+    if (before & 0x8040) _mm_setcsr(before & ~0x8040u);
     return before;
 }
 static void fp_restore(fp_state before) {
-    if (before & 0x8040)
-        _mm_setcsr(before);
+    if (before & 0x8040) _mm_setcsr(before);
 }
 #elif defined(__aarch64__)
 typedef uint64_t fp_state;
 static fp_state fp_exact(void) {
     fp_state before;
     __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-    if (before & (1u << 24))
-        __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(fp_state)(1u << 24)));
+    if (before & (1u << 24)) __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(fp_state)(1u << 24)));
     return before;
 }
 static void fp_restore(fp_state before) {
-    if (before & (1u << 24))
-        __asm__ volatile("msr fpcr, %0" : : "r"(before));
+    if (before & (1u << 24)) __asm__ volatile("msr fpcr, %0" : : "r"(before));
 }
 #else
 typedef int fp_state;
@@ -204,22 +189,17 @@ static void fp_restore(fp_state before) {
 }
 #endif
 
-int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides,
-               unsigned want, int threads, mp_result *out) {
+int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
+               int threads, mp_result *out) {
     layout logical;
     memset(out, 0, sizeof *out);
-    if (code < 0 || code >= MP_CODES)
-        return MP_BAD_CODE;
-    if (want & ~(unsigned)(MP_STATS | MP_CRC | MP_XOR | MP_LOW_PRECISION | MP_ZEROS))
-        return MP_BAD_WANT;
-    if (ndim < 0 || ndim > MP_MAX_DIMS)
-        return MP_BAD_DIMS;
+    if (code < 0 || code >= MP_CODES) return MP_BAD_CODE;
+    if (want & ~(unsigned)(MP_STATS | MP_CRC | MP_XOR | MP_LOW_PRECISION | MP_ZEROS)) return MP_BAD_WANT;
+    if (ndim < 0 || ndim > MP_MAX_DIMS) return MP_BAD_DIMS;
     int status = describe(memory, code, ndim, shape, strides, &logical);
-    if (status)
-        return status;
+    if (status) return status;
     out->count = logical.count;
-    if (!logical.count)
-        return MP_OK;
+    if (!logical.count) return MP_OK;
     fp_state before = fp_exact();
     status = measure(&logical, code, want, threads, out);
     fp_restore(before);

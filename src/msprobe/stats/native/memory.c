@@ -22,8 +22,7 @@ int make_memory(void) {
 static int owns(PyObject *tensor, PyObject *storage) {
     const int resizable = is_exactly(PyObject_CallMethodNoArgs(storage, names.resizable), Py_True);
     const int shared = resizable == 1 ? is_exactly(PyObject_CallMethodNoArgs(storage, names.is_shared), Py_True) : 0;
-    if (shared != 1)
-        return shared < 0 ? -1 : resizable;
+    if (shared != 1) return shared < 0 ? -1 : resizable;
     const int here = is_exactly(PyObject_GetAttr(tensor, names.is_cpu), Py_True);
     return here < 0 ? -1 : !here;
 }
@@ -37,10 +36,8 @@ int is_private(PyObject *tensor) {
 
 PyObject *storage_of(PyObject *tensor, int *private) {
     PyObject *storage = PyObject_CallMethodNoArgs(tensor, names.storage), *address = NULL;
-    if (storage && private && (*private = owns(tensor, storage)) < 0)
-        Py_CLEAR(storage);
-    if (storage)
-        address = PyObject_CallMethodNoArgs(storage, names.data_ptr);
+    if (storage && private && (*private = owns(tensor, storage)) < 0) Py_CLEAR(storage);
+    if (storage) address = PyObject_CallMethodNoArgs(storage, names.data_ptr);
     Py_XDECREF(storage);
     if (!address && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
         PyErr_Clear();

@@ -2,7 +2,8 @@
 
    A double is c * 2^q. Every number in the interval that rounds to it reads back as the same double. Let k be the
    decimal exponent at which that interval has a few integers. Three products with 10^-k give its ends and its middle,
-   times four. If the interval has a multiple of ten, that is the result; otherwise the integer nearest to the middle. */
+   times four. If the interval has a multiple of ten, that is the result; otherwise the integer nearest to the middle.
+ */
 #include "shortest.h"
 
 #include <stdbool.h>
@@ -32,7 +33,7 @@ static uint64_t shortest_digits(uint64_t bits, int *exponent) {
     const int biased = (int)(bits >> 52);
     const uint64_t c = biased ? fraction | UINT64_C(1) << 52 : fraction;
     const int q = (biased ? biased : 1) - 1075;
-    const bool closer_below = biased > 1 && fraction == 0; /* the neighbour below is half as far */
+    const bool closer_below = biased > 1 && fraction == 0;           /* the neighbour below is half as far */
     const int k = (q * 1262611 - (closer_below ? 524031 : 0)) >> 22; /* floor(log10(2^q or 3/4 * 2^q)) */
     const int h = q + ((-k * 1741647) >> 19) + 1;                    /* >> 19: floor(log2(10^-k)) */
     const int power = -k - SHORTEST_MIN_POWER;
@@ -51,8 +52,7 @@ static uint64_t shortest_digits(uint64_t bits, int *exponent) {
         }
     }
     const bool down = below <= 4 * s, up = 4 * s + 4 <= above;
-    if (down != up)
-        return s + up;
+    if (down != up) return s + up;
     return s + (middle > 4 * s + 2 || (middle == 4 * s + 2 && (s & 1)));
 }
 
@@ -61,16 +61,14 @@ char *shortest_write(char *to, double value) {
     int exponent, count = 0;
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    if (bits >> 63)
-        *to++ = '-';
+    if (bits >> 63) *to++ = '-';
     bits &= INT64_MAX;
     if (!bits) {
         memcpy(to, "0.0", 3);
         return to + 3;
     }
     uint64_t number = shortest_digits(bits, &exponent);
-    for (; number % 10 == 0; number /= 10)
-        exponent++;
+    for (; number % 10 == 0; number /= 10) exponent++;
     for (char *at = digits + sizeof digits; number; number /= 10) {
         *--at = (char)('0' + number % 10);
         count++;
@@ -88,8 +86,7 @@ char *shortest_write(char *to, double value) {
         *to++ = 'e';
         *to++ = power < 0 ? '-' : '+';
         power = power < 0 ? -power : power;
-        if (power >= 100)
-            *to++ = (char)('0' + power / 100);
+        if (power >= 100) *to++ = (char)('0' + power / 100);
         *to++ = (char)('0' + power / 10 % 10);
         *to++ = (char)('0' + power % 10);
         return to;

@@ -10,8 +10,7 @@ static struct {
 } names;
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *exchange, *heads, *strided;
+    PyObject_HEAD PyObject *exchange, *heads, *strided;
     PyObject *known;   /* id of a tensor: Entry */
     PyObject *writes;  /* address of a storage: number of reported writes */
     PyObject *exposed; /* addresses of storages that may change at any time */
@@ -29,8 +28,7 @@ static PyObject *new_cache(PyTypeObject *type, PyObject *args, PyObject *keyword
         read_want(flags, &want))
         return NULL;
     TensorCache *self = (TensorCache *)type->tp_alloc(type, 0);
-    if (!self)
-        return NULL;
+    if (!self) return NULL;
     Py_INCREF(exchange);
     Py_INCREF(heads);
     Py_INCREF(strided);
@@ -43,8 +41,7 @@ static PyObject *new_cache(PyTypeObject *type, PyObject *args, PyObject *keyword
     self->known = PyDict_New();
     self->writes = PyDict_New();
     self->exposed = PySet_New(NULL);
-    if (!self->known || !self->writes || !self->exposed)
-        Py_CLEAR(self);
+    if (!self->known || !self->writes || !self->exposed) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -66,10 +63,8 @@ static int64_t writes_to(TensorCache *self, PyObject *storage) {
 /* Reads the state that must stay the same. 1: done. 0: changes of this tensor cannot be detected. -1: error. */
 static int read_state(PyObject *tensor, Entry *to) {
     PyObject *version = PyObject_GetAttr(tensor, names.version), *address = NULL, *grad = NULL;
-    if (version)
-        address = PyObject_CallMethodNoArgs(tensor, names.data_ptr);
-    if (address)
-        grad = PyObject_GetAttr(tensor, names.requires_grad);
+    if (version) address = PyObject_CallMethodNoArgs(tensor, names.data_ptr);
+    if (address) grad = PyObject_GetAttr(tensor, names.requires_grad);
     if (grad) {
         to->version = PyLong_AsLongLong(version);
         to->memory = PyLong_AsVoidPtr(address);
@@ -78,8 +73,7 @@ static int read_state(PyObject *tensor, Entry *to) {
     Py_XDECREF(version);
     Py_XDECREF(address);
     Py_XDECREF(grad);
-    if (!PyErr_Occurred())
-        return 1;
+    if (!PyErr_Occurred()) return 1;
     if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) /* an inference tensor, a wrapper, or no memory */
         return -1;
     PyErr_Clear();
@@ -101,8 +95,7 @@ static PyObject *with_flag(const rendered *r, int grad, Py_ssize_t *at) {
 static int keep(TensorCache *self, PyObject *tensor, PyObject *key, Entry *entry) {
     int private = 0, exposed;
     PyObject *storage = storage_of(tensor, &private);
-    if (!storage)
-        return -1;
+    if (!storage) return -1;
     exposed = storage == Py_None || !private ? 1 : PySet_Contains(self->exposed, storage);
     if (exposed) {
         Py_DECREF(storage);
@@ -118,7 +111,8 @@ static int keep(TensorCache *self, PyObject *tensor, PyObject *key, Entry *entry
 static Entry *find_valid(TensorCache *self, PyObject *tensor, PyObject *key, const Entry *state) {
     Entry *entry = (Entry *)PyDict_GetItemWithError(self->known, key);
     if (!entry || !refers_to(entry->tensor, tensor) || entry->version != state->version ||
-        entry->memory != state->memory || entry->grad != state->grad || entry->writes != writes_to(self, entry->storage))
+        entry->memory != state->memory || entry->grad != state->grad ||
+        entry->writes != writes_to(self, entry->storage))
         return NULL;
     return entry;
 }
@@ -128,8 +122,7 @@ static int check(TensorCache *self, PyObject *tensor, const Entry *entry) {
     rendered r;
     Py_ssize_t at;
     const int done = render_tensor(tensor, self->exchange, self->heads, self->strided, self->want, &r);
-    if (done <= 0)
-        return done;
+    if (done <= 0) return done;
     PyObject *text = with_flag(&r, entry->grad, &at);
     const int same = text ? PyUnicode_Compare(text, entry->text) == 0 : -1;
     Py_XDECREF(text);
@@ -143,11 +136,9 @@ static int check(TensorCache *self, PyObject *tensor, const Entry *entry) {
 static Entry *entry_of(TensorCache *self, PyObject *tensor) {
     Entry state, *entry = NULL;
     rendered r;
-    if (read_state(tensor, &state) != 1)
-        return NULL;
+    if (read_state(tensor, &state) != 1) return NULL;
     PyObject *key = PyLong_FromVoidPtr(tensor);
-    if (!key)
-        return NULL;
+    if (!key) return NULL;
     Entry *known = find_valid(self, tensor, key, &state);
     if (known) {
         Py_INCREF(known);
@@ -162,8 +153,7 @@ static Entry *entry_of(TensorCache *self, PyObject *tensor) {
         entry->memory = state.memory;
         entry->grad = state.grad;
         entry->text = with_flag(&r, state.grad, &entry->at);
-        if (!entry->text || keep(self, tensor, key, entry))
-            Py_CLEAR(entry);
+        if (!entry->text || keep(self, tensor, key, entry)) Py_CLEAR(entry);
     }
     Py_DECREF(key);
     return entry;
@@ -172,8 +162,7 @@ static Entry *entry_of(TensorCache *self, PyObject *tensor) {
 /* Measures without the cache. */
 static PyObject *text_now(TensorCache *self, PyObject *tensor, Py_ssize_t *at) {
     rendered r;
-    if (render_tensor(tensor, self->exchange, self->heads, self->strided, self->want, &r) != 1)
-        return NULL;
+    if (render_tensor(tensor, self->exchange, self->heads, self->strided, self->want, &r) != 1) return NULL;
     PyObject *grad = PyObject_GetAttr(tensor, names.requires_grad);
     const int is = grad ? PyObject_IsTrue(grad) : -1;
     Py_XDECREF(grad);
@@ -182,11 +171,9 @@ static PyObject *text_now(TensorCache *self, PyObject *tensor, Py_ssize_t *at) {
 
 /* A tensor that is not plain raises RuntimeError or ValueError: returns None for it. */
 static PyObject *or_none(void *result) {
-    if (result)
-        return result;
+    if (result) return result;
     if (PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_ValueError))
-            return NULL;
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_ValueError)) return NULL;
         PyErr_Clear();
     }
     return none();
@@ -194,11 +181,9 @@ static PyObject *or_none(void *result) {
 
 static PyObject *text_of(TensorCache *self, PyObject *tensor) {
     Py_ssize_t at;
-    if (!self->remembers)
-        return or_none(text_now(self, tensor, &at));
+    if (!self->remembers) return or_none(text_now(self, tensor, &at));
     Entry *entry = entry_of(self, tensor);
-    if (!entry)
-        return or_none(NULL);
+    if (!entry) return or_none(NULL);
     PyObject *text = entry->text;
     Py_INCREF(text);
     Py_DECREF(entry);
@@ -206,11 +191,9 @@ static PyObject *text_of(TensorCache *self, PyObject *tensor) {
 }
 
 static PyObject *find(TensorCache *self, PyObject *tensor) {
-    if (self->remembers)
-        return or_none(entry_of(self, tensor));
+    if (self->remembers) return or_none(entry_of(self, tensor));
     Entry *entry = new_entry();
-    if (entry && !(entry->text = text_now(self, tensor, &entry->at)))
-        Py_CLEAR(entry);
+    if (entry && !(entry->text = text_now(self, tensor, &entry->at))) Py_CLEAR(entry);
     return or_none(entry);
 }
 
@@ -218,8 +201,7 @@ static PyObject *recall(TensorCache *self, PyObject *tensor) {
     Entry state, *entry = NULL;
     const int known = self->remembers ? read_state(tensor, &state) : 0;
     PyObject *key = known == 1 ? PyLong_FromVoidPtr(tensor) : NULL;
-    if (key)
-        entry = find_valid(self, tensor, key, &state);
+    if (key) entry = find_valid(self, tensor, key, &state);
     Py_XDECREF(key);
     Py_XINCREF(entry);
     return entry || PyErr_Occurred() ? (PyObject *)entry : none();
@@ -228,11 +210,9 @@ static PyObject *recall(TensorCache *self, PyObject *tensor) {
 static PyObject *add(TensorCache *self, PyObject *args) {
     PyObject *tensor, *text, *key = NULL;
     Py_ssize_t at;
-    if (!PyArg_ParseTuple(args, "OUn:add", &tensor, &text, &at))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "OUn:add", &tensor, &text, &at)) return NULL;
     Entry *entry = new_entry();
-    if (!entry)
-        return NULL;
+    if (!entry) return NULL;
     Py_INCREF(text);
     entry->text = text;
     entry->at = at;
@@ -288,7 +268,8 @@ static PyMethodDef cache_methods[] = {
     {"add", (PyCFunction)add, METH_VARARGS, "Adds the Entry of a tensor: tensor, text, at."},
     {"is_private", (PyCFunction)is_private_memory, METH_O, "Whether the memory cannot change unnoticed."},
     {"mark_written", (PyCFunction)mark_written, METH_O, "Reports that the memory of this tensor was written."},
-    {"expose", (PyCFunction)expose, METH_O, "Reports that this memory may change at any time. Returns whether this is new."},
+    {"expose", (PyCFunction)expose, METH_O,
+     "Reports that this memory may change at any time. Returns whether this is new."},
     {"clear", (PyCFunction)clear, METH_NOARGS, "Removes all entries."},
     {NULL, NULL, 0, NULL},
 };

@@ -13,18 +13,12 @@ int make_tensor_json(void) {
         PyObject **name;
         const char *text;
     } all[] = {
-        {&names.dtype, "dtype"},
-        {&names.layout, "layout"},
-        {&names.is_cpu, "is_cpu"},
-        {&names.is_neg, "is_neg"},
-        {&names.is_conj, "is_conj"},
-        {&names.shape, "shape"},
-        {&names.stride, "stride"},
-        {&names.data_ptr, "data_ptr"},
+        {&names.dtype, "dtype"},   {&names.layout, "layout"},     {&names.is_cpu, "is_cpu"},
+        {&names.is_neg, "is_neg"}, {&names.is_conj, "is_conj"},   {&names.shape, "shape"},
+        {&names.stride, "stride"}, {&names.data_ptr, "data_ptr"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!*all[i].name && !(*all[i].name = PyUnicode_InternFromString(all[i].text)))
-            return -1;
+        if (!*all[i].name && !(*all[i].name = PyUnicode_InternFromString(all[i].text))) return -1;
     return 0;
 }
 
@@ -43,11 +37,11 @@ typedef struct {
 static int find_exchanged(PyObject *exchange, PyObject *tensor, place *to) {
     exchanged found;
     const int failed = borrow(exchange, tensor, &found);
-    if (failed || found.device.type != ON_CPU || found.ndim > MP_MAX_DIMS || !found.strides)
-        return failed < 0 ? -1 : 0;
+    if (failed || found.device.type != ON_CPU || found.ndim > MP_MAX_DIMS || !found.strides) return failed < 0 ? -1 : 0;
     to->memory = (char *)found.data + found.byte_offset;
     to->ndim = found.ndim;
-    for (int i = 0; i < found.ndim; i++) { /* a copy: the tensor may be resized while the interpreter lock is released */
+    for (int i = 0; i < found.ndim;
+         i++) { /* a copy: the tensor may be resized while the interpreter lock is released */
         to->shape[i] = found.shape[i];
         to->strides[i] = found.strides[i];
     }
@@ -58,10 +52,8 @@ static int find_exchanged(PyObject *exchange, PyObject *tensor, place *to) {
 static int find_by_attributes(PyObject *tensor, PyObject *strided, place *to) {
     Py_ssize_t nstrides;
     int is = is_exactly(PyObject_GetAttr(tensor, names.layout), strided);
-    if (is == 1)
-        is = is_exactly(PyObject_GetAttr(tensor, names.is_cpu), Py_True);
-    if (is != 1)
-        return is;
+    if (is == 1) is = is_exactly(PyObject_GetAttr(tensor, names.is_cpu), Py_True);
+    if (is != 1) return is;
     PyObject *address = PyObject_CallMethodNoArgs(tensor, names.data_ptr);
     PyObject *sizes = address ? PyObject_GetAttr(tensor, names.shape) : NULL;
     PyObject *steps = sizes ? PyObject_CallMethodNoArgs(tensor, names.stride) : NULL;
@@ -77,18 +69,17 @@ static int find_by_attributes(PyObject *tensor, PyObject *strided, place *to) {
 }
 
 /* The entry of `heads` for a tensor that can be read in place, borrowed; NULL for others, or on error. */
-static PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, long *code, place *to) {
+static PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, long *code,
+                            place *to) {
     PyObject *dtype = PyObject_GetAttr(tensor, names.dtype);
     PyObject *head = dtype ? PyDict_GetItemWithError(heads, dtype) : NULL;
     Py_XDECREF(dtype);
-    if (!head)
-        return NULL;
+    if (!head) return NULL;
     if (!PyTuple_Check(head) || PyTuple_GET_SIZE(head) != 2) {
         PyErr_SetString(PyExc_TypeError, "the values of heads must be (code, text)");
         return NULL;
     }
-    if (read_int(PyTuple_GET_ITEM(head, 0), code))
-        return NULL;
+    if (read_int(PyTuple_GET_ITEM(head, 0), code)) return NULL;
     if ((exchange == Py_None ? find_by_attributes(tensor, strided, to) : find_exchanged(exchange, tensor, to)) != 1 ||
         is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_neg), Py_False) != 1 ||
         (*code >= MP_COMPLEX32 && is_exactly(PyObject_CallMethodNoArgs(tensor, names.is_conj), Py_False) != 1))
@@ -97,33 +88,27 @@ static PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *head
 }
 
 int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, unsigned want,
-                         rendered *to) {
+                  rendered *to) {
     place at;
     Py_ssize_t length;
     long code;
     bool empty = false;
     mp_result r;
     PyObject *head = plain_head(tensor, exchange, heads, strided, &code, &at);
-    if (!head)
-        return PyErr_Occurred() ? -1 : 0;
+    if (!head) return PyErr_Occurred() ? -1 : 0;
     const char *start = PyUnicode_AsUTF8AndSize(head, &length);
-    if (!start)
-        return -1;
-    for (Py_ssize_t i = 0; i < at.ndim; i++)
-        empty |= at.shape[i] == 0;
+    if (!start) return -1;
+    for (Py_ssize_t i = 0; i < at.ndim; i++) empty |= at.shape[i] == 0;
     if (code < 0 || code >= MP_CODES || length > 200) {
         PyErr_SetString(PyExc_ValueError, "an entry of heads has an unknown code or a text that is too long");
         return -1;
     }
     const int there = empty ? 1 : has_memory(tensor, at.memory);
-    if (there != 1)
-        return there;
-    if (run_on(at.memory, (int)code, (int)at.ndim, at.shape, at.strides, want, 0, &r))
-        return -1;
+    if (there != 1) return there;
+    if (run_on(at.memory, (int)code, (int)at.ndim, at.shape, at.strides, want, 0, &r)) return -1;
     char *end = (char *)memcpy(to->text, start, (size_t)length) + length;
     *end++ = '[';
-    for (Py_ssize_t i = 0; i < at.ndim; i++)
-        end += sprintf(end, i ? ", %lld" : "%lld", (long long)at.shape[i]);
+    for (Py_ssize_t i = 0; i < at.ndim; i++) end += sprintf(end, i ? ", %lld" : "%lld", (long long)at.shape[i]);
     end = PUT(end, "], ");
     if (want & MP_STATS) {
         end = put_figures(end, &r);
@@ -140,8 +125,7 @@ int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObjec
 
 int read_want(PyObject *flags, unsigned *want) {
     long value;
-    if (read_int(flags, &value))
-        return -1;
+    if (read_int(flags, &value)) return -1;
     if (value < 0 || value > 0xff || (value & (MP_CRC | MP_XOR)) == (MP_CRC | MP_XOR)) {
         PyErr_SetString(PyExc_ValueError, "unknown flags, or flags that cannot be combined");
         return -1;
@@ -159,7 +143,6 @@ PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
         return NULL;
     }
     const int done = read_want(args[4], &want) ? -1 : render_tensor(args[0], args[1], args[2], args[3], want, &r);
-    if (done != 1)
-        return done < 0 ? NULL : none();
+    if (done != 1) return done < 0 ? NULL : none();
     return Py_BuildValue("s#s#", r.text, (Py_ssize_t)(r.figures - r.text), r.figures, (Py_ssize_t)(r.end - r.figures));
 }

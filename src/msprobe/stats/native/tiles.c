@@ -110,8 +110,7 @@ void mp_init(void) {
     fill_float8(float8_values[1], 2, 15, true, false);
     fill_float8(float8_values[2], 3, 8, false, true);
     fill_float8(float8_values[3], 2, 16, false, true);
-    for (int i = 0; i < 256; i++)
-        float8_values[4][i] = i == 255 ? NAN : ldexpf(1.0f, i - 127);
+    for (int i = 0; i < 256; i++) float8_values[4][i] = i == 255 ? NAN : ldexpf(1.0f, i - 127);
     mp_crc32_init();
 #if defined(__x86_64__)
     __builtin_cpu_init();

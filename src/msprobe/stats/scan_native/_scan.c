@@ -22,23 +22,22 @@
 #define PART 1024
 
 /* 64 running maxima: a single one would be a chain of dependent instructions. */
-#define TOP_OF(name, type, mask)                                                                                \
-    CLONES static uint64_t name(const void *memory, int64_t count) {                                           \
-        const type *values = memory;                                                                           \
-        type high[64] = {0}, top = 0;                                                                          \
-        int64_t i = 0;                                                                                         \
-        for (; i + 64 <= count; i += 64)                                                                      \
-            for (int j = 0; j < 64; j++) {                                                                    \
-                const type magnitude = values[i + j] & mask;                                                  \
-                high[j] = magnitude > high[j] ? magnitude : high[j];                                          \
-            }                                                                                                  \
-        for (; i < count; i++) {                                                                              \
-            const type magnitude = values[i] & mask;                                                          \
-            top = magnitude > top ? magnitude : top;                                                          \
-        }                                                                                                      \
-        for (int j = 0; j < 64; j++)                                                                          \
-            top = high[j] > top ? high[j] : top;                                                              \
-        return top;                                                                                            \
+#define TOP_OF(name, type, mask)                                                                                       \
+    CLONES static uint64_t name(const void *memory, int64_t count) {                                                   \
+        const type *values = memory;                                                                                   \
+        type high[64] = {0}, top = 0;                                                                                  \
+        int64_t i = 0;                                                                                                 \
+        for (; i + 64 <= count; i += 64)                                                                               \
+            for (int j = 0; j < 64; j++) {                                                                             \
+                const type magnitude = values[i + j] & mask;                                                           \
+                high[j] = magnitude > high[j] ? magnitude : high[j];                                                   \
+            }                                                                                                          \
+        for (; i < count; i++) {                                                                                       \
+            const type magnitude = values[i] & mask;                                                                   \
+            top = magnitude > top ? magnitude : top;                                                                   \
+        }                                                                                                              \
+        for (int j = 0; j < 64; j++) top = high[j] > top ? high[j] : top;                                              \
+        return top;                                                                                                    \
     }
 
 TOP_OF(top32, uint32_t, 0x7fffffffu)
@@ -74,63 +73,59 @@ static inline float half_to_float(uint16_t bits) {
     return value;
 }
 
-#define WIDEN(name, type)                                                                                       \
-    CLONES static void name(const char *from, int code, int64_t count, type *to) {                             \
-        const uint16_t *halves = (const uint16_t *)(const void *)from;                                         \
-        switch (code) {                                                                                        \
-        case FLOAT16:                                                                                          \
-            for (int64_t i = 0; i < count; i++)                                                               \
-                to[i] = (type)half_to_float(halves[i]);                                                       \
-            break;                                                                                             \
-        case BFLOAT16:                                                                                         \
-            for (int64_t i = 0; i < count; i++) {                                                             \
-                const uint32_t wide = (uint32_t)halves[i] << 16;                                              \
-                float value;                                                                                   \
-                memcpy(&value, &wide, 4);                                                                     \
-                to[i] = (type)value;                                                                          \
-            }                                                                                                  \
-            break;                                                                                             \
-        case FLOAT32:                                                                                          \
-            for (int64_t i = 0; i < count; i++)                                                               \
-                to[i] = (type)((const float *)(const void *)from)[i];                                         \
-            break;                                                                                             \
-        default:                                                                                               \
-            for (int64_t i = 0; i < count; i++)                                                               \
-                to[i] = (type)((const double *)(const void *)from)[i];                                        \
-        }                                                                                                      \
+#define WIDEN(name, type)                                                                                              \
+    CLONES static void name(const char *from, int code, int64_t count, type *to) {                                     \
+        const uint16_t *halves = (const uint16_t *)(const void *)from;                                                 \
+        switch (code) {                                                                                                \
+        case FLOAT16:                                                                                                  \
+            for (int64_t i = 0; i < count; i++) to[i] = (type)half_to_float(halves[i]);                                \
+            break;                                                                                                     \
+        case BFLOAT16:                                                                                                 \
+            for (int64_t i = 0; i < count; i++) {                                                                      \
+                const uint32_t wide = (uint32_t)halves[i] << 16;                                                       \
+                float value;                                                                                           \
+                memcpy(&value, &wide, 4);                                                                              \
+                to[i] = (type)value;                                                                                   \
+            }                                                                                                          \
+            break;                                                                                                     \
+        case FLOAT32:                                                                                                  \
+            for (int64_t i = 0; i < count; i++) to[i] = (type)((const float *)(const void *)from)[i];                  \
+            break;                                                                                                     \
+        default:                                                                                                       \
+            for (int64_t i = 0; i < count; i++) to[i] = (type)((const double *)(const void *)from)[i];                 \
+        }                                                                                                              \
     }
 
-/* Works on bit patterns, because their maximum vectorises. Returns true for a block with a value that is not finite; the
-   caller then uses compare_odd. */
-#define COMPARE(name, type, bits, mask, infinite)                                                               \
-    CLONES static int name(const type *first, const type *second, int64_t count, type least, bits *worst,      \
-                           int64_t *flipped, int64_t *unequal) {                                               \
-        bits high = 0, top = 0, floor, signs = 0, other = 0;                                                   \
-        memcpy(&floor, &least, sizeof floor);                                                                  \
-        for (int64_t i = 0; i < count; i++) {                                                                 \
-            bits a, b;                                                                                         \
-            memcpy(&a, first + i, sizeof a);                                                                  \
-            memcpy(&b, second + i, sizeof b);                                                                 \
-            const bits x = a & mask, y = b & mask;                                                            \
-            const bits p = x > floor ? x : floor, q = y > floor ? y : floor;                                  \
-            const bits up = p > q ? p : q, low = p > q ? q : p, least_of = x < y ? x : y;                     \
-            type above, below, r;                                                                              \
-            bits found;                                                                                        \
-            memcpy(&above, &up, sizeof up);                                                                   \
-            memcpy(&below, &low, sizeof low);                                                                 \
-            r = above / below;                                                                                 \
-            memcpy(&found, &r, sizeof r);                                                                     \
-            high = found > high ? found : high;                                                               \
-            top = up > top ? up : top;                                                                        \
-            signs += ((a ^ b) > mask) & (least_of > floor);                                                   \
-            other += (a != b) & ((x | y) != 0);                                                              \
-        }                                                                                                      \
-        if (top >= infinite)                                                                                   \
-            return 1;                                                                                          \
-        *worst = high > *worst ? high : *worst;                                                                \
-        *flipped += (int64_t)signs;                                                                            \
-        *unequal += (int64_t)other;                                                                            \
-        return 0;                                                                                              \
+/* Works on bit patterns, because their maximum vectorises. Returns true for a block with a value that is not finite;
+   the caller then uses compare_odd. */
+#define COMPARE(name, type, bits, mask, infinite)                                                                      \
+    CLONES static int name(const type *first, const type *second, int64_t count, type least, bits *worst,              \
+                           int64_t *flipped, int64_t *unequal) {                                                       \
+        bits high = 0, top = 0, floor, signs = 0, other = 0;                                                           \
+        memcpy(&floor, &least, sizeof floor);                                                                          \
+        for (int64_t i = 0; i < count; i++) {                                                                          \
+            bits a, b;                                                                                                 \
+            memcpy(&a, first + i, sizeof a);                                                                           \
+            memcpy(&b, second + i, sizeof b);                                                                          \
+            const bits x = a & mask, y = b & mask;                                                                     \
+            const bits p = x > floor ? x : floor, q = y > floor ? y : floor;                                           \
+            const bits up = p > q ? p : q, low = p > q ? q : p, least_of = x < y ? x : y;                              \
+            type above, below, r;                                                                                      \
+            bits found;                                                                                                \
+            memcpy(&above, &up, sizeof up);                                                                            \
+            memcpy(&below, &low, sizeof low);                                                                          \
+            r = above / below;                                                                                         \
+            memcpy(&found, &r, sizeof r);                                                                              \
+            high = found > high ? found : high;                                                                        \
+            top = up > top ? up : top;                                                                                 \
+            signs += ((a ^ b) > mask) & (least_of > floor);                                                            \
+            other += (a != b) & ((x | y) != 0);                                                                        \
+        }                                                                                                              \
+        if (top >= infinite) return 1;                                                                                 \
+        *worst = high > *worst ? high : *worst;                                                                        \
+        *flipped += (int64_t)signs;                                                                                    \
+        *unequal += (int64_t)other;                                                                                    \
+        return 0;                                                                                                      \
     }
 
 WIDEN(widen_float, float)
@@ -144,8 +139,7 @@ static double compare_odd(const double *a, const double *b, int64_t count, doubl
     double worst = 1.0;
     for (int64_t i = 0; i < count; i++) {
         const double x = fmax(fabs(a[i]), floor), y = fmax(fabs(b[i]), floor);
-        if (a[i] == b[i] || (isnan(a[i]) && isnan(b[i])))
-            continue;
+        if (a[i] == b[i] || (isnan(a[i]) && isnan(b[i]))) continue;
         *unequal += 1;
         *flipped += a[i] * b[i] < 0 && x > floor && y > floor;
         worst = isfinite(a[i]) && isfinite(b[i]) ? fmax(worst, fmax(x, y) / fmin(x, y)) : INFINITY;
@@ -169,8 +163,7 @@ void scan_memory(const void *memory, int code, int64_t count, uint64_t *top, int
     default:
         *top = top64(memory, count);
     }
-    if (state)
-        PyEval_RestoreThread(state);
+    if (state) PyEval_RestoreThread(state);
 }
 
 static PyObject *scan(PyObject *module, PyObject *args) {
@@ -180,8 +173,7 @@ static PyObject *scan(PyObject *module, PyObject *args) {
     uint64_t top = 0;
     int64_t tiny = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "KiL:scan", &address, &code, &count))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "KiL:scan", &address, &code, &count)) return NULL;
     if (code < 0 || code >= FORMATS || count < 0 || (count && !address)) {
         PyErr_SetString(PyExc_ValueError, "scan: unknown dtype, or no memory");
         return NULL;
@@ -198,8 +190,7 @@ static PyObject *ratio(PyObject *module, PyObject *args) {
     double floor, worst = 1.0;
     int64_t flipped = 0, unequal = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "KiKiLd:ratio", &first, &code, &second, &other, &count, &floor))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "KiKiLd:ratio", &first, &code, &second, &other, &count, &floor)) return NULL;
     if (code < 0 || code >= FORMATS || other < 0 || other >= FORMATS || count < 0 || !(floor > 0) ||
         (count && !(first && second))) {
         PyErr_SetString(PyExc_ValueError, "ratio: unknown dtype, no memory, or a floor that is not positive");
@@ -239,8 +230,7 @@ static PyObject *ratio(PyObject *module, PyObject *args) {
     memcpy(&narrow, &narrow_high, 4);
     memcpy(&broad, &wide_high, 8);
     worst = fmax(worst, fmax((double)narrow, broad));
-    if (state)
-        PyEval_RestoreThread(state);
+    if (state) PyEval_RestoreThread(state);
     return Py_BuildValue("dLL", worst, (long long)flipped, (long long)unequal);
 }
 

@@ -2,8 +2,8 @@
 
    look(exchange, tensor) -> 0 | (dtype code, numbers, largest |bit pattern|, subnormal numbers) | None
        `scan` of a framework tensor, through the table of functions that its type has by the DLPack standard
-       (`__dlpack_c_exchange_api__`). 0: all numbers are finite and not close to the limits of their dtype, or the tensor
-       has no floating-point numbers. None: the tensor is not one block of host memory, or has another dtype.
+       (`__dlpack_c_exchange_api__`). 0: all numbers are finite and not close to the limits of their dtype, or the
+   tensor has no floating-point numbers. None: the tensor is not one block of host memory, or has another dtype.
    run(watch, func, args, kwargs, writes, api, number) -> the result of func, or NOT_RUN
        Calls func(*args, **kwargs) and scans the result; with `writes`, also scans the first argument before the call.
        An optimizer makes hundreds of such calls per step, so this function does as little as possible.
@@ -36,23 +36,17 @@ enum { KIND_FLOAT = 2, KIND_BFLOAT = 4, KIND_COMPLEX = 5, MAX_DIMS = 32 };
 static int64_t in_one_block(const exchanged *t) {
     int64_t count = 1, expected = 1;
     int order[MAX_DIMS], kept = 0;
-    for (int d = 0; d < t->ndim; d++)
-        count *= t->shape[d];
-    if (!count || !t->strides)
-        return count;
-    if (t->ndim > MAX_DIMS)
-        return -1;
+    for (int d = 0; d < t->ndim; d++) count *= t->shape[d];
+    if (!count || !t->strides) return count;
+    if (t->ndim > MAX_DIMS) return -1;
     for (int d = t->ndim - 1; d >= 0; d--) {
-        if (t->shape[d] == 1)
-            continue;
+        if (t->shape[d] == 1) continue;
         int at = kept++;
-        for (; at > 0 && t->strides[order[at - 1]] > t->strides[d]; at--)
-            order[at] = order[at - 1];
+        for (; at > 0 && t->strides[order[at - 1]] > t->strides[d]; at--) order[at] = order[at - 1];
         order[at] = d;
     }
     for (int k = 0; k < kept; k++) {
-        if (t->strides[order[k]] != expected)
-            return -1;
+        if (t->strides[order[k]] != expected) return -1;
         expected *= t->shape[order[k]];
     }
     return count;
@@ -62,8 +56,7 @@ static int64_t in_one_block(const exchanged *t) {
 static int format_of(const exchanged *t, int *code, int *parts) {
     const int bits = t->dtype.bits;
     *parts = t->dtype.code == KIND_COMPLEX ? 2 : 1;
-    if (t->dtype.lanes != 1)
-        return -1;
+    if (t->dtype.lanes != 1) return -1;
     switch (t->dtype.code) {
     case KIND_FLOAT:
     case KIND_COMPLEX:
@@ -93,37 +86,31 @@ PyObject *watched_look(PyObject *module, PyObject *const *args, Py_ssize_t nargs
         return NULL;
     }
     const int failed = borrow(args[0], args[1], &tensor);
-    if (failed < 0)
-        return NULL;
+    if (failed < 0) return NULL;
     const int known = failed ? -1 : format_of(&tensor, &code, &parts);
-    if (!known)
-        return PyLong_FromLong(0);
+    if (!known) return PyLong_FromLong(0);
     const int64_t elements = known < 0 || tensor.device.type != ON_CPU ? -1 : in_one_block(&tensor);
     const int there = elements > 0 ? has_memory(args[1], tensor.data) : elements == 0;
-    if (there < 0)
-        return NULL;
-    if (!there)
-        Py_RETURN_NONE;
+    if (there < 0) return NULL;
+    if (!there) Py_RETURN_NONE;
     const int64_t count = elements * parts;
     const uint64_t bits = 8 * size_of(code), infinity = (UINT64_C(1) << (bits - 1)) - (UINT64_C(1) << mantissa[code]);
     scan_memory((const char *)tensor.data + tensor.byte_offset, code, count, &top, &tiny);
-    if (!tiny && top < infinity - (UINT64_C(1) << mantissa[code]))
-        return PyLong_FromLong(0);
+    if (!tiny && top < infinity - (UINT64_C(1) << mantissa[code])) return PyLong_FromLong(0);
     return Py_BuildValue("iLKL", code, (long long)count, (unsigned long long)top, (long long)tiny);
 }
 
-/* The bytes of a tensor in memory order; False if they are more than `limit`. NULL without an error if the tensor is not
-   one block of host memory, or its dtype is unknown or complex (it may be a lazy conjugate). */
+/* The bytes of a tensor in memory order; False if they are more than `limit`. NULL without an error if the tensor is
+   not one block of host memory, or its dtype is unknown or complex (it may be a lazy conjugate). */
 static PyObject *snapshot(PyObject *exchange, PyObject *tensor, long long limit) {
     exchanged found;
     int code, parts;
-    if (borrow(exchange, tensor, &found) || format_of(&found, &code, &parts) < 0 || parts > 1 || found.device.type != ON_CPU)
+    if (borrow(exchange, tensor, &found) || format_of(&found, &code, &parts) < 0 || parts > 1 ||
+        found.device.type != ON_CPU)
         return NULL;
     const int64_t elements = in_one_block(&found);
-    if (elements < 0 || (elements && has_memory(tensor, found.data) != 1))
-        return NULL;
-    if (elements > limit / (found.dtype.bits / 8))
-        return Py_NewRef(Py_False);
+    if (elements < 0 || (elements && has_memory(tensor, found.data) != 1)) return NULL;
+    if (elements > limit / (found.dtype.bits / 8)) return Py_NewRef(Py_False);
     const char *start = elements ? (const char *)found.data + found.byte_offset : "";
     return PyBytes_FromStringAndSize(start, (Py_ssize_t)(elements * (found.dtype.bits / 8)));
 }
@@ -143,8 +130,7 @@ typedef struct {
 static PyObject *version_name, *not_run;
 
 static void release(call_inputs *s) {
-    for (int i = 0; i < s->count; i++)
-        Py_CLEAR(s->versions[i]);
+    for (int i = 0; i < s->count; i++) Py_CLEAR(s->versions[i]);
     Py_CLEAR(s->given);
     Py_CLEAR(s->before);
 }
@@ -153,11 +139,9 @@ static void release(call_inputs *s) {
 static int add_input(const watching *w, PyObject *value, call_inputs *s) {
     if (PySet_Contains(w->plain, (PyObject *)Py_TYPE(value)) != 1)
         return PySet_Contains(w->simple, (PyObject *)Py_TYPE(value)) == 1;
-    if (s->count == MOST_TENSORS)
-        return 0;
+    if (s->count == MOST_TENSORS) return 0;
     PyObject *version = PyObject_GetAttr(value, version_name); /* an inference tensor has none */
-    if (!version)
-        return 0;
+    if (!version) return 0;
     s->tensors[s->count] = value;
     s->versions[s->count++] = version;
     return 1;
@@ -206,16 +190,14 @@ static int prepare(const watching *w, PyObject *args, PyObject *kwargs, int writ
     PyObject *key, *value;
     Py_ssize_t at = 0;
     int fits = 1;
-    for (Py_ssize_t i = 0; fits && i < PyTuple_GET_SIZE(args); i++)
-        fits = add_input(w, PyTuple_GET_ITEM(args, i), s);
+    for (Py_ssize_t i = 0; fits && i < PyTuple_GET_SIZE(args); i++) fits = add_input(w, PyTuple_GET_ITEM(args, i), s);
     while (fits && PyDict_Next(kwargs, &at, &key, &value))
         fits = PySet_Contains(w->simple, (PyObject *)Py_TYPE(value)) == 1;
     if (fits && writes) {
         fits = s->count && s->tensors[0] == PyTuple_GET_ITEM(args, 0);
         PyObject *asked[2] = {w->exchange, s->tensors[0]};
         const long long limit = PyLong_AsLongLong(w->limit);
-        if (fits)
-            fits = (s->before = snapshot(w->exchange, s->tensors[0], limit)) != NULL;
+        if (fits) fits = (s->before = snapshot(w->exchange, s->tensors[0], limit)) != NULL;
         if (fits)
             s->given = is_known(w, s->tensors[0], s->versions[0]) ? PyLong_FromLong(0) : watched_look(NULL, asked, 2);
         fits = fits && s->given && s->given != Py_None;
@@ -258,15 +240,13 @@ PyObject *watched_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     PyObject **parts[] = {&w.exchange, &w.plain, &w.simple, &w.known, &w.limit, &w.remember, &w.trouble};
-    for (int i = 0; i < 7; i++)
-        *parts[i] = PyTuple_GET_ITEM(args[0], i);
+    for (int i = 0; i < 7; i++) *parts[i] = PyTuple_GET_ITEM(args[0], i);
     if (!PyAnySet_Check(w.plain) || !PyDict_Check(w.known) || !PyAnySet_Check(w.simple)) {
         PyErr_SetString(PyExc_TypeError, "watch must have two sets of types and a dict");
         return NULL;
     }
     const int writes = args[4] == Py_True;
-    if (!prepare(&w, args[2], args[3], writes, &s))
-        return Py_NewRef(not_run);
+    if (!prepare(&w, args[2], args[3], writes, &s)) return Py_NewRef(not_run);
     PyObject *output = PyObject_Call(args[1], args[2], args[3]);
     if (!output) { /* an error of the call itself */
         release(&s);
@@ -280,14 +260,12 @@ PyObject *watched_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     }
     int failed = 0;
     if (PyLong_CheckExact(state)) {
-        if (writes && update_known(&w, s.tensors[0]))
-            PyErr_WriteUnraisable(args[1]);
+        if (writes && update_known(&w, s.tensors[0])) PyErr_WriteUnraisable(args[1]);
     } else
         failed = report(&w, args[5], args[6], args[2], args[3], output, state, &s);
     Py_DECREF(state);
     release(&s);
-    if (failed)
-        Py_CLEAR(output);
+    if (failed) Py_CLEAR(output);
     return output;
 }
 

@@ -6,8 +6,7 @@
 
 /* The text of one tensor, and the state of the tensor for which it is valid. */
 typedef struct {
-    PyObject_HEAD
-    PyObject *tensor; /* a weak reference */
+    PyObject_HEAD PyObject *tensor; /* a weak reference */
     PyObject *text, *saved;
     Py_ssize_t at;
     PyObject *storage; /* the address of its storage, NULL if the entry is not in the cache */

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MP_TILE 4096          /* elements measured together, in the first-level cache */
-#define MP_CHUNK (1 << 18)    /* elements summed separately: the unit of work of a thread */
+#define MP_TILE 4096       /* elements measured together, in the first-level cache */
+#define MP_CHUNK (1 << 18) /* elements summed separately: the unit of work of a thread */
 #define MP_MAX_DIMS 64
 #define MP_THREAD_BYTES (4 << 20) /* for less memory a thread costs more than it saves */
 
@@ -15,10 +15,28 @@ enum { MP_STATS = 1, MP_CRC = 2, MP_XOR = 4, MP_LOW_PRECISION = 8, MP_ZEROS = 16
 
 /* The codes of dtypes.py. */
 enum {
-    MP_BOOL, MP_INT8, MP_INT16, MP_INT32, MP_INT64, MP_UINT8, MP_UINT16, MP_UINT32, MP_UINT64,
-    MP_FLOAT16, MP_BFLOAT16, MP_FLOAT32, MP_FLOAT64,
-    MP_E4M3FN, MP_E5M2, MP_E4M3FNUZ, MP_E5M2FNUZ, MP_E8M0FNU,
-    MP_COMPLEX32, MP_COMPLEX64, MP_COMPLEX128, MP_CODES
+    MP_BOOL,
+    MP_INT8,
+    MP_INT16,
+    MP_INT32,
+    MP_INT64,
+    MP_UINT8,
+    MP_UINT16,
+    MP_UINT32,
+    MP_UINT64,
+    MP_FLOAT16,
+    MP_BFLOAT16,
+    MP_FLOAT32,
+    MP_FLOAT64,
+    MP_E4M3FN,
+    MP_E5M2,
+    MP_E4M3FNUZ,
+    MP_E5M2FNUZ,
+    MP_E8M0FNU,
+    MP_COMPLEX32,
+    MP_COMPLEX64,
+    MP_COMPLEX128,
+    MP_CODES
 };
 
 enum { MP_OK, MP_BAD_CODE, MP_BAD_WANT, MP_BAD_DIMS, MP_BAD_SHAPE, MP_BAD_SIZE, MP_BAD_ADDRESS, MP_NO_MEMORY };
@@ -29,8 +47,8 @@ enum { MP_KIND_NONE, MP_KIND_BOOL, MP_KIND_INT, MP_KIND_UINT, MP_KIND_FLOAT };
 typedef struct {
     int kind;
     double max, min, mean, norm;
-    int64_t imax, imin;   /* MP_KIND_INT, MP_KIND_BOOL */
-    uint64_t umax, umin;  /* MP_KIND_UINT */
+    int64_t imax, imin;  /* MP_KIND_INT, MP_KIND_BOOL */
+    uint64_t umax, umin; /* MP_KIND_UINT */
     int64_t nan, posinf, neginf, zero, count;
     uint32_t crc;
     uint64_t xor64;
@@ -44,8 +62,8 @@ int mp_select(int level);
 const char *mp_level_name(int level);
 
 /* Strides count elements. All elements must be in `memory`. Returns MP_OK or an error. */
-int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides,
-               unsigned want, int threads, mp_result *out);
+int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
+               int threads, mp_result *out);
 const char *mp_error(int status);
 size_t mp_itemsize(int code);
 

@@ -35,24 +35,19 @@ enum { DLPACK_MAJOR = 1, ON_CPU = 1 };
 /* 0: `out` describes a tensor. 1: it cannot be described. -1: an error is set. */
 static inline int borrow(PyObject *exchange, PyObject *tensor, exchanged *out) {
     const exchange_table *table = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
-    if (!table)
-        return -1;
-    if (table->header.major != DLPACK_MAJOR || !table->borrow)
-        return 1;
-    if (!table->borrow(tensor, out))
-        return 0;
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
+    if (!table) return -1;
+    if (table->header.major != DLPACK_MAJOR || !table->borrow) return 1;
+    if (!table->borrow(tensor, out)) return 0;
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
     PyErr_Clear(); /* a wrapper without memory, or another layout */
     return 1;
 }
 
-/* Whether a CPU tensor has memory: 1, 0, or -1 with an error. FSDP frees the storage between uses; then the address of a
-   view is only its offset. */
+/* Whether a CPU tensor has memory: 1, 0, or -1 with an error. FSDP frees the storage between uses; then the address of
+   a view is only its offset. */
 static int has_memory(PyObject *tensor, const void *address) {
     static PyObject *offset_name, *storage_name, *size_name;
-    if (!address)
-        return 0;
+    if (!address) return 0;
     if (!size_name && (!(offset_name = PyUnicode_InternFromString("storage_offset")) ||
                        !(storage_name = PyUnicode_InternFromString("untyped_storage")) ||
                        !(size_name = PyUnicode_InternFromString("nbytes"))))
@@ -60,8 +55,7 @@ static int has_memory(PyObject *tensor, const void *address) {
     PyObject *offset = PyObject_CallMethodNoArgs(tensor, offset_name);
     const int starts = offset ? PyObject_Not(offset) : -1;
     Py_XDECREF(offset);
-    if (starts)
-        return starts;
+    if (starts) return starts;
     PyObject *storage = PyObject_CallMethodNoArgs(tensor, storage_name);
     PyObject *size = storage ? PyObject_CallMethodNoArgs(storage, size_name) : NULL;
     const int there = size ? PyObject_IsTrue(size) : -1;

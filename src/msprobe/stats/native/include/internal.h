@@ -41,7 +41,7 @@ typedef struct {
     const dtype *of;
     const route *loops;
     unsigned want;
-    int exponent;   /* float64 values are multiplied by 2^-exponent first */
+    int exponent; /* float64 values are multiplied by 2^-exponent first */
     int64_t chunks, next;
     partial *parts;
 } job;

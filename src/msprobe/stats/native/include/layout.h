@@ -9,7 +9,7 @@
 typedef struct {
     const char *base;
     size_t itemsize;
-    int ndim; /* at least 1 */
+    int ndim;                                      /* at least 1 */
     int64_t shape[MP_MAX_DIMS], step[MP_MAX_DIMS]; /* steps in bytes */
     int64_t count, repeats;                        /* elements to read; how often each counts */
 } layout;

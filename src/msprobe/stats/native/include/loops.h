@@ -13,59 +13,59 @@ typedef double NAME(vd) __attribute__((vector_size(WIDTH * 8)));
 
 #define VECTOR_OF(T) T __attribute__((vector_size(WIDTH * sizeof(T)), aligned(sizeof(T)), may_alias))
 
-#define ADD_UP_LANES                                                                              \
-    for (int half = 8; half; half /= 2)                                                           \
-        for (int lane = 0; lane < half; lane++) {                                                 \
-            sums[lane] += sums[lane + half];                                                      \
-            squared[lane] += squared[lane + half];                                                \
+#define ADD_UP_LANES                                                                                                   \
+    for (int half = 8; half; half /= 2)                                                                                \
+        for (int lane = 0; lane < half; lane++) {                                                                      \
+            sums[lane] += sums[lane + half];                                                                           \
+            squared[lane] += squared[lane + half];                                                                     \
         }
 
-#define ADD_LANES(T)                                                                              \
-    typedef VECTOR_OF(T) loaded;                                                                  \
-    NAME(vd) s[STEPS] = {{0}}, q[STEPS] = {{0}};                                                  \
-    int64_t i = 0;                                                                                \
-    for (; i + 16 <= n; i += 16)                                                                  \
-        for (int k = 0; k < STEPS; k++) {                                                         \
-            NAME(vd) v = __builtin_convertvector(*(const loaded *)(x + i + k * WIDTH), NAME(vd)); \
-            s[k] += v;                                                                            \
-            q[k] += v * v;                                                                        \
-        }                                                                                         \
-    double sums[16], squared[16];                                                                 \
-    memcpy(sums, s, sizeof sums);                                                                 \
-    memcpy(squared, q, sizeof squared);                                                           \
-    for (int lane = 0; i < n; i++, lane++) {                                                      \
-        double v = (double)x[i];                                                                  \
-        sums[lane] += v;                                                                          \
-        squared[lane] += v * v;                                                                   \
-    }                                                                                             \
-    ADD_UP_LANES                                                                                  \
+#define ADD_LANES(T)                                                                                                   \
+    typedef VECTOR_OF(T) loaded;                                                                                       \
+    NAME(vd) s[STEPS] = {{0}}, q[STEPS] = {{0}};                                                                       \
+    int64_t i = 0;                                                                                                     \
+    for (; i + 16 <= n; i += 16)                                                                                       \
+        for (int k = 0; k < STEPS; k++) {                                                                              \
+            NAME(vd) v = __builtin_convertvector(*(const loaded *)(x + i + k * WIDTH), NAME(vd));                      \
+            s[k] += v;                                                                                                 \
+            q[k] += v * v;                                                                                             \
+        }                                                                                                              \
+    double sums[16], squared[16];                                                                                      \
+    memcpy(sums, s, sizeof sums);                                                                                      \
+    memcpy(squared, q, sizeof squared);                                                                                \
+    for (int lane = 0; i < n; i++, lane++) {                                                                           \
+        double v = (double)x[i];                                                                                       \
+        sums[lane] += v;                                                                                               \
+        squared[lane] += v * v;                                                                                        \
+    }                                                                                                                  \
+    ADD_UP_LANES                                                                                                       \
     double sum = sums[0], squares = squared[0]
 
-#define FLOAT_TILE(STEM, T, BITS, MAGNITUDE, INF)                                          \
-    TARGET static void NAME(STEM)(const void *data, int64_t n, tile_result *out) {                \
-        const T *x = data;                                                                        \
-        const BITS *bits = data;                                                                  \
-        BITS low = MAGNITUDE, high = -MAGNITUDE - 1, zero = 0;                                    \
-        for (int64_t i = 0; i < n; i++) {                                                         \
-            BITS b = bits[i], key = b ^ ((b >> (sizeof(T) * 8 - 1)) & MAGNITUDE);                 \
-            low = key < low ? key : low;                                                          \
-            high = key > high ? key : high;                                                       \
-            zero += (b & MAGNITUDE) == 0;                                                         \
-        }                                                                                         \
-        ADD_LANES(T);                                                                             \
-        *out = (tile_result){.sum = sum, .squares = squares, .low = low, .high = high, .zero = zero}; \
-        if (!__builtin_isfinite(sum)) {                                                           \
-            BITS nan = 0, posinf = 0, neginf = 0;                                                 \
-            for (int64_t j = 0; j < n; j++) {                                                     \
-                BITS b = bits[j];                                                                 \
-                nan += (b & MAGNITUDE) > INF;                                                     \
-                posinf += b == INF;                                                               \
-                neginf += b == (INF | (-MAGNITUDE - 1));                                          \
-            }                                                                                     \
-            out->nan = nan;                                                                       \
-            out->posinf = posinf;                                                                 \
-            out->neginf = neginf;                                                                 \
-        }                                                                                         \
+#define FLOAT_TILE(STEM, T, BITS, MAGNITUDE, INF)                                                                      \
+    TARGET static void NAME(STEM)(const void *data, int64_t n, tile_result *out) {                                     \
+        const T *x = data;                                                                                             \
+        const BITS *bits = data;                                                                                       \
+        BITS low = MAGNITUDE, high = -MAGNITUDE - 1, zero = 0;                                                         \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            BITS b = bits[i], key = b ^ ((b >> (sizeof(T) * 8 - 1)) & MAGNITUDE);                                      \
+            low = key < low ? key : low;                                                                               \
+            high = key > high ? key : high;                                                                            \
+            zero += (b & MAGNITUDE) == 0;                                                                              \
+        }                                                                                                              \
+        ADD_LANES(T);                                                                                                  \
+        *out = (tile_result){.sum = sum, .squares = squares, .low = low, .high = high, .zero = zero};                  \
+        if (!__builtin_isfinite(sum)) {                                                                                \
+            BITS nan = 0, posinf = 0, neginf = 0;                                                                      \
+            for (int64_t j = 0; j < n; j++) {                                                                          \
+                BITS b = bits[j];                                                                                      \
+                nan += (b & MAGNITUDE) > INF;                                                                          \
+                posinf += b == INF;                                                                                    \
+                neginf += b == (INF | (-MAGNITUDE - 1));                                                               \
+            }                                                                                                          \
+            out->nan = nan;                                                                                            \
+            out->posinf = posinf;                                                                                      \
+            out->neginf = neginf;                                                                                      \
+        }                                                                                                              \
     }
 
 FLOAT_TILE(tile_any_f32, float_any, int32_any, INT32_MAX, INT32_C(0x7f800000))
@@ -95,8 +95,7 @@ TARGET static void NAME(tile_f32)(const void *data, int64_t n, tile_result *out)
 TARGET static int64_t NAME(zeros_f32)(const void *data, int64_t n) {
     const float_any *x = data;
     int32_t zero = 0;
-    for (int64_t i = 0; i < n; i++)
-        zero += x[i] == 0;
+    for (int64_t i = 0; i < n; i++) zero += x[i] == 0;
     return zero;
 }
 #else
@@ -106,29 +105,31 @@ TARGET static int64_t NAME(zeros_f32)(const void *data, int64_t n) {
 FLOAT_TILE(tile_f64, double_any, int64_any, INT64_MAX, INT64_C(0x7ff0000000000000))
 
 /* 64-bit integers are summed in halves, so that a tile cannot overflow. FLIP gives unsigned integers a signed order. */
-#define INT_TILE(STEM, T, WIDE, FLIP)                                                             \
-    TARGET static void NAME(STEM)(const void *data, int64_t n, tile_result *out) {                \
-        const T *x = data;                                                                        \
-        T low = x[0], high = x[0];                                                                \
-        int64_t zero = 0;                                                                         \
-        WIDE top = 0, bottom = 0;                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                         \
-            T v = x[i];                                                                           \
-            low = v < low ? v : low;                                                              \
-            high = v > high ? v : high;                                                           \
-            zero += v == 0;                                                                       \
-            if (sizeof(T) == 8) {                                                                 \
-                top += (WIDE)v >> 32;                                                             \
-                bottom += (WIDE)(uint32_t)v;                                                      \
-            } else {                                                                              \
-                bottom += v;                                                                      \
-            }                                                                                     \
-        }                                                                                         \
-        ADD_LANES(T);                                                                             \
-        (void)sum;                                                                                \
-        *out = (tile_result){.squares = squares, .zero = zero,                                    \
-                             .total = (int128)top * ((int128)1 << 32) + (int128)bottom,           \
-                             .low = (int64_t)((uint64_t)low ^ FLIP), .high = (int64_t)((uint64_t)high ^ FLIP)}; \
+#define INT_TILE(STEM, T, WIDE, FLIP)                                                                                  \
+    TARGET static void NAME(STEM)(const void *data, int64_t n, tile_result *out) {                                     \
+        const T *x = data;                                                                                             \
+        T low = x[0], high = x[0];                                                                                     \
+        int64_t zero = 0;                                                                                              \
+        WIDE top = 0, bottom = 0;                                                                                      \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            T v = x[i];                                                                                                \
+            low = v < low ? v : low;                                                                                   \
+            high = v > high ? v : high;                                                                                \
+            zero += v == 0;                                                                                            \
+            if (sizeof(T) == 8) {                                                                                      \
+                top += (WIDE)v >> 32;                                                                                  \
+                bottom += (WIDE)(uint32_t)v;                                                                           \
+            } else {                                                                                                   \
+                bottom += v;                                                                                           \
+            }                                                                                                          \
+        }                                                                                                              \
+        ADD_LANES(T);                                                                                                  \
+        (void)sum;                                                                                                     \
+        *out = (tile_result){.squares = squares,                                                                       \
+                             .zero = zero,                                                                             \
+                             .total = (int128)top * ((int128)1 << 32) + (int128)bottom,                                \
+                             .low = (int64_t)((uint64_t)low ^ FLIP),                                                   \
+                             .high = (int64_t)((uint64_t)high ^ FLIP)};                                                \
     }
 
 INT_TILE(tile_i32, int32_any, int64_t, 0)
@@ -139,18 +140,16 @@ INT_TILE(tile_u64, uint64_any, uint64_t, MP_FLIP_TOP)
 TARGET static void NAME(tile_bool)(const void *data, int64_t n, tile_result *out) {
     const uint8_t *x = data;
     int32_t zero = 0;
-    for (int64_t i = 0; i < n; i++)
-        zero += x[i] == 0;
+    for (int64_t i = 0; i < n; i++) zero += x[i] == 0;
     *out = (tile_result){.zero = zero};
 }
 
 /* Narrow types are converted to float32, exactly; complex types to their magnitude in float64. */
-#define WIDEN(STEM, T, EXPRESSION)                                                                \
-    TARGET static void NAME(STEM)(const void *data, void *to, int64_t n) {                        \
-        const T *x = data;                                                                        \
-        float *y = to;                                                                            \
-        for (int64_t i = 0; i < n; i++)                                                           \
-            y[i] = EXPRESSION;                                                                    \
+#define WIDEN(STEM, T, EXPRESSION)                                                                                     \
+    TARGET static void NAME(STEM)(const void *data, void *to, int64_t n) {                                             \
+        const T *x = data;                                                                                             \
+        float *y = to;                                                                                                 \
+        for (int64_t i = 0; i < n; i++) y[i] = EXPRESSION;                                                             \
     }
 
 WIDEN(widen_i8, int8_t, (float)x[i])
@@ -162,10 +161,8 @@ TARGET static void NAME(widen_f16)(const void *data, void *to, int64_t n) {
     const uint16_any *x = data;
     float *y = to;
     int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(y + i, HALF8(x + i));
-    for (; i < n; i++)
-        y[i] = float_of_half(x[i]);
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, HALF8(x + i));
+    for (; i < n; i++) y[i] = float_of_half(x[i]);
 }
 #else
 WIDEN(widen_f16, uint16_any, float_of_half(x[i]))
@@ -177,14 +174,14 @@ WIDEN(widen_e4m3fnuz, uint8_t, float8_values[2][x[i]])
 WIDEN(widen_e5m2fnuz, uint8_t, float8_values[3][x[i]])
 WIDEN(widen_e8m0fnu, uint8_t, float8_values[4][x[i]])
 
-#define MAGNITUDES(STEM, T, VALUE)                                                                \
-    TARGET static void NAME(STEM)(const void *data, void *to, int64_t n) {                        \
-        const T *x = data;                                                                        \
-        double *y = to;                                                                           \
-        for (int64_t i = 0; i < n; i++) {                                                         \
-            double re = VALUE(x[2 * i]), im = VALUE(x[2 * i + 1]);                                \
-            y[i] = sqrt(re * re + im * im);                                                       \
-        }                                                                                         \
+#define MAGNITUDES(STEM, T, VALUE)                                                                                     \
+    TARGET static void NAME(STEM)(const void *data, void *to, int64_t n) {                                             \
+        const T *x = data;                                                                                             \
+        double *y = to;                                                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            double re = VALUE(x[2 * i]), im = VALUE(x[2 * i + 1]);                                                     \
+            y[i] = sqrt(re * re + im * im);                                                                            \
+        }                                                                                                              \
     }
 
 MAGNITUDES(widen_c32, uint16_any, float_of_half)

@@ -11,7 +11,8 @@ typedef struct {
 } rendered;
 
 /* 1: `to` has the text of the tensor. 0: the tensor cannot be read in place. -1: an error is set. */
-int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, unsigned want, rendered *to);
+int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, unsigned want,
+                  rendered *to);
 
 int read_want(PyObject *flags, unsigned *want);
 

@@ -1,5 +1,5 @@
-/* A hand-written loop for float32, the most common type. Extremes are floats; sums use the same sixteen float64 lanes as
-   loops.h, so that every level gives the same bits. The square of a float32 is exact in float64, so a fused
+/* A hand-written loop for float32, the most common type. Extremes are floats; sums use the same sixteen float64 lanes
+   as loops.h, so that every level gives the same bits. The square of a float32 is exact in float64, so a fused
    multiply-add gives the same result as a multiplication and an addition.
 
    `n` is a multiple of 16. The extremes may miss NaN; the sum shows it. Zeros are counted separately, only on request:
@@ -20,8 +20,7 @@ __attribute__((target("avx2,fma"))) static void finite_f32_avx2(const void *data
     __m256 lowest = _mm256_set1_ps(*low), highest = _mm256_set1_ps(*high);
     __m256d s[4], q[4];
     float extremes[8];
-    for (int k = 0; k < 4; k++)
-        s[k] = q[k] = _mm256_setzero_pd();
+    for (int k = 0; k < 4; k++) s[k] = q[k] = _mm256_setzero_pd();
     for (int64_t i = 0; i < n; i += 16)
         for (int k = 0; k < 2; k++) {
             const float *at = (const float *)x + i + 8 * k;
@@ -40,11 +39,9 @@ __attribute__((target("avx2,fma"))) static void finite_f32_avx2(const void *data
         _mm256_storeu_pd(squared + 4 * k, q[k]);
     }
     _mm256_storeu_ps(extremes, lowest);
-    for (int lane = 0; lane < 8; lane++)
-        *low = extremes[lane] < *low ? extremes[lane] : *low;
+    for (int lane = 0; lane < 8; lane++) *low = extremes[lane] < *low ? extremes[lane] : *low;
     _mm256_storeu_ps(extremes, highest);
-    for (int lane = 0; lane < 8; lane++)
-        *high = extremes[lane] > *high ? extremes[lane] : *high;
+    for (int lane = 0; lane < 8; lane++) *high = extremes[lane] > *high ? extremes[lane] : *high;
 }
 
 __attribute__((target("avx512f,avx512dq"))) static void finite_f32_avx512(const void *data, int64_t n, double *sums,
@@ -52,8 +49,7 @@ __attribute__((target("avx512f,avx512dq"))) static void finite_f32_avx512(const 
     const float_any *x = data;
     __m512 lowest = _mm512_set1_ps(*low), highest = _mm512_set1_ps(*high);
     __m512d s[2], q[2];
-    for (int k = 0; k < 2; k++)
-        s[k] = q[k] = _mm512_setzero_pd();
+    for (int k = 0; k < 2; k++) s[k] = q[k] = _mm512_setzero_pd();
     for (int64_t i = 0; i < n; i += 16) {
         const float *at = (const float *)x + i;
         __m512 v = _mm512_loadu_ps(at);
