@@ -6,7 +6,19 @@ Each is optional: without a compiler the installation still succeeds and its Pyt
 from setuptools import Extension, setup
 
 STATS = "src/msprobe/stats"
-SOURCES = ("_kernel", "described", "remembered", "memory", "measure", "chunks", "layout", "tiles", "crc32", "shortest")
+SOURCES = (
+    "_kernel",
+    "described",
+    "remembered",
+    "memory",
+    "measure",
+    "ranges",
+    "chunks",
+    "layout",
+    "tiles",
+    "crc32",
+    "shortest",
+)
 HEADERS = (
     "core",
     "described",

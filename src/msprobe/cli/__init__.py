@@ -23,6 +23,7 @@ VERBS = (
     ("show", "what a dump holds: steps, ranks, records, dtypes, anomalies, largest norms"),
     ("recover", "finishes a dump that a crash left as a journal"),
     ("compare", "the difference between two dumps and where it started"),
+    ("watch", "trends and alarms of a watched run: what began first, and where"),
     ("overflow", "the first producer of NaN or infinity over steps and ranks"),
     ("run_ut", "accuracy pre-check of the APIs in a dump"),
     ("api_precision_compare", "second stage of the accuracy pre-check"),

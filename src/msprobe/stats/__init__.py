@@ -25,6 +25,7 @@ __all__ = [
     "XOR",
     "Remembered",
     "Stats",
+    "count_outside",
     "crc32",
     "describe",
     "measure",
@@ -51,10 +52,10 @@ def _choose() -> str:
 
 BACKEND = _choose()
 if BACKEND == "c":
-    from msprobe.stats._kernel import Remembered, crc32, describe, measure, render
+    from msprobe.stats._kernel import Remembered, count_outside, crc32, describe, measure, render
 else:
     from msprobe.stats.remembered import Remembered
-    from msprobe.stats.twin import crc32, describe, measure, render
+    from msprobe.stats.twin import count_outside, crc32, describe, measure, render
 
 
 def _locate(array: np.ndarray[Any, Any], code: Optional[int]) -> tuple[np.ndarray[Any, Any], int, tuple[int, ...]]:

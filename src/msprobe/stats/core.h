@@ -46,6 +46,9 @@ const char *mp_level_name(int level);
 /* Strides count elements. `memory` holds every element they reach. Returns MP_OK or one of the errors. */
 int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides,
                unsigned want, int threads, mp_result *out);
+/* How many elements are closer to zero than `small` (zeros aside), and how many at least as far as `large`. */
+int mp_count_outside(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, float small,
+                     float large, int64_t *below, int64_t *above);
 const char *mp_error(int status);
 size_t mp_itemsize(int code);
 

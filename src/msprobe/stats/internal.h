@@ -51,6 +51,9 @@ extern const dtype mp_dtypes[MP_CODES];
 /* How to measure tiles of a dtype with the instructions in use. */
 const route *mp_route(int code);
 
+/* Reads shape and strides into a layout in bytes; finds everything that can be wrong without touching the memory. */
+int mp_describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, layout *l);
+
 /* To nearest even in a float dtype; overflow becomes infinity, or NaN where there is none. */
 double mp_round(const dtype *to, double value);
 
