@@ -1,1 +1,1 @@
-"""`Monitor`, `TrainerMon` and `MsprobeCallback` for PyTorch: what the framework forces; the rest is `msprobe.watch`."""
+"""`Monitor`, `TrainerMon` and `MsprobeCallback` for PyTorch: what the framework forces; `msprobe.watch` has the rest."""

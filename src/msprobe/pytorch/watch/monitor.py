@@ -4,27 +4,20 @@
     ...
     monitor.step(loss=loss)   # after optimizer.step()
 
-Training with it is bit-identical to training without it. Nothing of ours reaches the script: after a fault of its own
-the monitor logs it, switches itself off, and training goes on.
+Training with it is bit-identical to training without it.
 """
 
 from __future__ import annotations
 
-import atexit
-import functools
-import os
-import traceback
-from typing import Any, Callable, Optional
+from collections.abc import Iterable
+from typing import Any, Optional
 
 import torch
 
-from msprobe.collect import notices
 from msprobe.watch import gauge
-from msprobe.watch.alarms.alarm import Alarm
-from msprobe.watch.dumping import AlarmDump
-from msprobe.watch.recording import INITIAL, Recording
+from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
 from msprobe.watch.settings import Config, WatchSettings, load
-from msprobe.watch.targets import GRAD, LOSS, SCALE, STATE, UPDATE, WEIGHT, Figures
+from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
 
 from .modules import ModuleHooks
 from .parameters import BackwardHooks, OptimizerHooks, Parameters, torch_optimizers, unwrapped
@@ -32,7 +25,7 @@ from .ranks import RankCheck, facts, rank
 from .tensors import Gauge
 
 
-class Monitor:
+class Monitor(BaseMonitor):
     """Watches one training run of this process.
 
     `optimizer` may be one, a list or dict of them (optimizer in backward), or None: then every optimizer that steps
@@ -48,104 +41,46 @@ class Monitor:
         *,
         scaler: Any = None,
         start_step: int = 0,
-        on_alarm: Optional[Callable[[Alarm], None]] = None,
+        on_alarm: Optional[OnAlarm] = None,
     ) -> None:
-        self._settings = settings = load(config)
+        settings = load(config)
         models = list(model) if isinstance(model, (list, tuple)) else [model]
         if not models or not all(isinstance(one, torch.nn.Module) for one in models):
             raise TypeError(f"Monitor needs a torch.nn.Module, or a list of them, not {type(model).__name__}.")
-        self.step_number = start_step
+        super().__init__(settings, rank(), facts(), start_step, on_alarm)
         self._scaler = scaler
-        self._on = settings.ranks is None or (rank() or 0) in settings.ranks
-        self._pid = os.getpid()
-        self._found: dict[int, Figures] = {}
         self._stepped = False
         self._overflowed = False
-        if not self._on:
-            return
-        self._recording = Recording(settings, rank(), facts(), start_step)
-        if on_alarm is not None:
-            self._recording.callbacks.append(on_alarm)
+        if self._on:
+            self._make_sources(settings, models, torch_optimizers(optimizer))
+            self._guarded(self._begin)()
+
+    def _make_sources(self, settings: WatchSettings, models: list[Any], optimizers: list[Any]) -> None:
         self._gauge = Gauge(gauge.bounds(settings.low_precision))
         self._parameters = Parameters(models, self._recording, self._gauge)
-        optimizers = torch_optimizers(optimizer)
         self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_steps), self._parameters)
         self._backward = BackwardHooks(self._parameters, settings.targets, self._guarded)
         self._modules = ModuleHooks(models, self._recording, self._gauge, self._guarded)
         self._ranks = RankCheck(self._parameters, self._recording) if settings.check_ranks else None
-        self._dump = self._make_dump(settings, unwrapped(models[0]) if len(models) == 1 else models)
-        atexit.register(self.close)
-        self._guarded(self._begin)()
+        if settings.dump is not None:
+            from msprobe.pytorch import PrecisionDebugger
 
-    def _make_dump(self, settings: WatchSettings, model: Any) -> Optional[AlarmDump]:
-        if settings.dump is None:
-            return None
-        from msprobe.pytorch import PrecisionDebugger
+            self._make_dump(PrecisionDebugger, unwrapped(models[0]) if len(models) == 1 else models)
 
-        ours: list[Any] = []
-
-        def make(**arguments: Any) -> Any:
-            ours[:] = [PrecisionDebugger(**arguments)]
-            return ours[0]
-
-        def in_use() -> bool:
-            current = PrecisionDebugger._current
-            return current is not None and current not in ours
-
-        dump = AlarmDump(settings, make, model, in_use)
-        self._recording.dumper = dump
-        return dump
-
-    # What the script calls.
-
-    def step(self, loss: Any = None, **numbers: Any) -> None:
-        """A step is over; call it after `optimizer.step()`. Other numbers are stored beside the loss."""
-        step = self.step_number
-        self.step_number += 1
-        if self._on and os.getpid() == self._pid:
-            self._guarded(self._end)(step, loss, numbers)
-
-    def close(self) -> None:
-        """Removes every hook; what was measured is on disk already."""
-        if self._on and os.getpid() == self._pid:
-            self._on = False
-            self._modules.remove()
-            self._backward.remove()
-            self._optimizers.remove()
-            if self._dump is not None:
-                self._dump.close()
-            self._recording.close()
-            atexit.unregister(self.close)
-
-    @property
-    def path(self) -> Any:
-        """The directory that `msprobe watch` reads."""
-        return self._settings.dump_path
-
-    # A watched step from its beginning to its end.
-
-    def _begin(self) -> None:
-        """Before the first step: the weights as they are, then the hooks of the first step."""
-        if WEIGHT in self._settings.targets:
-            found: dict[int, Figures] = {}
-            self._parameters.read_weights(found)
-            self._gauge.resolve()
-            self._recording.take(INITIAL, found, {})
-            if self._ranks is not None:
-                self._ranks.check(INITIAL, found)
-        self._prepare(self.step_number)
-
-    def _prepare(self, step: int) -> None:
-        self._found = {}
+    def _install(self, found: Found) -> None:
         self._stepped = self._overflowed = False
-        if self._settings.wants(step):
-            self._backward.install(self._found)
-            self._modules.install(self._found)
-            if UPDATE in self._settings.targets:
-                self._parameters.sample()
-        else:
-            self._backward.remove()
-            self._modules.remove()
+        self._backward.install(found)
+        self._modules.install(found)
+        if UPDATE in self._settings.targets:
+            self._parameters.sample()
+
+    def _uninstall(self) -> None:
+        self._backward.remove()
+        self._modules.remove()
+
+    def _remove(self) -> None:
+        self._uninstall()
+        self._optimizers.remove()
 
     def _optimizer_steps(self, optimizer: Any, mine: list[Any]) -> None:
         self._stepped = True
@@ -168,50 +103,31 @@ class Monitor:
                 norm, most, least, mean = (value / scale for value in figures[:4])
                 self._found[one.rows[GRAD]] = figures._replace(norm=norm, max=most, min=least, mean=mean)
 
-    def _end(self, step: int, loss: Any, numbers: dict[str, Any]) -> None:
-        if self._settings.wants(step):
-            self._take(step, loss, numbers)
-        if self._dump is not None:
-            self._dump.step_ended(step)
-        self._prepare(step + 1)
+    def _read_weights(self, found: Found) -> None:
+        self._parameters.read_weights(found)
+        self._gauge.resolve()
 
-    def _take(self, step: int, loss: Any, numbers: dict[str, Any]) -> None:
-        settings, parameters, found = self._settings, self._parameters, self._found
-        skipped = self._overflowed or (self._optimizers.sees_steps and not self._stepped)
-        if GRAD in settings.targets and not self._stepped:
+    def _read(self, found: Found) -> bool:
+        targets, parameters = self._settings.targets, self._parameters
+        if GRAD in targets and not self._stepped:
             parameters.read_gradients(GRAD, found)
-        if WEIGHT in settings.targets:
-            parameters.read_weights(found)
-        if STATE in settings.targets:
+        if STATE in targets:
             parameters.read_state(self._optimizers.optimizers, found)
-        if UPDATE in settings.targets:
+        if UPDATE in targets:
             parameters.read_updates(found)
         self._modules.report()
         self._gauge.resolve()
+        return self._overflowed or (self._optimizers.sees_steps and not self._stepped)
+
+    def _rates(self) -> tuple[dict[str, float], Iterable[str]]:
         rates, idle = self._optimizers.learning_rates()
-        scalars = {**self._scalars(loss, numbers), **rates}
-        self._recording.take(step, found, scalars, skipped, idle)
+        if self._scaler is not None:
+            rates[SCALE] = float(self._scaler.get_scale())
+        return rates, idle
+
+    def _number(self, value: Any) -> float:
+        return float(value.detach()) if isinstance(value, torch.Tensor) else float(value)
+
+    def _stored(self, step: int, found: Found) -> None:
         if self._ranks is not None:
             self._ranks.check(step, found)
-
-    def _scalars(self, loss: Any, numbers: dict[str, Any]) -> dict[str, float]:
-        given = {LOSS: loss, **numbers} if loss is not None else dict(numbers)
-        scalars = {name: _number(value) for name, value in given.items()}
-        if self._scaler is not None and SCALE not in scalars:
-            scalars[SCALE] = float(self._scaler.get_scale())
-        return scalars
-
-    def _guarded(self, act: Callable[..., Any]) -> Callable[..., None]:
-        @functools.wraps(act, assigned=())
-        def run(*call: Any) -> None:
-            try:
-                act(*call)
-            except Exception:
-                notices.warn(f"the monitor is off from here on, the script goes on:\n{traceback.format_exc()}")
-                self.close()
-
-        return run
-
-
-def _number(value: Any) -> float:
-    return float(value.detach()) if isinstance(value, torch.Tensor) else float(value)
