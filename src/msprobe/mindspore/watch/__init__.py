@@ -1,1 +1,1 @@
-"""`Monitor`, `TrainerMon` and `MsprobeCallback` for MindSpore: what the framework forces; `msprobe.watch` has the rest."""
+"""`Monitor`, `TrainerMon` and `MsprobeCallback` for MindSpore: the part that needs the framework."""

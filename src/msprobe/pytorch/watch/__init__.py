@@ -1,1 +1,1 @@
-"""`Monitor`, `TrainerMon` and `MsprobeCallback` for PyTorch: what the framework forces; `msprobe.watch` has the rest."""
+"""`Monitor`, `TrainerMon` and `MsprobeCallback` for PyTorch: the part that needs the framework."""

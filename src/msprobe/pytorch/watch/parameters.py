@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 
 import torch
 from torch.nn.parameter import is_lazy
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from msprobe.watch import gauge
 from msprobe.watch.recording import Recording, update_figures
@@ -123,14 +123,14 @@ def torch_optimizers(given: Any) -> list[Any]:
     listed = listed if isinstance(listed, (list, tuple)) else [listed]
     found = []
     for optimizer in listed:
-        while not isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "optimizer"):
+        while hasattr(getattr(optimizer, "optimizer", None), "param_groups"):  # accelerate, Lightning, Megatron
             optimizer = optimizer.optimizer
         found.append(optimizer)
     return found
 
 
 class OptimizerHooks:
-    """Calls `before` when an optimizer is about to step; knows learning rates."""
+    """Calls `before` when an optimizer has its gradients and is about to use them; knows learning rates."""
 
     def __init__(self, optimizers: list[Any], before: Callable[[Any, list[Any]], None], parameters: Parameters) -> None:
         self._before = before
@@ -139,12 +139,25 @@ class OptimizerHooks:
         self._adopts = not self.optimizers
         hookable = [one for one in self.optimizers if hasattr(one, "register_step_pre_hook")]
         if self._adopts:
-            self._handles = [register_optimizer_step_pre_hook(self._stepping)]
+            self._handles = [
+                register_optimizer_step_pre_hook(self._stepping),
+                register_optimizer_step_post_hook(self._stepped),
+            ]
         else:
             self._handles = [one.register_step_pre_hook(self._stepping) for one in hookable]
+            self._handles += [one.register_step_post_hook(self._stepped) for one in hookable]
         self.sees_steps = bool(self._handles)
 
     def _stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not _has_closure(args, kwargs):
+            self._look(optimizer)
+
+    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """A closure runs the backward pass inside of the step: its gradients are there afterwards."""
+        if _has_closure(args, kwargs):
+            self._look(optimizer)
+
+    def _look(self, optimizer: Any) -> None:
         by_id = self._parameters.by_id
         mine = [by_id[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in by_id]
         if mine and self._adopts and not any(optimizer is known for known in self.optimizers):
@@ -172,6 +185,12 @@ class OptimizerHooks:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Of the arguments of a step, with the optimizer itself first or not."""
+    given = [*args, kwargs.get("closure")]
+    return any(callable(one) and not isinstance(one, torch.optim.Optimizer) for one in given)
 
 
 class BackwardHooks:

@@ -1,0 +1,24 @@
+"""Each test begins with nothing logged, and leaves no debugger behind."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from msprobe.collect import notices
+
+
+@pytest.fixture(autouse=True)
+def fresh_notices():
+    notices.forget()
+
+
+@pytest.fixture
+def logged(caplog):
+    """The messages of msprobe that hold a text."""
+    caplog.set_level("INFO", logger="msprobe")
+    return lambda part: [record.getMessage() for record in caplog.records if part in record.getMessage()]
