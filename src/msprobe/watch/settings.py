@@ -61,11 +61,13 @@ class WatchSettings:
         return self.times is None or number // self.every < self.times
 
 
-Config = Union[Mapping[str, Any], str, "os.PathLike[str]", None]
+Config = Union[Mapping[str, Any], WatchSettings, str, "os.PathLike[str]", None]
 
 
 def load(config: Config) -> WatchSettings:
     """Raises ConfigError with every problem."""
+    if isinstance(config, WatchSettings):
+        return config
     source = "the monitor's config"
     if isinstance(config, Mapping):
         value: object = config

@@ -41,9 +41,7 @@ class MsprobeCallback:
         attached = self._attached
 
         def make() -> Monitor:
-            return Monitor(
-                model, optimizers, attached.config, scaler=scaler, start_step=step, on_alarm=self._on_alarm
-            )
+            return Monitor(model, optimizers, attached.config, scaler=scaler, start_step=step, on_alarm=self._on_alarm)
 
         attached.begin(model, step, make)
 

@@ -8,7 +8,7 @@ one module returns and the next one receives is measured once.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Callable
 
 import torch
@@ -53,6 +53,13 @@ class ModuleHooks:
                 self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             if self._kinds & {OUTPUT, OUTPUT_GRAD}:
                 self._handles.append(module.register_forward_hook(self._guarded(_Returned(self, name))))
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Only these modules; the names of some may be given with prefixes such as `0:` of a pipeline stage."""
+        wanted = {name.rpartition(":")[2] for name in names}
+        self._modules = [(name, module) for name, module in self._modules if name in wanted]
+        if not self._modules:
+            notices.warn_once(f"no module has one of the names in targets: {', '.join(sorted(wanted))}.")
 
     def remove(self) -> None:
         for handle in self._handles:

@@ -51,6 +51,7 @@ class Parameters:
     def __init__(self, models: list[Any], recording: Recording, measure: Gauge) -> None:
         self._recording = recording
         self._gauge = measure
+        self.main_grad = False  # Megatron keeps gradients in an attribute of its own
         self._filter = Filter(recording.settings)
         named = _named_parameters(models)
         self.all = [
@@ -71,6 +72,8 @@ class Parameters:
         read, recording = self._gauge.read, self._recording
         for one in self.all if of is None else of:
             gradient = one.tensor.grad
+            if self.main_grad and gradient is None:
+                gradient = getattr(one.tensor, "main_grad", None)
             if gradient is not None:
                 read(gradient, found, one.row(kind, recording))
 

@@ -36,7 +36,7 @@ def sentence(step: int, name: str, rank: int, value: float, middle: float, other
     with_whom = f"rank {others[0]}" if len(others) == 1 else f"the other {len(others)} ranks"
     return (
         f"From step {step} on {name} differs between ranks: norm {value:.9g} on rank {rank}, {middle:.9g} on "
-        f"{with_whom}; is a reduction missing?"
+        f"{with_whom} (is a reduction missing?)."
     )
 
 

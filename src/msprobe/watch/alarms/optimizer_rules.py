@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from msprobe.watch.alarms.frame import Frame
-from msprobe.watch.alarms.history import History, Onset, Streak
+from msprobe.watch.alarms.history import Array, History, Onset, Streak
 from msprobe.watch.alarms.rules import Hit, _g, _rows, weight_norm
 from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, MEAN, NORM, ZERO
 
@@ -29,7 +29,7 @@ class UpdateLarge:
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         ratio = frame.column(RATIO_COLUMN)
-        known = frame.present & frame.rows.mask("update") & frame.rows.mask("matrix") & ~frame.skipped
+        known = frame.present & frame.rows.mask("update") & frame.rows.mask("matrix") & (not frame.skipped)
         holds = known & (ratio > self._limit)
         self._streak.update(frame.step, holds, known)
         for row in _rows(self._streak.reaches(self.STEPS, holds)):
@@ -48,7 +48,7 @@ class UpdateLarge:
             holds[: len(old)] &= old / each[: len(old)] > 1e-3  # a matrix that starts at zero grows by any factor
         holds &= frame.rows.mask("weight") & frame.rows.mask("matrix") & frame.present
         for row in _rows(self._onset.of(holds)):
-            sentence = f"jumped from norm {_g(old[row])} to {_g(norms[row])}; is the learning rate too high?"
+            sentence = f"jumped from norm {_g(old[row])} to {_g(norms[row])} (is the learning rate too high?)"
             yield Hit("update_large", row, frame.step, sentence, float(norms[row]), float(old[row]))
         self._before = norms.copy()
 
@@ -120,9 +120,12 @@ class Clipped:
 class StateDecay:
     """Optimizer state that falls to zero while gradients keep coming, or a second moment far below their square."""
 
+    PATIENCE = 500
+
     def __init__(self, threshold: float) -> None:
         self._limit = threshold
         self._streak = Streak()
+        self._was_fine = np.empty(0, bool)
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         state = frame.rows.mask("state")
@@ -137,7 +140,8 @@ class StateDecay:
             share = norms * np.sqrt(np.maximum(frame.rows.elements(), 1)) / square
         small = frame.rows.mask("second moment") & (share < self._limit) & (square > 0)
         empty = (zero > 0.95) & (np.where(known, zero[gradient], 1) < 0.5)
-        holds = known & (small | empty) & (history.count >= 20)
+        fine = self._remember(known & ~small & ~empty) | (history.count >= self.PATIENCE)
+        holds = known & (small | empty) & fine
         self._streak.update(frame.step, holds, known)
         for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
             began = int(self._streak.began[row])
@@ -146,3 +150,9 @@ class StateDecay:
             else:
                 sentence = f"has decayed: norm {_g(norms[row])}, {_g(share[row])} of what the gradients give"
             yield Hit("state_decay", row, began, sentence, float(norms[row]), float(share[row]))
+
+    def _remember(self, fine: Array) -> Array:
+        """Where the state was ever as it should be: it begins at zero and takes a while to get there."""
+        more = len(fine) - len(self._was_fine)
+        self._was_fine = np.append(self._was_fine, np.zeros(max(more, 0), bool)) | fine
+        return self._was_fine

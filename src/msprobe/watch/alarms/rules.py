@@ -20,7 +20,7 @@ from msprobe.watch.targets import GRAD, INF, MAX, MEAN, NAN, NORM, SATURATION, U
 DEFAULTS: dict[str, Any] = {
     "nan": True,
     "spike": 10.0,
-    "drift": 100.0,
+    "drift": 1000.0,
     "vanishing": 1e4,
     "zero": 20,
     "dead": 0.9,
@@ -28,7 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "update_large": 0.5,
     "update_small": 1e-3,
     "weight_decay": 2.0,
-    "state_decay": 1e-4,
+    "state_decay": 5e-3,
     "clipped": 1e-5,
     "saturation": 0.01,
     "underflow": 0.5,
@@ -122,9 +122,8 @@ class Drift:
         self._onset = Onset()
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
-        limit = np.where(frame.rows.mask("second moment"), 2 * self._limit, self._limit)
-        limit = np.where(frame.rows.mask("weight"), self._limit, limit)
-        holds = (history.median - history.base > limit) & frame.present & ~frame.rows.mask("update")
+        holds = (history.median - history.base > self._limit) & frame.present
+        holds &= ~frame.rows.mask("update") & ~frame.rows.mask("state")
         for row in _rows(self._onset.of(holds)):
             now, base = 10 ** history.median[row], 10 ** history.base[row]
             began = _after(history, row, frame)
@@ -197,7 +196,7 @@ class Dead:
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         share = frame.column(ZERO)
-        known = frame.present & frame.rows.mask("gradient") & ~frame.skipped
+        known = frame.present & frame.rows.mask("gradient") & (not frame.skipped)
         more = len(share) - len(self._usual)
         self._usual = np.append(self._usual, np.full(max(more, 0), np.nan))
         early = known & (history.count < 20)
@@ -220,7 +219,7 @@ class Frozen:
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         now = frame.figures[:, (NORM, MAX, MEAN)]
-        known = frame.present & frame.rows.mask("weight") & ~frame.skipped
+        known = frame.present & frame.rows.mask("weight") & (not frame.skipped)
         same = np.zeros(len(now), bool)
         same[: len(self._before)] = (now[: len(self._before)] == self._before).all(axis=1)
         self._before = now
@@ -261,8 +260,9 @@ class WeightDecay:
         holds = (self._peak - logs > self._limit) & frame.rows.mask("weight") & frame.rows.mask("matrix")
         for row in _rows(self._onset.of(holds)):
             norm, peak = 10 ** logs[row], 10 ** self._peak[row]
-            began = int(self._peak_at[row])
-            sentence = f"shrinks: norm {_g(norm)}, it was {_g(peak)} at step {began}; is the weight decay too strong?"
+            last = int(self._peak_at[row])
+            began = min(last + frame.every, frame.step)
+            sentence = f"shrinks: norm {_g(norm)}, it was {_g(peak)} at step {last} (is the weight decay too strong?)"
             yield Hit("weight_decay", row, began, sentence, norm, peak)
 
 
