@@ -164,6 +164,7 @@ def _first_parting(x: Array, y: Array) -> Optional[int]:
     found = [int(broken[0])] if len(broken) else []
     if len(beyond):
         window = slice(int(beyond[0]), int(beyond[0]) + SMOOTH)
-        large = np.flatnonzero(np.abs(signed[window]) > limit)
-        found.append(int(beyond[0]) + int(large[0]))
+        distances = np.abs(signed[window])
+        large = np.flatnonzero(distances > max(limit, 3 * np.sqrt(2) * noise))
+        found.append(int(beyond[0]) + int(large[0] if len(large) else np.argmax(distances)))
     return min(found) if found else None
