@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "everything every 10": {**EVERYTHING, "every": 10},
 }
 AIMS = {"default": 1.03, "everything": 1.08, "default every 10": 1.01}
-Step = Callable[[], float]
+MONITORS: list[Any] = []
 
 
 class Variant:
@@ -63,7 +63,9 @@ def watched(config: dict[str, Any]) -> Callable[[Any, Any], Callable[[Any], None
     def attach(model: Any, train: Any) -> Callable[[Any], None]:
         from msprobe.pytorch import Monitor
 
-        return Monitor(model, None, config).step
+        monitor = Monitor(model, None, config)
+        MONITORS.append(monitor)
+        return monitor.step
 
     return attach
 
@@ -145,6 +147,8 @@ def main() -> int:
         variants = [Variant("bare", args.layers, bare)]
         variants += [Variant(name, args.layers, makers[name]) for name in makers if name in chosen]
         measure(variants, args.rounds, args.warmup)
+        for monitor in MONITORS:
+            monitor.close()
         print(tables.machine())
         print(report(variants, {name: folders[name] for name in folders if name in chosen}, args.rounds))
     finally:
