@@ -15,6 +15,7 @@ SOURCES = (
     "cache_entry",
     "memory",
     "measure",
+    "ranges",
     "chunks",
     "layout",
     "tiles",

@@ -14,7 +14,7 @@ from msprobe.config import load
 
 from .documents import ROOT, Block, blocks
 
-CHECKED = ("README.md", "docs/guide.md", "docs/run_ut.md")
+CHECKED = ("README.md", "docs/guide.md", "docs/run_ut.md", "docs/watch.md")
 TRANSLATED = {"docs/zh/guide.md": "docs/guide.md"}
 HOME = "/home/you"
 RUN = {"python": [sys.executable, "-"], "sh": ["bash", "-e"]}

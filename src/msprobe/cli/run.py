@@ -31,6 +31,8 @@ EPILOG = """example:
   msprobe run --config config.json train.py --epochs 1
   msprobe run --config config.json -m mypackage.train --epochs 1
   torchrun --nproc_per_node 2 -m msprobe run --config config.json train.py
+  msprobe run --watch train.py                       statistics and alarms of every step: msprobe watch ./watch
+  msprobe run --watch monitor.json train.py
   all words after SCRIPT or MODULE are arguments of the script. A step begins when the model is called and ends
   with the next optimizer.step(); a script without an optimizer is one step. Only for PyTorch scripts.
 exit code: that of the script; 2 if the configuration is wrong (the script does not start)"""
@@ -39,9 +41,18 @@ INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "msprobe run [--config FILE] SCRIPT ...\n       msprobe run [--config FILE] -m MODULE ..."
+    parser.usage = (
+        "msprobe run [--config FILE | --watch [FILE]] SCRIPT ...\n       msprobe run [--config FILE] -m MODULE ..."
+    )
     parser.epilog = EPILOG
     parser.add_argument("--config", metavar="FILE", help="config.json; without it the packaged default is used")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="watch the run instead of dumping it; FILE is a monitor's config and ends with .json",
+    )
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module, as python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
 
@@ -51,7 +62,9 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
     for place, word in enumerate(words):
         if word.startswith("-m") and word != "-m":
             return [*words[:place], "-m", word[2:], *words[place + 1 :]]
-        if not word.startswith("-") and words[place - 1 : place] != ["--config"]:
+        if word == "--watch" and not "".join(words[place + 1 : place + 2]).endswith(".json"):
+            return [*words[:place], "--watch=", *words[place + 1 :]]
+        if not word.startswith("-") and words[place - 1 : place] not in (["--config"], ["--watch"]):
             break
     return words
 
@@ -64,20 +77,33 @@ def run(args: argparse.Namespace) -> int:
         return _refuse("give a SCRIPT, or -m MODULE, after the options of msprobe")
     if args.framework == "mindspore":
         return _refuse("only for PyTorch scripts; in a MindSpore script use PrecisionDebugger")
-    settings = load("pytorch", args.config)
-    if settings.level == "debug":
-        return _refuse('level "debug" needs calls of save() in the script; use another level')
-    if settings.task == "run_ut":
-        return _refuse('task "run_ut" collects nothing; to check a dump, use msprobe run_ut -api_info DUMP')
+    if args.watch is not None:
+        from msprobe.watch.settings import load as load_watch
+
+        settings: Any = load_watch(args.watch or None)
+    else:
+        settings = load("pytorch", args.config)
+        refused = _explain_refusal(settings)
+        if refused:
+            return _refuse(refused)
     try:
         start = _script(command) if args.module is None else _module(command)
     except OSError as error:
         return _refuse(f"cannot read {command[0]}: {error.strerror or error}")
-    imports = _Imports(settings)
+    imports = _Imports(settings, watches=args.watch is not None)
     imports.watch()
     atexit.register(imports.warn_if_nothing_ran)  # by then the threads of the script have ended
     _run_as_main(start)
     return 0
+
+
+def _explain_refusal(settings: Settings) -> str:
+    """Why these settings cannot drive a script that was not edited; "" if they can."""
+    if settings.level == "debug":
+        return 'level "debug" needs calls of save() in the script; use another level'
+    if settings.task == "run_ut":
+        return 'task "run_ut" collects nothing; to check a dump, use msprobe run_ut -api_info DUMP'
+    return ""
 
 
 def _refuse(message: str) -> int:
@@ -140,8 +166,10 @@ def _set_first_path(directory: str) -> None:
 class _Imports(importlib.abc.MetaPathFinder):
     """Acts after the script has imported a framework. A script that only searches for torch does not import it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Any, watches: bool) -> None:
+        """`settings` are the debugger's, or the monitor's where it `watches`."""
         self._settings = settings
+        self._watches = watches
         self._driver: Any = None
         self._acts = {"torch": self._torch_is_here, "mindspore": self._mindspore_is_here}
 
@@ -187,6 +215,12 @@ class _Imports(importlib.abc.MetaPathFinder):
         from msprobe.collect.lifecycle import UsageError
         from msprobe.pytorch.driver import StepDriver
 
+        if self._watches:
+            from msprobe.pytorch.watch.driver import WatchDriver
+
+            self._driver = WatchDriver(self._settings)
+            self._driver.install()
+            return
         try:
             driver = StepDriver(self._settings)
         except (UsageError, ConfigError) as error:

@@ -1,11 +1,32 @@
-"""msprobe for MindSpore: `PrecisionDebugger`, `MsprobeStep`, `MsprobeInitStep`, `graph_dump` and `seed_all`.
+"""msprobe for MindSpore: `PrecisionDebugger`, `MsprobeStep`, `MsprobeInitStep`, `graph_dump` and `seed_all`; `Monitor`,
+`TrainerMon` and `MsprobeCallback` watch a training run.
 
-Importing it changes nothing in MindSpore.
+Importing it changes nothing in MindSpore. What watches is imported when it is first asked for.
 """
+
+from typing import Any
 
 from msprobe.mindspore.callbacks import MsprobeInitStep, MsprobeStep
 from msprobe.mindspore.debugger import PrecisionDebugger
 from msprobe.mindspore.graph.graph_dump import graph_dump
 from msprobe.mindspore.seed import seed_all
 
-__all__ = ["MsprobeInitStep", "MsprobeStep", "PrecisionDebugger", "graph_dump", "seed_all"]
+__all__ = [
+    "Monitor",
+    "MsprobeCallback",
+    "MsprobeInitStep",
+    "MsprobeStep",
+    "PrecisionDebugger",
+    "TrainerMon",
+    "graph_dump",
+    "seed_all",
+]
+_WATCH = {"Monitor": "monitor", "MsprobeCallback": "callbacks", "TrainerMon": "trainer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WATCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.watch.{_WATCH[name]}"), name)

@@ -1,6 +1,20 @@
-"""msprobe for PyTorch: `PrecisionDebugger` and `seed_all`. Importing it changes nothing in torch."""
+"""msprobe for PyTorch: `PrecisionDebugger`, `seed_all`, `Monitor`, `TrainerMon` and `MsprobeCallback`.
+
+Importing it changes nothing in torch. What watches is imported when it is first asked for.
+"""
+
+from typing import Any
 
 from msprobe.pytorch.debugger import PrecisionDebugger
 from msprobe.pytorch.seed import seed_all
 
-__all__ = ["PrecisionDebugger", "seed_all"]
+__all__ = ["Monitor", "MsprobeCallback", "PrecisionDebugger", "TrainerMon", "seed_all"]
+_WATCH = {"Monitor": "monitor", "MsprobeCallback": "callbacks", "TrainerMon": "trainer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WATCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.watch.{_WATCH[name]}"), name)

@@ -25,6 +25,7 @@ __all__ = [
     "XOR",
     "Stats",
     "TensorCache",
+    "count_outside",
     "crc32",
     "describe",
     "measure",
@@ -51,9 +52,9 @@ def _choose() -> str:
 
 BACKEND = _choose()
 if BACKEND == "c":
-    from msprobe.stats._kernel import TensorCache, crc32, describe, measure, render
+    from msprobe.stats._kernel import TensorCache, count_outside, crc32, describe, measure, render
 else:
-    from msprobe.stats.python_kernel import crc32, describe, measure, render
+    from msprobe.stats.python_kernel import count_outside, crc32, describe, measure, render
     from msprobe.stats.tensor_cache import TensorCache
 
 

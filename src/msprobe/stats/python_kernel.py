@@ -84,6 +84,19 @@ def describe(
     return f"{text}{list(shape)}, {figures}", f', "md5": "{digest}"' if digest is not None else ""
 
 
+def count_outside(
+    ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], small: float, large: float
+) -> tuple[int, int]:
+    """How many elements are closer to zero than `small` (zeros aside), and how many at least as far as `large`."""
+    row, raw = _view(ptr, code, shape, strides, STATS)
+    if not raw.size or row.kind not in (FLOAT, COMPLEX):
+        return 0, 0
+    raw, repeats = _memory_order(raw)
+    sizes = np.abs(_decode(row, np.ascontiguousarray(raw).reshape(-1)))
+    below, above = np.count_nonzero((sizes > 0) & (sizes < small)), np.count_nonzero(sizes >= large)
+    return int(below) * repeats, int(above) * repeats
+
+
 def crc32(buffer: Any, value: int = 0) -> int:
     """zlib.crc32."""
     return zlib.crc32(buffer, value)

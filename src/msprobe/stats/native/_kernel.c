@@ -198,6 +198,36 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
     return result;
 }
 
+/* ptr, code, shape, strides, small, large */
+static PyObject *count_outside(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS], below, above;
+    Py_ssize_t ndim, nstrides;
+    long code;
+    int status;
+    (void)module;
+    if (nargs != 6) {
+        PyErr_Format(PyExc_TypeError, "count_outside takes 6 positional arguments, got %zd", nargs);
+        return NULL;
+    }
+    void *memory = PyLong_AsVoidPtr(args[0]);
+    if (PyErr_Occurred() || read_int(args[1], &code) || read_sizes(args[2], "shape", shape, &ndim) ||
+        read_sizes(args[3], "strides", strides, &nstrides))
+        return NULL;
+    const double small = PyFloat_AsDouble(args[4]), large = PyFloat_AsDouble(args[5]);
+    if (PyErr_Occurred()) return NULL;
+    if (ndim != nstrides || code < 0 || code >= MP_CODES) {
+        PyErr_SetString(PyExc_ValueError, mp_error(ndim != nstrides ? MP_BAD_DIMS : MP_BAD_CODE));
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status =
+        mp_count_outside(memory, (int)code, (int)ndim, shape, strides, (float)small, (float)large, &below, &above);
+    Py_END_ALLOW_THREADS if (status) {
+        PyErr_SetString(PyExc_ValueError, mp_error(status));
+        return NULL;
+    }
+    return Py_BuildValue("LL", (long long)below, (long long)above);
+}
+
 static PyObject *crc32(PyObject *module, PyObject *args) {
     Py_buffer data;
     unsigned long value = 0;
@@ -225,6 +255,7 @@ static PyMethodDef methods[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL, "Statistics of the tensor at an address."},
     {"render", (PyCFunction)(void (*)(void))render, METH_FASTCALL, "The same as JSON members, a digest, NaN + inf."},
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL, "A plain tensor as JSON, in two parts."},
+    {"count_outside", (PyCFunction)(void (*)(void))count_outside, METH_FASTCALL, "Elements outside a range."},
     {"crc32", crc32, METH_VARARGS, "zlib.crc32."},
     {"select", select_level, METH_O, "Limit the CPU instructions used; returns the level in use."},
     {NULL, NULL, 0, NULL},

@@ -102,7 +102,7 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
 }
 
 /* Converts shape and strides to a layout in bytes. Checks all that can be checked without reading the memory. */
-static int describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, layout *l) {
+int mp_describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, layout *l) {
     const int64_t limit = INT64_C(1) << 62, size = (int64_t)mp_dtypes[code].itemsize;
     int64_t bytes = size, below = 0, above = size, address = (int64_t)(uintptr_t)memory;
     l->base = memory;
@@ -196,7 +196,7 @@ int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, con
     if (code < 0 || code >= MP_CODES) return MP_BAD_CODE;
     if (want & ~(unsigned)(MP_STATS | MP_CRC | MP_XOR | MP_LOW_PRECISION | MP_ZEROS)) return MP_BAD_WANT;
     if (ndim < 0 || ndim > MP_MAX_DIMS) return MP_BAD_DIMS;
-    int status = describe(memory, code, ndim, shape, strides, &logical);
+    int status = mp_describe(memory, code, ndim, shape, strides, &logical);
     if (status) return status;
     out->count = logical.count;
     if (!logical.count) return MP_OK;

@@ -64,6 +64,9 @@ const char *mp_level_name(int level);
 /* Strides count elements. All elements must be in `memory`. Returns MP_OK or an error. */
 int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
                int threads, mp_result *out);
+/* Counts the elements closer to zero than `small` (without zeros), and those at least as far from it as `large`. */
+int mp_count_outside(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, float small,
+                     float large, int64_t *below, int64_t *above);
 const char *mp_error(int status);
 size_t mp_itemsize(int code);
 

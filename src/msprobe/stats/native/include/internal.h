@@ -51,6 +51,9 @@ extern const dtype mp_dtypes[MP_CODES];
 /* The loops for tiles of a dtype, at the instruction level in use. */
 const route *mp_route(int code);
 
+/* Converts shape and strides to a layout in bytes. Checks all that can be checked without reading the memory. */
+int mp_describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, layout *l);
+
 /* Rounds to nearest even in a float dtype. Overflow gives infinity, or NaN if the dtype has none. */
 double mp_round(const dtype *to, double value);
 

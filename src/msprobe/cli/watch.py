@@ -1,0 +1,145 @@
+"""`msprobe watch`: what began first in a watched run, live too; exports; two runs beside each other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from msprobe.watch.alarms.alarm import Alarm
+    from msprobe.watch.reading.run import Run
+
+ROWS = 40
+POLL = 0.5
+EPILOG = """examples:
+  msprobe watch ./watch                          the timeline: what began first, and where
+  msprobe watch ./watch --follow                 and then every new alarm as it comes; Ctrl-C ends it
+  msprobe watch ./watch --json
+  msprobe watch export ./watch --csv             also --tensorboard, --parquet; -o DIR chooses the place
+  msprobe watch compare ./right ./wrong          the first step and target where two runs part
+exit code: 0 no alarm (compare: the runs agree), 1 alarms (compare: they part), 2 could not do it"""
+FORMATS = ("csv", "tensorboard", "parquet")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "msprobe watch DIR [--follow] [--json]\n"
+        "       msprobe watch export DIR (--csv | --tensorboard | --parquet) [-o OUT]\n"
+        "       msprobe watch compare A B [--json]"
+    )
+    parser.epilog = EPILOG
+    parser.add_argument("what", nargs="+", metavar="DIR", help="the dump_path of a monitor; or export DIR, compare A B")
+    parser.add_argument("--follow", action="store_true", help="go on printing alarms as they come")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    for name in FORMATS:
+        parser.add_argument(f"--{name}", action="store_true", help=f"export: write {name} files")
+    parser.add_argument("-o", "--output", metavar="OUT", help="export: the directory to write to (default: DIR/export)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.dump.errors import DumpError
+
+    verb, *rest = args.what
+    if verb == "export" and rest:
+        return _export(args, rest)
+    if verb == "compare" and rest:
+        return _compare(args, rest)
+    if rest:
+        raise DumpError("give one directory: msprobe watch DIR; see msprobe watch --help")
+    return _show(args, Path(verb))
+
+
+def _show(args: argparse.Namespace, directory: Path) -> int:
+    from msprobe.watch.reading.run import Run
+
+    watched = Run(directory)
+    alarms = watched.alarms()
+    if args.json:
+        print(json.dumps({"alarms": [alarm.as_json() for alarm in alarms]}), flush=True)
+    else:
+        _print_summary(watched)
+        _print_alarms(alarms)
+    if args.follow:
+        _follow(watched, args.json)
+    watched.close()
+    return 1 if alarms else 0
+
+
+def _print_summary(watched: Run) -> None:
+    from msprobe.report.terminal import number, printable
+
+    first = watched.ranks[0]
+    steps = first.steps()
+    ranks = f"{len(watched.ranks)} ranks" if first.rank is not None else "one process"
+    span = f"steps {steps[0]} to {steps[-1]} ({len(steps)} stored)" if steps else "no step yet"
+    at, loss = first.curve("scalar", "loss", "value")
+    last = f", loss {number(float(loss[-1]))} at step {int(at[-1])}" if len(loss) else ""
+    framework = first.meta.get("framework", "")
+    series = len(first.series())
+    print(f"{printable(watched.directory)}: {printable(framework)}, {ranks}, {span}, {series} targets{last}")
+
+
+def _print_alarms(alarms: Sequence[Alarm]) -> None:
+    from msprobe.report.terminal import print_table, printable
+
+    if not alarms:
+        print("Alarms: none")
+        return
+    origin = alarms[0]
+    where = f"step {origin.step}, rank {origin.rank or 0}, {printable(origin.target)}"
+    print(f"First: {where}: {printable(origin.sentence)}")
+    around = ", ".join(f"{step}: {value:.4g}" for step, value in origin.around)
+    if around:
+        print(f"  its norm by step: {around}")
+    rows = [(one.step, one.rank or 0, one.rule, one.target, one.sentence) for one in alarms[:ROWS]]
+    print_table(("step", "rank", "rule", "target", "what"), rows, title="Alarms, in the order in which they began")
+    if len(alarms) > ROWS:
+        print(f"… and {len(alarms) - ROWS} more: --json prints all of them")
+
+
+def _follow(watched: Run, as_json: bool) -> None:
+    """Prints alarms as they are written, until interrupted."""
+    last: dict[Any, int] = {}
+    for rank in watched.ranks:
+        last[rank.rank] = max((number for number, _ in rank.alarms()), default=0)
+    try:
+        while True:
+            for rank in watched.ranks:
+                for number, alarm in rank.alarms(last[rank.rank]):
+                    last[rank.rank] = number
+                    line = f"step {alarm.step}  rank {alarm.rank or 0}  {alarm.rule}  {alarm.sentence}"
+                    print(json.dumps(alarm.as_json()) if as_json else line, flush=True)
+            time.sleep(POLL)
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+
+
+def _export(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    from msprobe.dump.errors import DumpError
+    from msprobe.watch.reading.export import export
+
+    chosen = [name for name in FORMATS if getattr(args, name)]
+    if len(rest) != 1 or not chosen:
+        raise DumpError("give one directory and at least one of --csv, --tensorboard, --parquet")
+    directory = Path(rest[0])
+    output = Path(args.output) if args.output else directory / "export"
+    for name in chosen:
+        for path in export(directory, name, output):
+            print(path)
+    return 0
+
+
+def _compare(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    from msprobe.dump.errors import DumpError
+    from msprobe.watch.reading.compare import compare
+
+    if len(rest) != 2:
+        raise DumpError("give two directories: msprobe watch compare A B")
+    result = compare(Path(rest[0]), Path(rest[1]))
+    print(json.dumps(result.as_json()) if args.json else result.in_words())
+    return 1 if result.parts is not None else 0

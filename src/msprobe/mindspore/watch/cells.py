@@ -1,0 +1,114 @@
+"""Inputs and outputs of cells, and the gradients of these tensors, in PyNative mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Callable
+
+from mindspore._c_expression import TensorPy
+
+from msprobe.mindspore.executor import backward_pass, requires_grad
+from msprobe.mindspore.header import in_graph_mode
+from msprobe.watch import gauge
+from msprobe.watch.recording import Recording
+from msprobe.watch.selection import Filter
+from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Figures, Target
+
+from .tensors import Outside, dtype_name, is_float, read
+
+_GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
+
+
+class CellHooks:
+    """Hooks on all chosen cells, there only for the steps that are watched."""
+
+    def __init__(
+        self, models: list[Any], recording: Recording, outside: Outside, guarded: Callable[[Any], Any]
+    ) -> None:
+        settings = recording.settings
+        self._kinds = frozenset(settings.targets) & {INPUT, OUTPUT, INPUT_GRAD, OUTPUT_GRAD}
+        self._recording, self._outside, self._guarded = recording, outside, guarded
+        chosen = Filter(settings)
+        named = (pair for model in models for pair in model.cells_and_names()) if self._kinds else ()
+        self._cells = [(name, cell) for name, cell in named if chosen.wants(name)]
+        self._rows: dict[tuple[str, str, int], int] = {}
+        self._handles: list[Any] = []
+        self._found: dict[int, Figures] = {}
+        self._position = 0
+
+    def install(self, found: dict[int, Figures]) -> None:
+        self._found = found
+        self._position = 0
+        if self._handles or in_graph_mode():
+            return
+        for name, cell in self._cells:
+            if self._kinds & {INPUT, INPUT_GRAD}:
+                self._handles.append(cell.register_forward_pre_hook(self._entered(name)))
+            if self._kinds & {OUTPUT, OUTPUT_GRAD}:
+                self._handles.append(cell.register_forward_hook(self._returned(name)))
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _entered(self, name: str) -> Callable[..., None]:
+        saw = self._guarded(self._saw)
+
+        def entered(cell: Any, arguments: Any) -> None:
+            saw(INPUT, name, arguments)
+
+        return entered
+
+    def _returned(self, name: str) -> Callable[..., None]:
+        saw = self._guarded(self._saw)
+
+        def returned(cell: Any, arguments: Any, output: Any) -> None:
+            saw(OUTPUT, name, output)
+
+        return returned
+
+    def _saw(self, kind: str, name: str, value: Any) -> None:
+        recomputed = backward_pass() >= 0
+        for number, tensor in enumerate(_tensors(value)):
+            if kind in self._kinds and not recomputed:
+                self._put(self._row(kind, name, number, tensor), tensor)
+            if _GRADIENTS[kind] in self._kinds and requires_grad():
+                self._follow(self._row(_GRADIENTS[kind], name, number, tensor), tensor)
+
+    def _put(self, row: int, tensor: Any) -> None:
+        figures = read(tensor, self._outside)
+        if figures is not None:
+            known = self._found.get(row)
+            self._found[row] = figures if known is None else gauge.combine(known, figures)
+
+    def _follow(self, row: int, tensor: Any) -> None:
+        put = self._guarded(self._put)
+
+        def came(gradient: Any) -> None:
+            if self._handles and gradient is not None:
+                put(row, gradient)
+
+        tensor.register_hook(came)
+
+    def _row(self, kind: str, name: str, number: int, tensor: Any) -> int:
+        key = (kind, name, number)
+        row = self._rows.get(key)
+        if row is None:
+            self._position += 1
+            shown = name if not number else f"{name}.{number}" if name else str(number)
+            target = Target(kind, shown, self._position, tuple(tensor._shape), dtype_name(tensor))
+            row = self._rows[key] = self._recording.row(target)
+        return row
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, TensorPy):
+        if is_float(value):
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)

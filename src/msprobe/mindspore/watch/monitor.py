@@ -1,0 +1,106 @@
+"""`Monitor` for MindSpore: two lines in a training loop.
+
+    monitor = Monitor(network, optimizer, {"dump_path": "./watch"})
+    ...
+    monitor.step(loss=loss)   # after optimizer(grads)
+
+Training with it is bit-identical to training without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import mindspore
+from mindspore import nn
+from mindspore._c_expression import TensorPy
+
+from msprobe.mindspore.header import mindspore_facts, rank
+from msprobe.watch import gauge
+from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
+from msprobe.watch.settings import Config, load
+from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, STATE, UPDATE
+
+from .cells import CellHooks
+from .parameters import DifferentiationHook, OptimizerHooks, Parameters, gradients_of
+
+
+class Monitor(BaseMonitor):
+    """Watches one training run of this process.
+
+    `optimizer` may be one or a list of them. `start_step` is the number of the first step, for a run that goes on
+    from a checkpoint. `on_alarm` is called with each `Alarm`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        config: Config = None,
+        *,
+        start_step: int = 0,
+        on_alarm: Optional[OnAlarm] = None,
+    ) -> None:
+        settings = load(config)
+        models = list(model) if isinstance(model, (list, tuple)) else [model]
+        if not models or not all(isinstance(one, nn.Cell) for one in models):
+            raise TypeError(f"Monitor needs a mindspore.nn.Cell, or a list of them, not {type(model).__name__}.")
+        facts = {"framework": "mindspore", "version": mindspore.__version__}
+        facts["world_size"] = mindspore_facts()["world_size"]
+        super().__init__(settings, rank(), facts, start_step, on_alarm)
+        self._stepped = False
+        if not self._on:
+            return
+        outside = gauge.bounds(settings.low_precision)
+        optimizers = (
+            [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+        )
+        self._parameters = Parameters(models, self._recording, outside)
+        self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_called))
+        wanted = GRAD_BEFORE_CLIP in settings.targets
+        self._differentiation = DifferentiationHook(self._parameters, wanted, self._guarded)
+        self._cells = CellHooks(models, self._recording, outside, self._guarded)
+        if settings.dump is not None:
+            from msprobe.mindspore import PrecisionDebugger
+
+            self._make_dump(PrecisionDebugger, models[0] if len(models) == 1 else models)
+        self._guarded(self._begin)()
+
+    def _install(self, found: Found) -> None:
+        self._stepped = False
+        self._differentiation.install(found)
+        self._cells.install(found)
+        if UPDATE in self._settings.targets:
+            self._parameters.sample()
+
+    def _uninstall(self) -> None:
+        self._differentiation.remove()
+        self._cells.remove()
+
+    def _remove(self) -> None:
+        self._uninstall()
+        self._optimizers.remove()
+
+    def _optimizer_called(self, optimizer: Any, gradients: Any) -> None:
+        self._stepped = True
+        if GRAD in self._settings.targets and self._settings.wants(self.step_number):
+            gradients_of(optimizer, gradients, self._parameters, self._found)
+
+    def _read_weights(self, found: Found) -> None:
+        self._parameters.read_weights(found)
+
+    def _read(self, found: Found) -> bool:
+        if STATE in self._settings.targets:
+            self._parameters.read_state(self._optimizers.optimizers, found)
+        if UPDATE in self._settings.targets:
+            self._parameters.read_updates(found)
+        return self._optimizers.sees_steps and not self._stepped
+
+    def _rates(self) -> tuple[dict[str, float], Iterable[str]]:
+        rates = self._optimizers.learning_rates()
+        stands_still = bool(rates) and rates.get(LEARNING_RATE) == 0
+        return rates, [one.name for one in self._parameters.all] if stands_still else ()
+
+    def _number(self, value: Any) -> float:
+        return float(value.asnumpy()) if isinstance(value, TensorPy) else float(value)

@@ -1,0 +1,1 @@
+"""`Monitor`, `TrainerMon` and `MsprobeCallback` for PyTorch: the part that needs the framework."""

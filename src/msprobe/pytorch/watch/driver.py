@@ -1,0 +1,80 @@
+"""`msprobe run --watch`: a monitor in a script that knows nothing of it.
+
+The first module that is called with parameters is the model; a step ends with each optimizer step that changes its
+parameters. A tensor that `backward()` starts from is taken as the loss.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+from typing import Any, Optional
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from msprobe.collect import notices
+from msprobe.watch.settings import WatchSettings
+
+from .monitor import Monitor
+
+
+class WatchDriver:
+    """Put in when torch has been imported."""
+
+    def __init__(self, settings: WatchSettings) -> None:
+        self._settings = settings
+        self._monitor: Optional[Monitor] = None
+        self._known: set[int] = set()
+        self._losses: list[Any] = []
+        self._pid = os.getpid()
+
+    def install(self) -> None:
+        original_call = torch.nn.Module.__call__
+        original_backward = torch.Tensor.backward
+
+        @functools.wraps(original_call)
+        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._monitor is None and not torch.compiler.is_compiling():
+                self._called(module)
+            if self._monitor is not None and torch.nn.Module.__call__ is called:
+                torch.nn.Module.__call__ = original_call
+            return original_call(module, *args, **kwargs)
+
+        @functools.wraps(original_backward)
+        def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if tensor.numel() == 1:
+                self._losses.append(tensor.detach())
+            return original_backward(tensor, *args, **kwargs)
+
+        torch.nn.Module.__call__ = called
+        torch.Tensor.backward = backward
+
+    def _called(self, module: Any) -> None:
+        if os.getpid() != self._pid or next(module.parameters(), None) is None:
+            return
+        try:
+            self._monitor = Monitor(module, None, self._settings)
+            register_optimizer_step_post_hook(self._stepped)  # after the monitor's own hooks
+            self._known = {id(parameter) for parameter in module.parameters()}
+            notices.inform(f"watching {type(module).__name__}, called first, in {self._settings.dump_path}.")
+        except Exception:
+            notices.warn(f"`msprobe run --watch` could not start, the script goes on:\n{traceback.format_exc()}")
+            self._known = set()
+
+    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._monitor is None or os.getpid() != self._pid:
+            return
+        if any(id(one) in self._known for group in optimizer.param_groups for one in group["params"]):
+            losses, self._losses = self._losses, []
+            self._monitor.step(loss=sum(float(loss) for loss in losses) / len(losses) if losses else None)
+
+    def tell_if_nothing_ran(self) -> None:
+        """After the script."""
+        if self._monitor is None:
+            notices.warn("nothing was watched: the script called no torch.nn.Module that has parameters.")
+        elif not self._monitor.step_number:
+            notices.warn("nothing was watched: no optimizer of the script stepped a parameter of its model.")
+        else:
+            notices.inform(f"watched {self._monitor.step_number} steps: msprobe watch {self._settings.dump_path}")

@@ -1,0 +1,133 @@
+"""`Monitor` for PyTorch: two lines in a training loop.
+
+    monitor = Monitor(model, optimizer, {"dump_path": "./watch"})
+    ...
+    monitor.step(loss=loss)   # after optimizer.step()
+
+Training with it is bit-identical to training without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import torch
+
+from msprobe.watch import gauge
+from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
+from msprobe.watch.settings import Config, WatchSettings, load
+from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
+
+from .modules import ModuleHooks
+from .parameters import BackwardHooks, OptimizerHooks, Parameters, torch_optimizers, unwrapped
+from .ranks import RankCheck, facts, rank
+from .tensors import Gauge
+
+
+class Monitor(BaseMonitor):
+    """Watches one training run of this process.
+
+    `optimizer` may be one, a list or dict of them (optimizer in backward), or None: then every optimizer that steps
+    watched parameters counts. `start_step` is the number of the first step, for a run that goes on from a checkpoint:
+    earlier steps of the file stay. `on_alarm` is called with each `Alarm`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        config: Config = None,
+        *,
+        scaler: Any = None,
+        start_step: int = 0,
+        on_alarm: Optional[OnAlarm] = None,
+    ) -> None:
+        settings = load(config)
+        models = list(model) if isinstance(model, (list, tuple)) else [model]
+        if not models or not all(isinstance(one, torch.nn.Module) for one in models):
+            raise TypeError(f"Monitor needs a torch.nn.Module, or a list of them, not {type(model).__name__}.")
+        super().__init__(settings, rank(), facts(), start_step, on_alarm)
+        self._scaler = scaler
+        self._stepped = False
+        self._overflowed = False
+        if self._on:
+            self._make_sources(settings, models, torch_optimizers(optimizer))
+            self._guarded(self._begin)()
+
+    def _make_sources(self, settings: WatchSettings, models: list[Any], optimizers: list[Any]) -> None:
+        self._gauge = Gauge(gauge.bounds(settings.low_precision))
+        self._parameters = Parameters(models, self._recording, self._gauge)
+        self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_steps), self._parameters)
+        self._backward = BackwardHooks(self._parameters, settings.targets, self._guarded)
+        self._modules = ModuleHooks(models, self._recording, self._gauge, self._guarded)
+        self._ranks = RankCheck(self._parameters, self._recording) if settings.check_ranks else None
+        if settings.dump is not None:
+            from msprobe.pytorch import PrecisionDebugger
+
+            self._make_dump(PrecisionDebugger, unwrapped(models[0]) if len(models) == 1 else models)
+
+    def _install(self, found: Found) -> None:
+        self._stepped = self._overflowed = False
+        self._backward.install(found)
+        self._modules.install(found)
+        if UPDATE in self._settings.targets:
+            self._parameters.sample()
+
+    def _uninstall(self) -> None:
+        self._backward.remove()
+        self._modules.remove()
+
+    def _remove(self) -> None:
+        self._uninstall()
+        self._optimizers.remove()
+
+    def _optimizer_steps(self, optimizer: Any, mine: list[Any]) -> None:
+        self._stepped = True
+        if not self._settings.wants(self.step_number):
+            return
+        flag = getattr(optimizer, "found_inf", None)  # a fused optimizer under a gradient scaler decides by itself
+        if flag is not None and float(flag):
+            self._overflowed = True
+        if GRAD in self._settings.targets:
+            self._parameters.read_gradients(GRAD, self._found, mine)
+            scale = getattr(optimizer, "grad_scale", None)
+            if scale is not None:
+                self._unscale(mine, float(scale))
+
+    def _unscale(self, mine: list[Any], scale: float) -> None:
+        self._gauge.resolve()
+        for one in mine:
+            figures = self._found.get(one.rows.get(GRAD, -1))
+            if figures is not None:
+                norm, most, least, mean = (value / scale for value in figures[:4])
+                self._found[one.rows[GRAD]] = figures._replace(norm=norm, max=most, min=least, mean=mean)
+
+    def _read_weights(self, found: Found) -> None:
+        self._parameters.read_weights(found)
+        self._gauge.resolve()
+
+    def _read(self, found: Found) -> bool:
+        targets, parameters = self._settings.targets, self._parameters
+        if GRAD in targets and not self._stepped:
+            parameters.read_gradients(GRAD, found)
+        if STATE in targets:
+            parameters.read_state(self._optimizers.optimizers, found)
+        if UPDATE in targets:
+            parameters.read_updates(found)
+        self._modules.report()
+        self._gauge.resolve()
+        return self._overflowed or (self._optimizers.sees_steps and not self._stepped)
+
+    def _rates(self) -> tuple[dict[str, float], Iterable[str]]:
+        rates, idle = self._optimizers.learning_rates()
+        if self._scaler is not None:
+            rates[SCALE] = float(self._scaler.get_scale())
+        return rates, idle
+
+    def _number(self, value: Any) -> float:
+        return float(value.detach()) if isinstance(value, torch.Tensor) else float(value)
+
+    def _stored(self, step: int, found: Found) -> None:
+        if self._ranks is not None:
+            self._ranks.check(step, found)

@@ -1,0 +1,241 @@
+"""Parameters, their gradients and their optimizer state.
+
+Gradients are read when the optimizer is about to use them: after reduction, unscaling and clipping, and before
+anybody sets them to None. The hooks are on the optimizers of the monitor, or on all where it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, Optional
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from msprobe.watch import gauge
+from msprobe.watch.recording import Recording, update_figures
+from msprobe.watch.selection import Filter, plain_name
+from msprobe.watch.targets import GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Figures, Target
+
+from .tensors import Gauge, local, sample, shard_of
+
+Found = dict[int, Figures]
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+
+
+class Parameter:
+    """One watched parameter with the rows of its figures."""
+
+    __slots__ = ("before", "name", "position", "rows", "shard", "tensor")
+
+    def __init__(self, name: str, tensor: Any, position: int) -> None:
+        self.name, self.tensor, self.position = name, tensor, position
+        self.shard = shard_of(tensor)
+        self.rows: dict[str, int] = {}
+        self.before: Any = None  # a sample of the weight before the step
+
+    def row(self, kind: str, recording: Recording) -> int:
+        row = self.rows.get(kind)
+        if row is None:
+            here = local(self.tensor)
+            dtype = str(here.dtype).partition(".")[2]
+            target = Target(kind, self.name, self.position, tuple(here.shape), dtype, self.shard)
+            row = self.rows[kind] = recording.row(target)
+        return row
+
+
+class Parameters:
+    """All watched parameters of the models."""
+
+    def __init__(self, models: list[Any], recording: Recording, measure: Gauge) -> None:
+        self._recording = recording
+        self._gauge = measure
+        self.main_grad = False  # Megatron keeps gradients in an attribute of its own
+        self._filter = Filter(recording.settings)
+        named = _named_parameters(models)
+        self.all = [
+            Parameter(name, tensor, position)
+            for position, (name, tensor) in enumerate(named)
+            if not is_lazy(tensor) and self._filter.wants(name)
+        ]
+        self._filter.report()
+        self.by_id = {id(parameter.tensor): parameter for parameter in self.all}
+        recording.trainable = frozenset(one.name for one in self.all if one.tensor.requires_grad)
+
+    def read_weights(self, found: Found) -> None:
+        read, recording = self._gauge.read, self._recording
+        for one in self.all:
+            read(one.tensor, found, one.row(WEIGHT, recording))
+
+    def read_gradients(self, kind: str, found: Found, of: Optional[Iterable[Any]] = None) -> None:
+        read, recording = self._gauge.read, self._recording
+        for one in self.all if of is None else of:
+            gradient = one.tensor.grad
+            if self.main_grad and gradient is None:
+                gradient = getattr(one.tensor, "main_grad", None)
+            if gradient is not None:
+                read(gradient, found, one.row(kind, recording))
+
+    def sample(self) -> None:
+        for one in self.all:
+            one.before = sample(one.tensor) if one.tensor.requires_grad else None
+
+    def read_updates(self, found: Found) -> None:
+        for one in self.all:
+            before, one.before = one.before, None
+            after = sample(one.tensor) if before is not None else None
+            if after is not None and after.shape == before.shape:
+                moved, weight = gauge.change(before, after, local(one.tensor).numel())
+                found[one.row(UPDATE, self._recording)] = update_figures(moved, weight)
+
+    def read_state(self, optimizers: list[Any], found: Found) -> None:
+        read, recording = self._gauge.read, self._recording
+        for optimizer in optimizers:
+            state = getattr(optimizer, "state", {})
+            for one in self.all:
+                for key, value in state.get(one.tensor, {}).items():
+                    if isinstance(value, torch.Tensor) and value.dim() and value.shape == one.tensor.shape:
+                        read(value, found, one.row(f"state.{key}", recording))
+
+
+def _named_parameters(models: list[Any]) -> Iterator[tuple[str, Any]]:
+    known: set[int] = set()
+    for number, model in enumerate(models):
+        inner = unwrapped(model)
+        for name, tensor in inner.named_parameters():
+            if id(tensor) not in known:
+                known.add(id(tensor))
+                yield (f"{number}." if len(models) > 1 else "") + plain_name(name), tensor
+
+
+def unwrapped(model: Any) -> Any:
+    """The model inside DistributedDataParallel, DataParallel and torch.compile."""
+    while True:
+        if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        else:
+            return model
+
+
+def torch_optimizers(given: Any) -> list[Any]:
+    """The torch optimizers in what the user gave: one, several, or wrappers with an attribute `optimizer`."""
+    listed = [] if given is None else list(given.values()) if isinstance(given, dict) else given
+    listed = listed if isinstance(listed, (list, tuple)) else [listed]
+    found = []
+    for optimizer in listed:
+        while hasattr(getattr(optimizer, "optimizer", None), "param_groups"):  # accelerate, Lightning, Megatron
+            optimizer = optimizer.optimizer
+        found.append(optimizer)
+    return found
+
+
+class OptimizerHooks:
+    """Calls `before` when an optimizer has its gradients and is about to use them; knows learning rates."""
+
+    def __init__(self, optimizers: list[Any], before: Callable[[Any, list[Any]], None], parameters: Parameters) -> None:
+        self._before = before
+        self._parameters = parameters
+        self.optimizers = [one for one in optimizers if hasattr(one, "param_groups")]
+        self._adopts = not self.optimizers
+        hookable = [one for one in self.optimizers if hasattr(one, "register_step_pre_hook")]
+        if self._adopts:
+            self._handles = [
+                register_optimizer_step_pre_hook(self._stepping),
+                register_optimizer_step_post_hook(self._stepped),
+            ]
+        else:
+            self._handles = [one.register_step_pre_hook(self._stepping) for one in hookable]
+            self._handles += [one.register_step_post_hook(self._stepped) for one in hookable]
+        self.sees_steps = bool(self._handles)
+
+    def _stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not _has_closure(args, kwargs):
+            self._look(optimizer)
+
+    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """A closure runs the backward pass inside of the step: its gradients are there afterwards."""
+        if _has_closure(args, kwargs):
+            self._look(optimizer)
+
+    def _look(self, optimizer: Any) -> None:
+        by_id = self._parameters.by_id
+        mine = [by_id[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in by_id]
+        if mine and self._adopts and not any(optimizer is known for known in self.optimizers):
+            self.optimizers.append(optimizer)
+        if mine:
+            self._before(optimizer, mine)
+
+    def learning_rates(self) -> tuple[dict[str, float], frozenset[str]]:
+        """The learning rates as scalars, and the names of parameters whose rate is 0."""
+        rates: dict[str, float] = {}
+        idle = []
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                rate = group.get("lr")
+                if rate is None:
+                    continue
+                number = len(rates)
+                rates[LEARNING_RATE if not number else f"{LEARNING_RATE}.{number}"] = float(rate)
+                if float(rate) == 0:
+                    known = (self._parameters.by_id.get(id(parameter)) for parameter in group["params"])
+                    idle += [one.name for one in known if one is not None]
+        return rates, frozenset(idle)
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Of the arguments of a step, with the optimizer itself first or not."""
+    given = [*args, kwargs.get("closure")]
+    return any(callable(one) and not isinstance(one, torch.optim.Optimizer) for one in given)
+
+
+class BackwardHooks:
+    """Gradients as they come: before reduction (grad_local), and at the end of the backward pass, before clipping."""
+
+    def __init__(self, parameters: Parameters, kinds: Iterable[str], guarded: Callable[[Any], Any]) -> None:
+        self._parameters = parameters
+        self._local = GRAD_LOCAL in kinds
+        self._before_clip = GRAD_BEFORE_CLIP in kinds
+        self._guarded = guarded
+        self._handles: list[Any] = []
+        self._queued = False
+        self._found: Found = {}
+
+    def install(self, found: Found) -> None:
+        self._found = found
+        self._queued = False
+        if self._handles or not (self._local or self._before_clip):
+            return
+        came = self._guarded(self._came)
+        for one in self._parameters.all:
+            if one.tensor.requires_grad and one.tensor.is_leaf:
+                self._handles.append(one.tensor.register_post_accumulate_grad_hook(came))
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _came(self, tensor: Any) -> None:
+        one = self._parameters.by_id.get(id(tensor))
+        if one is not None and self._local:
+            self._parameters.read_gradients(GRAD_LOCAL, self._found, [one])
+        if self._before_clip and not self._queued:
+            self._queued = True
+            _queue_callback(self._guarded(self._first_callback))
+
+    def _first_callback(self) -> None:
+        """Reducers queue callbacks too, later than ours: queue once more to come after theirs."""
+        _queue_callback(self._guarded(self._last_callback))
+
+    def _last_callback(self) -> None:
+        self._queued = False
+        if self._handles:
+            self._parameters.read_gradients(GRAD_BEFORE_CLIP, self._found)

@@ -1,0 +1,95 @@
+"""`TrainerMon` for PyTorch: mindstudio-probe's interface and configuration, on the monitor of this package.
+
+    monitor = TrainerMon("monitor_config.json", params_have_main_grad=False)
+    monitor.set_monitor(model, grad_acc_steps=1, optimizer=optimizer)
+
+A step ends when the optimizer has stepped; nothing has to be called.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from msprobe.collect import notices
+from msprobe.watch.monitor import Found
+from msprobe.watch.settings import WatchSettings
+from msprobe.watch.trainer_config import load
+from msprobe.watch.trainer_csv import CsvFiles
+
+from .monitor import Monitor
+from .parameters import torch_optimizers
+from .ranks import rank
+
+
+class TrainerMon:
+    """`process_group` is accepted and not needed: nothing is reduced between ranks."""
+
+    def __init__(self, config_file_path: str, process_group: Any = None, params_have_main_grad: bool = True) -> None:
+        self._settings = load(config_file_path, rank())
+        self._main_grad = params_have_main_grad
+        self.monitor: Optional[_TrainerMonitor] = None
+        self._handles: list[Any] = []
+
+    def set_monitor(
+        self,
+        model: Any,
+        *places: Any,
+        grad_acc_steps: int = 1,
+        optimizer: Any = None,
+        dp_group: Any = None,
+        tp_group: Any = None,
+        start_iteration: int = 0,
+    ) -> None:
+        """The arguments after the model are best given by name: their order has changed between versions."""
+        optimizer = next((place for place in places[:2] if hasattr(place, "step")), optimizer)
+        if optimizer is None:
+            raise TypeError("set_monitor needs the optimizer: set_monitor(model, grad_acc_steps=…, optimizer=…).")
+        if self.monitor is not None:
+            notices.warn_once("set_monitor was called again: the first monitor goes on.")
+            return
+        self.monitor = _TrainerMonitor(model, optimizer, self._settings, self._main_grad, start_iteration)
+        self._end_steps_with(optimizer, self.monitor)
+
+    def _end_steps_with(self, optimizer: Any, monitor: Monitor) -> None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            last = torch_optimizers(optimizer)[-1]
+            self._handles.append(last.register_step_post_hook(lambda *call: monitor.step()))
+            return
+        original = optimizer.step  # Megatron's and DeepSpeed's wrappers have no hooks
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            monitor.step()
+            return result
+
+        optimizer.step = step
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self.monitor is not None:
+            self.monitor.close()
+
+
+class _TrainerMonitor(Monitor):
+    """A monitor that also writes the csv files."""
+
+    def __init__(self, model: Any, optimizer: Any, settings: Any, main_grad: bool, start: int) -> None:
+        self._csv = CsvFiles(settings) if settings.form == "csv" else None
+        self._trainer = settings
+        self._main_grad = main_grad
+        super().__init__(model, optimizer, settings.watch, start_step=start)
+
+    def _make_sources(self, settings: WatchSettings, models: list[Any], optimizers: list[Any]) -> None:
+        super()._make_sources(settings, models, optimizers)
+        self._parameters.main_grad = self._main_grad
+        if self._trainer.modules is not None:
+            self._modules.keep(self._trainer.modules)
+
+    def _stored(self, step: int, found: Found) -> None:
+        super()._stored(step, found)
+        if self._csv is not None:
+            self._csv.write(step, self._recording.rows, found)

@@ -1,0 +1,126 @@
+"""All rules together: from the frame of a step to its alarms, in the order in which a step produces them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
+
+from msprobe.watch.alarms import optimizer_rules, rules
+from msprobe.watch.alarms.alarm import Alarm
+from msprobe.watch.alarms.frame import Frame
+from msprobe.watch.alarms.history import History
+from msprobe.watch.alarms.loss_rules import LossRules
+from msprobe.watch.alarms.rules import DEFAULTS, Check, Hit
+from msprobe.watch.targets import GRAD, LOSS, SCALAR, is_state, order_of
+
+MOST_A_RULE = 20
+"""Alarms of one rule at one step that are kept; the first of them says how many more there are."""
+
+_MAKERS: dict[str, Callable[[float], Check]] = {
+    "nan": rules.NotFinite,
+    "spike": rules.Spike,
+    "drift": rules.Drift,
+    "vanishing": rules.Vanishing,
+    "zero": rules.Zero,
+    "dead": rules.Dead,
+    "frozen": rules.Frozen,
+    "weight_decay": rules.WeightDecay,
+    "saturation": rules.make_saturation,
+    "underflow": rules.make_underflow,
+    "update_large": optimizer_rules.UpdateLarge,
+    "update_small": optimizer_rules.UpdateSmall,
+    "clipped": optimizer_rules.Clipped,
+    "state_decay": optimizer_rules.StateDecay,
+}
+
+
+def threshold(settings: Mapping[str, Any], rule: str) -> Optional[float]:
+    """The threshold of a rule, or None where it is off."""
+    given = settings.get(rule, True)
+    if given is False:
+        return None
+    return float(DEFAULTS[rule] if given is True else given)
+
+
+class Detector:
+    """Looks at every watched step of one rank."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        limits = {name: threshold(settings, name) for name in DEFAULTS}
+        self._checks = [make(limit) for name, make in _MAKERS.items() if (limit := limits[name]) is not None]
+        self._names_nan = limits["nan"] is not None
+        self._loss = LossRules(limits["loss_spike"], limits["loss_drift"])
+        self._history = History()
+
+    def look(self, frame: Frame) -> list[Alarm]:
+        history = self._history
+        history.grow(len(frame.rows))
+        alarms: list[Alarm] = []
+        for check in self._checks:
+            hits = sorted(check(frame, history), key=lambda hit: _order(frame, hit))
+            alarms += [
+                _alarm(frame, history, hit, len(hits) - 1 if place == 0 else 0)
+                for place, hit in enumerate(hits[:MOST_A_RULE])
+            ]
+        alarms += self._of_loss(frame)
+        history.add(frame.step, frame.logs())
+        return sorted(alarms, key=lambda alarm: (alarm.step, order_of(alarm.kind, alarm.name, alarm.position)))
+
+    def _of_loss(self, frame: Frame) -> Iterator[Alarm]:
+        loss = frame.scalars.get(LOSS)
+        if loss is None:
+            return
+        for rule, began, sentence, value, usual in self._loss.look(frame.step, loss, self._names_nan):
+            yield Alarm(began, rule, SCALAR, LOSS, f"At step {began} the loss {sentence}.", value, usual)
+
+
+def _order(frame: Frame, hit: Hit) -> tuple[int, int, int]:
+    if hit.row < 0:
+        return hit.began, -1, 0
+    target = frame.rows.targets[hit.row]
+    return (hit.began, *order_of(target.kind, target.name, target.position))
+
+
+_KINDS = {
+    "grad": "the gradient of {}",
+    "grad_local": "the gradient of {} before reduction",
+    "grad_before_clip": "the gradient of {} before clipping",
+    "weight": "{}",
+    "update": "the update of {}",
+    "input": "the input of {}",
+    "output": "the output of {}",
+    "input_grad": "the gradient of the input of {}",
+    "output_grad": "the gradient of the output of {}",
+}
+
+
+def in_words(kind: str, name: str) -> str:
+    """A target in a sentence."""
+    if kind == SCALAR:
+        return f"the {name}"
+    if is_state(kind):
+        return f"the optimizer state {kind[len('state.') :]} of {name}"
+    return _KINDS[kind].format(name or "the model")
+
+
+def _alarm(frame: Frame, history: History, hit: Hit, more: int) -> Alarm:
+    others = f" (and {more} more like it)" if more else ""
+    if hit.row < 0:
+        sentence = f"From step {hit.began} on all gradients {hit.sentence}{others}."
+        return Alarm(hit.began, hit.rule, GRAD, "*", sentence, hit.value, hit.usual)
+    target = frame.rows.targets[hit.row]
+    when = f"At step {hit.began}" if hit.began == frame.step else f"From step {hit.began} on"
+    sentence = f"{when} {in_words(target.kind, target.name)} {hit.sentence}{others}."
+    around = history.around(hit.row)
+    norm = float(frame.figures[hit.row, 0])
+    return Alarm(
+        hit.began,
+        hit.rule,
+        target.kind,
+        target.name,
+        sentence,
+        hit.value,
+        hit.usual,
+        (*around, (frame.step, norm)),
+        target.position,
+    )

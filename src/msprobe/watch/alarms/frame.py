@@ -1,0 +1,118 @@
+"""What the rules look at: all figures of one watched step as arrays, one row a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from msprobe.watch import targets as of
+from msprobe.watch.targets import Target
+
+Array = np.ndarray[Any, Any]
+
+
+class Rows:
+    """The targets seen so far and what the rules ask of them; each property is an array with a row a target."""
+
+    def __init__(self) -> None:
+        self.targets: list[Target] = []
+        self._index: dict[tuple[str, str], int] = {}
+        self._masks: dict[str, Array] = {}
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def add(self, target: Target) -> None:
+        self._index[target.kind, target.name] = len(self.targets)
+        self.targets.append(target)
+        self._masks.clear()
+
+    def find(self, kind: str, name: str) -> Optional[int]:
+        return self._index.get((kind, name))
+
+    def mask(self, what: str) -> Array:
+        """Which rows are gradients, weights, matrices, … The words are the keys of _MASKS."""
+        mask = self._masks.get(what)
+        if mask is None:
+            test = _MASKS[what]
+            mask = self._masks[what] = np.array([test(target) for target in self.targets], bool)
+        return mask
+
+    def partner(self, kind: str) -> Array:
+        """For each row the row of the same name with another kind, or -1."""
+        key = f"partner {kind}"
+        rows = self._masks.get(key)
+        if rows is None:
+            found = [self._index.get((kind, target.name), -1) for target in self.targets]
+            rows = self._masks[key] = np.array(found, np.int64)
+        return rows
+
+    def elements(self) -> Array:
+        sizes = self._masks.get("elements")
+        if sizes is None:
+            sizes = self._masks["elements"] = np.array([math.prod(t.shape) for t in self.targets], float)
+        return sizes
+
+
+_MASKS: dict[str, Callable[[Target], bool]] = {
+    "gradient": lambda t: t.kind == of.GRAD,
+    "any gradient": lambda t: t.kind in of.BACKWARD_KINDS,
+    "weight": lambda t: t.kind == of.WEIGHT,
+    "update": lambda t: t.kind == of.UPDATE,
+    "state": lambda t: of.is_state(t.kind),
+    "second moment": lambda t: t.kind in ("state.exp_avg_sq", "state.moment2", "state.moments2"),
+    "module": lambda t: t.kind in of.MODULE_KINDS,
+    "output": lambda t: t.kind == of.OUTPUT,
+    "matrix": lambda t: len(t.shape) >= 2,
+    "spiking": lambda t: t.kind not in (of.WEIGHT, of.UPDATE),
+}
+
+
+@dataclass
+class Frame:
+    """One watched step. `figures` has a row a target and a column a statistic; rows without numbers are all NaN,
+    and False in `present`.
+
+    `skipped`: a gradient scaler left this optimizer step out. `idle`: parameters whose learning rate is 0.
+    """
+
+    step: int
+    rows: Rows
+    figures: Array
+    present: Array
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    skipped: bool = False
+    idle: frozenset[str] = frozenset()
+    trainable: frozenset[str] = frozenset()
+    every: int = 1
+
+    def column(self, statistic: int) -> Array:
+        column: Array = self.figures[:, statistic]
+        return column
+
+    def logs(self) -> Array:
+        """log10 of the norms; NaN for zero, infinity and what is absent."""
+        norms = self.column(of.NORM)
+        with np.errstate(all="ignore"):
+            logs = np.log10(norms)
+        logs[~np.isfinite(logs)] = np.nan
+        return logs
+
+    def steps_needed(self, steps: int) -> int:
+        """How many watched steps a condition must hold that should hold for so many steps."""
+        return max(5, -(-steps // self.every))
+
+
+def frame_of(step: int, rows: Rows, found: Mapping[int, Sequence[float]], **facts: Any) -> Frame:
+    """A frame from the figures of some rows."""
+    figures = np.full((len(rows), len(of.STATISTICS)), np.nan)
+    present = np.zeros(len(rows), bool)
+    if found:
+        at = np.fromiter(found, np.int64, len(found))
+        figures[at] = np.array(list(found.values()), float)
+        present[at] = True
+    return Frame(step, rows, figures, present, **facts)

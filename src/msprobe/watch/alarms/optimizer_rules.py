@@ -1,0 +1,158 @@
+"""Rules about what the optimizer does: updates, clipping and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from msprobe.watch.alarms.frame import Frame
+from msprobe.watch.alarms.history import Array, History, Onset, Streak
+from msprobe.watch.alarms.rules import Hit, _g, _rows, weight_norm
+from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, MEAN, NORM, ZERO
+
+RATIO_COLUMN = MEAN
+"""Where a frame has the ratio of an update: its norm of the change is the norm, and it has no mean."""
+
+
+class UpdateLarge:
+    """Matrices that change by a large part of themselves, or whose norm triples in one step."""
+
+    STEPS = 5
+    JUMP = 3.0
+
+    def __init__(self, threshold: float) -> None:
+        self._limit = threshold
+        self._streak = Streak()
+        self._onset = Onset()
+        self._before = np.empty(0)
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        ratio = frame.column(RATIO_COLUMN)
+        known = frame.present & frame.rows.mask("update") & frame.rows.mask("matrix") & (not frame.skipped)
+        holds = known & (ratio > self._limit)
+        self._streak.update(frame.step, holds, known)
+        for row in _rows(self._streak.reaches(self.STEPS, holds)):
+            began = int(self._streak.began[row])
+            sentence = f"is too large: each step changes the weight by {100 * ratio[row]:.3g}% of its norm"
+            yield Hit("update_large", row, began, sentence, float(ratio[row]), self._limit)
+        yield from self._jumps(frame)
+
+    def _jumps(self, frame: Frame) -> Iterator[Hit]:
+        norms = frame.column(NORM)
+        holds = np.zeros(len(norms), bool)
+        old = self._before
+        each = np.sqrt(np.maximum(frame.rows.elements(), 1))
+        with np.errstate(all="ignore"):
+            holds[: len(old)] = norms[: len(old)] / old > self.JUMP
+            holds[: len(old)] &= old / each[: len(old)] > 1e-3  # a matrix that starts at zero grows by any factor
+        holds &= frame.rows.mask("weight") & frame.rows.mask("matrix") & frame.present
+        for row in _rows(self._onset.of(holds)):
+            sentence = f"jumped from norm {_g(old[row])} to {_g(norms[row])} (is the learning rate too high?)"
+            yield Hit("update_large", row, frame.step, sentence, float(norms[row]), float(old[row]))
+        self._before = norms.copy()
+
+
+class UpdateSmall:
+    """Updates that became far smaller than the learning rate explains."""
+
+    def __init__(self, threshold: float) -> None:
+        self._limit = np.log10(threshold)
+        self._streak = Streak()
+        self._usual = History()
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        rate = frame.scalars.get(LEARNING_RATE, np.nan)
+        update = frame.rows.mask("update")
+        if not update.any() or not rate > 0 or frame.skipped:
+            return
+        with np.errstate(all="ignore"):
+            scaled = np.log10(frame.column(RATIO_COLUMN) / rate)
+        scaled[~update] = np.nan
+        self._usual.grow(len(scaled))
+        known = frame.present & update & frame.rows.mask("matrix") & ~np.isnan(self._usual.base)
+        holds = known & (scaled - self._usual.base < self._limit) & np.isfinite(scaled)
+        self._streak.update(frame.step, holds, known)
+        self._usual.add(frame.step, np.where(np.isfinite(scaled), scaled, np.nan))
+        for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
+            ratio = float(frame.column(RATIO_COLUMN)[row])
+            usual = float(10 ** self._usual.base[row] * rate)
+            sentence = f"is too small: {_g(ratio)} of the weight's norm; at this learning rate {_g(usual)} was usual"
+            yield Hit("update_small", row, int(self._streak.began[row]), sentence, ratio, usual)
+
+
+class Clipped:
+    """Gradients that clipping leaves almost nothing of."""
+
+    SAME = 1e-4
+    LEFT = 1e-3
+
+    def __init__(self, threshold: float) -> None:
+        self._limit = threshold
+        self._length = 0
+        self._began = 0
+        self._before = np.nan
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        norms = frame.column(NORM)
+        mask = frame.rows.mask("gradient") & frame.present
+        if not mask.any() or frame.skipped:
+            return
+        total = float(np.sqrt(np.square(norms[mask]).sum()))
+        partner = frame.rows.partner(GRAD_BEFORE_CLIP)[mask]
+        share = np.nan
+        if (partner >= 0).all():
+            before = float(np.sqrt(np.square(norms[partner]).sum()))
+            share = total / before if before else np.nan
+        same = abs(total - self._before) <= self.SAME * total
+        weights = weight_norm(frame)
+        holds = total > 0 and (share < self.LEFT or (same and weights > 0 and total < self._limit * weights))
+        self._length = self._length + 1 if holds else 0
+        if self._length == 1:
+            self._began = frame.step if share < self.LEFT else max(frame.step - frame.every, 0)
+        self._before = total
+        if self._length == frame.steps_needed(20):
+            left = f"{_g(share)} of what they were" if share == share else f"{_g(total / weights)} of the weights' norm"
+            sentence = f"are clipped to almost nothing: their norm is {_g(total)} every step, {left}"
+            yield Hit("clipped", -1, self._began, sentence, total, share)
+
+
+class StateDecay:
+    """Optimizer state that falls to zero while gradients keep coming, or a second moment far below their square."""
+
+    PATIENCE = 500
+
+    def __init__(self, threshold: float) -> None:
+        self._limit = threshold
+        self._streak = Streak()
+        self._was_fine = np.empty(0, bool)
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        state = frame.rows.mask("state")
+        if not state.any() or frame.skipped:
+            return
+        gradient = frame.rows.partner(GRAD)
+        known = state & frame.present & (gradient >= 0)
+        known[known] &= frame.present[gradient[known]]
+        norms, zero = frame.column(NORM), frame.column(ZERO)
+        square = np.where(known, norms[gradient] ** 2, np.nan)
+        with np.errstate(all="ignore"):
+            share = norms * np.sqrt(np.maximum(frame.rows.elements(), 1)) / square
+        small = frame.rows.mask("second moment") & (share < self._limit) & (square > 0)
+        empty = (zero > 0.95) & (np.where(known, zero[gradient], 1) < 0.5)
+        fine = self._remember(known & ~small & ~empty) | (history.count >= self.PATIENCE)
+        holds = known & (small | empty) & fine
+        self._streak.update(frame.step, holds, known)
+        for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
+            began = int(self._streak.began[row])
+            if empty[row]:
+                sentence = f"has decayed: {100 * zero[row]:.3g}% of it is zero while gradients keep coming"
+            else:
+                sentence = f"has decayed: norm {_g(norms[row])}, {_g(share[row])} of what the gradients give"
+            yield Hit("state_decay", row, began, sentence, float(norms[row]), float(share[row]))
+
+    def _remember(self, fine: Array) -> Array:
+        """Where the state was ever as it should be: it begins at zero and takes a while to get there."""
+        more = len(fine) - len(self._was_fine)
+        self._was_fine = np.append(self._was_fine, np.zeros(max(more, 0), bool)) | fine
+        return self._was_fine

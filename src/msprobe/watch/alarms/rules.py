@@ -1,0 +1,306 @@
+"""The rules of the alarms: each looks at a frame beside what was usual and yields what is wrong.
+
+A rule has one threshold, which the configuration can change; False switches it off. Those that must hold for a
+while give the step at which the condition began, not the one at which it was certain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+
+from msprobe.watch.alarms.frame import Frame
+from msprobe.watch.alarms.history import Array, History, Onset, Streak
+from msprobe.watch.targets import GRAD, INF, MAX, MEAN, NAN, NORM, SATURATION, UNDERFLOW, ZERO
+
+DEFAULTS: dict[str, Any] = {
+    "nan": True,
+    "spike": 10.0,
+    "drift": 1000.0,
+    "vanishing": 1e4,
+    "zero": 20,
+    "dead": 0.9,
+    "frozen": 20,
+    "update_large": 0.5,
+    "update_small": 1e-3,
+    "weight_decay": 2.0,
+    "state_decay": 5e-3,
+    "clipped": 1e-5,
+    "saturation": 0.01,
+    "underflow": 0.5,
+    "loss_spike": 2.0,
+    "loss_drift": 1.5,
+    "ranks": 1e-5,
+}
+"""Rules and their thresholds; docs/watch.md says what each number means."""
+
+
+def without_any() -> dict[str, bool]:
+    return dict.fromkeys(DEFAULTS, False)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A rule and the row at which it fired; row -1 stands for all gradients together."""
+
+    rule: str
+    row: int
+    began: int
+    sentence: str
+    value: float
+    usual: float = math.nan
+
+
+Check = Callable[[Frame, History], Iterator[Hit]]
+
+
+def _g(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _rows(mask: Array) -> Iterator[int]:
+    return (int(row) for row in np.flatnonzero(mask))
+
+
+def _count(number: float, what: str) -> str:
+    return f"{int(number)} {what}" if number == 1 or what.endswith("s") else f"{int(number)} {what}s"
+
+
+class NotFinite:
+    """NaN or infinity. A mask may hold -inf: of module inputs and outputs NaN and +inf count."""
+
+    def __init__(self, threshold: float) -> None:
+        self._onset = Onset()
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        nan, inf = frame.column(NAN), frame.column(INF)
+        module = frame.rows.mask("module")
+        bad = (nan > 0) | ((inf > 0) & (~module | (frame.column(MAX) == np.inf)))
+        if frame.skipped:
+            bad &= ~frame.rows.mask("any gradient")
+        for row in _rows(self._onset.of(bad)):
+            what = _count(nan[row], "NaN") if nan[row] else ""
+            what += (" and " if what and inf[row] else "") + (_count(inf[row], "infinity") if inf[row] else "")
+            usual = 10 ** history.median[row]
+            before = f"; its norm was about {_g(usual)}" if usual == usual else ""
+            sentence = f"has {what.replace('infinitys', 'infinities').replace('NaNs', 'NaN')}{before}"
+            yield Hit("nan", row, frame.step, sentence, float(nan[row] + inf[row]), usual)
+
+
+class Spike:
+    """A norm far above all that it was, measured in its own scatter."""
+
+    SCALES = 10
+
+    def __init__(self, threshold: float) -> None:
+        self._least = math.log10(threshold)
+        self._onset = Onset()
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        logs = frame.logs()
+        above = logs - history.median
+        limit = np.maximum(self._least, self.SCALES * history.scale)
+        holds = (above > limit) & (logs > history.top + self._least / 2) & history.settled
+        holds &= frame.rows.mask("spiking")
+        if frame.skipped:
+            holds &= ~frame.rows.mask("any gradient")
+        for row in _rows(self._onset.of(holds)):
+            norm, usual = 10 ** logs[row], 10 ** history.median[row]
+            sentence = f"jumped: norm {_g(norm)}, {_g(norm / usual)} times its usual {_g(usual)}"
+            yield Hit("spike", row, frame.step, sentence, norm, usual)
+
+
+class Drift:
+    """The usual norm itself has moved far away from what it was early in the run."""
+
+    def __init__(self, threshold: float) -> None:
+        self._limit = math.log10(threshold)
+        self._onset = Onset()
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        holds = (history.median - history.base > self._limit) & frame.present
+        holds &= ~frame.rows.mask("update") & ~frame.rows.mask("state")
+        for row in _rows(self._onset.of(holds)):
+            now, base = 10 ** history.median[row], 10 ** history.base[row]
+            began = _after(history, row, frame)
+            sentence = f"has grown steadily: norm {_g(now)}, {_g(now / base)} times the {_g(base)} of early steps"
+            yield Hit("drift", row, began, sentence, now, base)
+
+
+class Vanishing:
+    """A gradient that shrinks while the others do not, or all of them while the loss stays."""
+
+    APART = 1e-6
+
+    def __init__(self, threshold: float) -> None:
+        self._limit = math.log10(threshold)
+        self._streak = Streak()
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        gradient = frame.rows.mask("gradient") & frame.rows.mask("matrix")
+        logs = frame.logs()
+        drop = history.base - logs
+        known = gradient & frame.present & ~np.isnan(logs)
+        if not known.any() or frame.skipped:
+            return
+        size = logs - 0.5 * np.log10(np.maximum(frame.rows.elements(), 1))
+        others_drop = np.nanmedian(drop[known]) if not np.isnan(drop[known]).all() else math.nan
+        others_size = np.nanmedian(size[known])
+        alone = (drop > self._limit) & (drop - others_drop > self._limit - 1)
+        apart = size - others_size < math.log10(self.APART)
+        holds = known & (alone | apart)
+        self._streak.update(frame.step, holds, known)
+        for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
+            norm = 10 ** logs[row]
+            if apart[row]:
+                usual = float(10 ** (others_size - size[row]) * norm)
+                sentence = f"vanishes: norm {_g(norm)}, an element is {_g(usual / norm)} times smaller than elsewhere"
+            else:
+                usual = 10 ** history.base[row]
+                sentence = f"vanishes: norm {_g(norm)}, {_g(usual / norm)} times below the {_g(usual)} of early steps"
+            yield Hit("vanishing", row, int(self._streak.began[row]), sentence, norm, usual)
+
+
+class Zero:
+    """A gradient or an output that is exactly zero everywhere for many steps."""
+
+    def __init__(self, threshold: float) -> None:
+        self._steps = int(threshold)
+        self._streak = Streak()
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        kinds = frame.rows.mask("gradient") | frame.rows.mask("output")
+        known = frame.present & kinds
+        if frame.skipped:
+            return
+        holds = known & (frame.column(ZERO) == 1)
+        self._streak.update(frame.step, holds, known)
+        needed = frame.steps_needed(self._steps)
+        for row in _rows(self._streak.reaches(needed, holds)):
+            usual = 10 ** history.median[row]
+            sentence = f"is exactly zero since step {int(self._streak.began[row])}, {needed} watched steps in a row"
+            yield Hit("zero", row, int(self._streak.began[row]), sentence, 0.0, usual)
+
+
+class Dead:
+    """Most of a gradient became exactly zero, and was not so before: units that no longer learn."""
+
+    def __init__(self, threshold: float) -> None:
+        self._share = threshold
+        self._streak = Streak()
+        self._usual = np.empty(0)
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        share = frame.column(ZERO)
+        known = frame.present & frame.rows.mask("gradient") & (not frame.skipped)
+        more = len(share) - len(self._usual)
+        self._usual = np.append(self._usual, np.full(max(more, 0), np.nan))
+        early = known & (history.count < 20)
+        self._usual[early] = np.fmax(self._usual[early], share[early])
+        holds = known & (share >= self._share) & (share < 1) & (self._usual < 0.5)
+        self._streak.update(frame.step, holds, known)
+        for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
+            value, usual = float(share[row]), float(self._usual[row])
+            sentence = f"is zero in {100 * value:.3g}% of its elements, and was in at most {100 * usual:.3g}% at first"
+            yield Hit("dead", row, int(self._streak.began[row]), sentence, value, usual)
+
+
+class Frozen:
+    """A trainable weight that does not change at all while the learning rate is above zero."""
+
+    def __init__(self, threshold: float) -> None:
+        self._steps = int(threshold)
+        self._streak = Streak()
+        self._before = np.empty((0, 3))
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        now = frame.figures[:, (NORM, MAX, MEAN)]
+        known = frame.present & frame.rows.mask("weight") & (not frame.skipped)
+        same = np.zeros(len(now), bool)
+        same[: len(self._before)] = (now[: len(self._before)] == self._before).all(axis=1)
+        self._before = now
+        for row in _rows(known & same):
+            name = frame.rows.targets[row].name
+            same[row] = name in frame.trainable and name not in frame.idle
+        self._streak.update(frame.step, same, known)
+        needed = frame.steps_needed(self._steps)
+        for row in _rows(self._streak.reaches(needed, same & known)):
+            gradient = frame.rows.partner(GRAD)[row]
+            why = ""
+            if gradient < 0 or not frame.present[gradient]:
+                why = "; it gets no gradient"
+            began = int(self._streak.began[row])
+            sentence = f"has not changed since step {began}, {needed} watched steps in a row{why}"
+            yield Hit("frozen", row, began, sentence, float(now[row, 0]), float(now[row, 0]))
+
+
+class WeightDecay:
+    """A matrix that shrinks by the given factor within 500 steps."""
+
+    WITHIN = 500
+
+    def __init__(self, threshold: float) -> None:
+        self._limit = math.log10(threshold)
+        self._onset = Onset()
+        self._peak = np.empty(0)
+        self._peak_at = np.empty(0, np.int64)
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        logs = frame.logs()
+        more = len(logs) - len(self._peak)
+        self._peak = np.append(self._peak, np.full(max(more, 0), -np.inf))
+        self._peak_at = np.append(self._peak_at, np.zeros(max(more, 0), np.int64))
+        higher = (logs >= self._peak - 0.005) | (frame.step - self._peak_at > self.WITHIN)
+        self._peak[higher] = logs[higher]
+        self._peak_at[higher] = frame.step
+        holds = (self._peak - logs > self._limit) & frame.rows.mask("weight") & frame.rows.mask("matrix")
+        for row in _rows(self._onset.of(holds)):
+            norm, peak = 10 ** logs[row], 10 ** self._peak[row]
+            last = int(self._peak_at[row])
+            began = min(last + frame.every, frame.step)
+            sentence = f"shrinks: norm {_g(norm)}, it was {_g(peak)} at step {last} (is the weight decay too strong?)"
+            yield Hit("weight_decay", row, began, sentence, norm, peak)
+
+
+_OUTSIDE = {"underflow": "that become zero in", "saturation": "at or above the largest number of"}
+
+
+class Share:
+    """Too large a share of elements outside the range of the low-precision dtype."""
+
+    def __init__(self, name: str, statistic: int, steps: int, threshold: float) -> None:
+        self._name, self._statistic, self._steps, self._share = name, statistic, steps, threshold
+        self._streak = Streak()
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        share = frame.column(self._statistic)
+        known = frame.present & ~np.isnan(share) & ~frame.rows.mask("state") & ~frame.rows.mask("weight")
+        holds = known & (share > self._share)
+        self._streak.update(frame.step, holds, known)
+        needed = frame.steps_needed(self._steps) if self._steps > 1 else 1
+        for row in _rows(self._streak.reaches(needed, holds)):
+            sentence = f"has {100 * share[row]:.3g}% of its elements {_OUTSIDE[self._name]} the watched dtype"
+            yield Hit(self._name, row, int(self._streak.began[row]), sentence, float(share[row]), self._share)
+
+
+def _after(history: History, row: int, frame: Frame) -> int:
+    """The first watched step after the last one that was still normal."""
+    last = int(history.normal_until[row])
+    return frame.step if last < 0 else min(last + frame.every, frame.step)
+
+
+def weight_norm(frame: Frame) -> float:
+    mask = frame.rows.mask("weight") & frame.present
+    return float(np.sqrt(np.square(frame.column(NORM)[mask]).sum()))
+
+
+def make_underflow(threshold: float) -> Check:
+    return Share("underflow", UNDERFLOW, 20, threshold)
+
+
+def make_saturation(threshold: float) -> Check:
+    return Share("saturation", SATURATION, 1, threshold)

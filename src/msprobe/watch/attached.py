@@ -1,0 +1,57 @@
+"""What a trainer's callback drives: a monitor, a debugger, or both, through steps that the trainer counts."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+from msprobe.watch.monitor import BaseMonitor
+from msprobe.watch.settings import Config
+
+
+class Attached:
+    """`config` is the monitor's; `debugger` is a PrecisionDebugger or its arguments. Without both: a monitor with
+    default settings."""
+
+    def __init__(self, config: Config, debugger: Any, make_debugger: Callable[..., Any]) -> None:
+        self.wants_monitor = config is not None or debugger is None
+        self.config = config
+        self._debugger = debugger
+        self._make_debugger = make_debugger
+        self.monitor: Optional[BaseMonitor] = None
+        self._model: Any = None
+        self._open = False
+        self._losses: list[Any] = []
+
+    def begin(self, model: Any, first_step: int, make_monitor: Callable[[], BaseMonitor]) -> None:
+        """Training begins, at this step."""
+        self._model = model
+        if isinstance(self._debugger, dict):
+            self._debugger = self._make_debugger(**self._debugger)
+        if self._debugger is not None and first_step:
+            self._debugger.set_init_step(first_step)
+        if self.wants_monitor and self.monitor is None:
+            self.monitor = make_monitor()
+
+    def step_begins(self) -> None:
+        if self._debugger is not None and not self._open:
+            self._open = True
+            self._debugger.start(self._model)
+
+    def saw_loss(self, loss: Any) -> None:
+        """The loss of a batch; a step of several batches has their mean."""
+        if loss is not None:
+            self._losses.append(loss)
+
+    def step_ends(self) -> None:
+        if self._debugger is not None and self._open:
+            self._open = False
+            self._debugger.stop()
+            self._debugger.step()
+        losses, self._losses = self._losses, []
+        if self.monitor is not None:
+            self.monitor.step(loss=sum(float(loss) for loss in losses) / len(losses) if losses else None)
+
+    def end(self) -> None:
+        if self.monitor is not None:
+            self.monitor.close()
+            self.monitor = None

@@ -1,0 +1,167 @@
+"""A monitor as far as it is the same for both frameworks: when a step begins and ends, and what happens then.
+
+A frontend subclasses `BaseMonitor`, makes its sources in `__init__` and calls `_begin`. Nothing of ours reaches the
+script: after a fault of its own the monitor logs it, switches itself off, and training goes on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from msprobe.collect import notices
+from msprobe.watch.alarms.alarm import Alarm
+from msprobe.watch.dumping import AlarmDump
+from msprobe.watch.recording import INITIAL, Recording
+from msprobe.watch.settings import WatchSettings
+from msprobe.watch.targets import LOSS, WEIGHT, Figures
+
+Found = dict[int, Figures]
+OnAlarm = Callable[[Alarm], None]
+
+
+class BaseMonitor:
+    """Watches one training run of this process; `step` is what the script calls."""
+
+    def __init__(
+        self,
+        settings: WatchSettings,
+        rank: Optional[int],
+        facts: dict[str, Any],
+        start_step: int,
+        on_alarm: Optional[OnAlarm],
+    ) -> None:
+        self._settings = settings
+        self.step_number = start_step
+        self._pid = os.getpid()
+        self._on = settings.ranks is None or (rank or 0) in settings.ranks
+        self._found: Found = {}
+        self._dump: Optional[AlarmDump] = None
+        if not self._on:
+            return
+        self._recording = Recording(settings, rank, facts, start_step)
+        if on_alarm is not None:
+            self._recording.callbacks.append(on_alarm)
+        atexit.register(self.close)
+
+    # What a framework brings.
+
+    def _read_weights(self, found: Found) -> None:
+        raise NotImplementedError
+
+    def _install(self, found: Found) -> None:
+        """Hooks of a watched step, which put what they see into `found`."""
+        raise NotImplementedError
+
+    def _uninstall(self) -> None:
+        """The next step is not watched."""
+        raise NotImplementedError
+
+    def _read(self, found: Found) -> bool:
+        """At the end of a watched step everything but weights; whether the optimizer step was skipped."""
+        raise NotImplementedError
+
+    def _rates(self) -> tuple[dict[str, float], Iterable[str]]:
+        """Learning rates and the like as scalars; parameters whose rate is 0."""
+        raise NotImplementedError
+
+    def _number(self, value: Any) -> float:
+        raise NotImplementedError
+
+    def _stored(self, step: int, found: Found) -> None:
+        """After a step was stored, the initial one included."""
+
+    def _remove(self) -> None:
+        """The monitor ends: every hook goes."""
+        raise NotImplementedError
+
+    # What the script calls.
+
+    def step(self, loss: Any = None, **numbers: Any) -> None:
+        """A step is over; call it after the optimizer's step. Other numbers are stored beside the loss."""
+        step = self.step_number
+        self.step_number += 1
+        if self._on and os.getpid() == self._pid:
+            self._guarded(self._end)(step, loss, numbers)
+
+    def close(self) -> None:
+        """Removes every hook; what was measured is on disk already."""
+        if self._on and os.getpid() == self._pid:
+            self._on = False
+            self._remove()
+            if self._dump is not None:
+                self._dump.close()
+            self._recording.close()
+            atexit.unregister(self.close)
+
+    @property
+    def path(self) -> Path:
+        """The directory that `msprobe watch` reads."""
+        return self._settings.dump_path
+
+    @property
+    def alarms(self) -> int:
+        """How many alarms there were so far."""
+        return self._recording.alarms if hasattr(self, "_recording") else 0
+
+    # A step from its beginning to its end.
+
+    def _begin(self) -> None:
+        """Before the first step: the weights as they are, then the hooks of the first step."""
+        if WEIGHT in self._settings.targets:
+            found: Found = {}
+            self._read_weights(found)
+            self._recording.take(INITIAL, found, {})
+            self._stored(INITIAL, found)
+        self._prepare(self.step_number)
+
+    def _prepare(self, step: int) -> None:
+        self._found = {}
+        if self._settings.wants(step):
+            self._install(self._found)
+        else:
+            self._uninstall()
+
+    def _end(self, step: int, loss: Any, numbers: dict[str, Any]) -> None:
+        if self._settings.wants(step):
+            found = self._found
+            skipped = self._read(found)
+            if WEIGHT in self._settings.targets:
+                self._read_weights(found)
+            rates, idle = self._rates()
+            given = {LOSS: loss, **numbers} if loss is not None else numbers
+            scalars = {**{name: self._number(value) for name, value in given.items()}, **rates}
+            self._recording.take(step, found, scalars, skipped, idle)
+            self._stored(step, found)
+        if self._dump is not None:
+            self._dump.step_ended(step)
+        self._prepare(step + 1)
+
+    def _make_dump(self, debugger: Any, model: Any) -> None:
+        """Lets alarms start a dump; `debugger` is the framework's PrecisionDebugger."""
+        ours: list[Any] = []
+
+        def make(**arguments: Any) -> Any:
+            ours[:] = [debugger(**arguments)]
+            return ours[0]
+
+        def in_use() -> bool:
+            return debugger._current is not None and debugger._current not in ours
+
+        self._dump = self._recording.dumper = AlarmDump(self._settings, make, model, in_use)
+
+    def _guarded(self, act: Callable[..., Any]) -> Callable[..., None]:
+        @functools.wraps(act, assigned=())
+        def run(*call: Any) -> None:
+            try:
+                act(*call)
+            except Exception:
+                notices.warn(f"the monitor is off from here on, the script goes on:\n{traceback.format_exc()}")
+                self.close()
+
+        return run

@@ -1,0 +1,1 @@
+"""Everything that reads the databases of a watched run: no framework, no monitor."""

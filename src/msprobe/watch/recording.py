@@ -1,0 +1,160 @@
+"""The neutral half of a monitor: takes the figures of a step, looks for alarms, stores them and passes them on.
+
+A frontend hands over `Target`s with their figures; what is written, in which columns, and what an alarm sets off is
+decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Optional, Protocol
+
+import numpy as np
+
+from msprobe.collect import notices
+from msprobe.watch.alarms.alarm import Alarm
+from msprobe.watch.alarms.detector import Detector
+from msprobe.watch.alarms.frame import Frame, Rows, frame_of
+from msprobe.watch.alarms.optimizer_rules import RATIO_COLUMN
+from msprobe.watch.settings import WatchSettings
+from msprobe.watch.store import ABSENT, Store, file_name
+from msprobe.watch.targets import NORM, RATIO, SCALAR, STATISTICS, UPDATE, VALUE, Figures, Target
+from msprobe.watch.writers import LiveWriters
+
+_NOTHING = math.nan
+INITIAL = -1
+"""The step under which weights are stored as they were before the first step."""
+
+
+class Dumper(Protocol):
+    """What an alarm may start: a dump of the next steps."""
+
+    def alarmed(self, step: int) -> None: ...
+
+
+Callback = Callable[[Alarm], None]
+
+
+def update_figures(change: float, weight: float) -> Figures:
+    """The figures of an update: its norm, and in the place of the mean its ratio to the weight's norm."""
+    ratio = change / weight if weight else (0.0 if not change else math.inf)
+    figures = [_NOTHING] * len(STATISTICS)
+    figures[NORM], figures[RATIO_COLUMN] = change, ratio
+    return Figures(*figures)
+
+
+class Recording:
+    """The run of one rank from here on."""
+
+    def __init__(self, settings: WatchSettings, rank: Optional[int], facts: Mapping[str, Any], start: int) -> None:
+        self.settings = settings
+        self.rank = rank
+        self.rows = Rows()
+        self.callbacks: list[Callback] = []
+        self.dumper: Optional[Dumper] = None
+        self.trainable: frozenset[str] = frozenset()
+        path = settings.dump_path / file_name(rank)
+        meta = {"rank": rank, "every": settings.every, "alarms": dict(settings.alarms), **facts}
+        largest = int(settings.max_megabytes * 1e6)
+        self.store = Store(path, meta, largest, keep_before=start if start > 0 else None)
+        self.alarms = 0
+        self._detector = Detector(settings.alarms)
+        self._writers = LiveWriters(settings, rank)
+        self._stored = [STATISTICS.index(name) for name in settings.statistics]
+        self._sources: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
+            UPDATE: ((NORM, RATIO_COLUMN), ("norm", RATIO)),
+        }
+        self._default = (tuple(self._stored), settings.statistics)
+        self._row_at: Any = np.empty(0, np.int64)
+        self._statistic_at: Any = np.empty(0, np.int64)
+        self._column_at: Any = np.empty(0, np.int64)
+        self._scalar_columns: dict[str, int] = {}
+
+    def row(self, target: Target) -> int:
+        """The row of a target, which is new or known."""
+        found = self.rows.find(target.kind, target.name)
+        if found is not None:
+            return found
+        self.rows.add(target)
+        return len(self.rows) - 1
+
+    def take(
+        self,
+        step: int,
+        found: Mapping[int, Sequence[float]],
+        scalars: Mapping[str, float],
+        skipped: bool = False,
+        idle: Iterable[str] = (),
+    ) -> list[Alarm]:
+        """One watched step: rules, storage, writers, callbacks. Returns its alarms."""
+        frame = frame_of(
+            step,
+            self.rows,
+            found,
+            scalars=scalars,
+            skipped=skipped,
+            idle=frozenset(idle),
+            trainable=self.trainable,
+            every=self.settings.every,
+        )
+        alarms = [] if step == INITIAL else self._detector.look(frame)
+        numbers = self._numbers(frame, scalars)
+        self.store.write(step, numbers, alarms)
+        if step != INITIAL:
+            self._writers.write(step, self._tags(frame, scalars) if self._writers else {})
+        self.raise_alarms(step, alarms)
+        return alarms
+
+    def raise_alarms(self, step: int, alarms: Sequence[Alarm]) -> None:
+        if not alarms:
+            return
+        self.alarms += len(alarms)
+        at = "" if self.rank is None else f"rank {self.rank}: "
+        for rule in dict.fromkeys(alarm.rule for alarm in alarms):
+            notices.warn(at + next(alarm.sentence for alarm in alarms if alarm.rule == rule))
+        for callback in self.callbacks:
+            for alarm in alarms:
+                callback(alarm)
+        if self.dumper is not None:
+            self.dumper.alarmed(step)
+
+    def _numbers(self, frame: Frame, scalars: Mapping[str, float]) -> Any:
+        if len(self._row_at) == 0 or int(self._row_at[-1]) != len(self.rows) - 1:
+            self._lay_out()
+        missing = [name for name in scalars if name not in self._scalar_columns]
+        if missing:
+            columns = self.store.add([(Target(SCALAR, name), (VALUE,)) for name in missing])
+            self._scalar_columns.update(zip(missing, columns))
+        numbers = np.repeat(ABSENT, self.store.columns)
+        if len(self._row_at):
+            there = frame.present[self._row_at]
+            numbers[self._column_at[there]] = frame.figures[self._row_at[there], self._statistic_at[there]]
+        for name, value in scalars.items():
+            numbers[self._scalar_columns[name]] = value
+        return numbers
+
+    def _lay_out(self) -> None:
+        """Which figure of which row goes to which column."""
+        chosen = [self._sources.get(target.kind, self._default) for target in self.rows.targets]
+        firsts = self.store.add((target, names) for target, (_, names) in zip(self.rows.targets, chosen))
+        places = [
+            (row, statistic, first + offset)
+            for row, (first, (statistics, _)) in enumerate(zip(firsts, chosen))
+            for offset, statistic in enumerate(statistics)
+        ]
+        table = np.array(places, np.int64).reshape(-1, 3)
+        self._row_at, self._statistic_at, self._column_at = table[:, 0], table[:, 1], table[:, 2]
+
+    def _tags(self, frame: Frame, scalars: Mapping[str, float]) -> dict[str, float]:
+        tags = dict(scalars)
+        for row, statistic in zip(self._row_at, self._statistic_at):
+            if frame.present[row]:
+                target = self.rows.targets[row]
+                name = self._sources[UPDATE][1][0 if statistic == NORM else 1] if target.kind == UPDATE else ""
+                tags[f"{target.label}/{name or STATISTICS[statistic]}"] = float(frame.figures[row, statistic])
+        return tags
+
+    def close(self) -> None:
+        self._writers.close()
+        self.store.close()

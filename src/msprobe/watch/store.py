@@ -1,0 +1,173 @@
+"""The database of one rank: SQLite with a write-ahead log, one transaction a step.
+
+What a step measured is one row: a block of float64, 8 bytes a number, in columns that only ever grow at the end. So
+writing a step is one INSERT whatever the number of targets, and a process that is killed loses nothing that `write`
+has returned from. `ABSENT` stands where a target had no numbers in a step: a NaN with bits that no computation yields.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from msprobe.watch.alarms.alarm import Alarm
+from msprobe.watch.targets import Target
+
+FORMAT = 1
+ABSENT_BITS = 0x7FF8_0000_0000_A85E
+ABSENT = np.array([ABSENT_BITS], np.uint64).view(np.float64)
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE targets (id INTEGER PRIMARY KEY, kind TEXT, name TEXT, position INTEGER, shape TEXT, dtype TEXT,
+                      shard TEXT, first INTEGER, statistics TEXT);
+CREATE TABLE steps (step INTEGER PRIMARY KEY, time REAL, numbers BLOB);
+CREATE TABLE alarms (id INTEGER PRIMARY KEY, step INTEGER, rule TEXT, kind TEXT, name TEXT, position INTEGER,
+                     sentence TEXT, value REAL, usual REAL, around TEXT, rank INTEGER);
+"""
+_CHECK_SIZE_EVERY = 64
+_NEAR = 16
+"""Steps before and after an alarm that thinning keeps."""
+_KEPT_ALARMS = 256
+
+
+def file_name(rank: Optional[int]) -> str:
+    return "watch.sqlite" if rank is None else f"watch_rank{rank}.sqlite"
+
+
+def is_absent(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    absent: np.ndarray[Any, Any] = numbers.view(np.uint64) == ABSENT_BITS
+    return absent
+
+
+class Store:
+    """Writes the database of one rank."""
+
+    def __init__(self, path: Path, meta: Mapping[str, Any], largest_bytes: int, keep_before: Optional[int]) -> None:
+        """`keep_before`: a run that goes on at this step keeps the earlier ones of the file; None begins anew."""
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if path.exists() and keep_before is None:
+            _set_aside(path)
+        is_new = not path.exists()
+        if is_new:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o640))
+        self.path = path
+        self._largest = largest_bytes
+        self._written = 0
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._database.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-2000;")
+        self._columns = 0
+        self._first: dict[tuple[str, str], int] = {}
+        if is_new:
+            self._database.executescript(_SCHEMA)
+        else:
+            self._resume(keep_before or 0)
+        rows = [(key, json.dumps(value)) for key, value in {"format": FORMAT, **meta}.items()]
+        self._database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+
+    def _resume(self, step: int) -> None:
+        run = self._database.execute
+        run("DELETE FROM steps WHERE step >= ?", (step,))
+        run("DELETE FROM alarms WHERE step >= ?", (step,))
+        for kind, name, first, statistics in run("SELECT kind, name, first, statistics FROM targets"):
+            self._first[kind, name] = first
+            self._columns = max(self._columns, first + len(statistics.split(",")))
+
+    @property
+    def columns(self) -> int:
+        return self._columns
+
+    def add(self, targets: Iterable[tuple[Target, Sequence[str]]]) -> list[int]:
+        """The first column of each target; new ones get columns at the end."""
+        added = []
+        found = []
+        for target, statistics in targets:
+            key = (target.kind, target.name)
+            if key not in self._first:
+                self._first[key] = self._columns
+                shape = json.dumps(list(target.shape))
+                described = (target.kind, target.name, target.position, shape, target.dtype, target.shard)
+                added.append((*described, self._columns, ",".join(statistics)))
+                self._columns += len(statistics)
+            found.append(self._first[key])
+        if added:
+            self._database.execute("BEGIN")
+            self._database.executemany("INSERT INTO targets VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)", added)
+            self._database.execute("COMMIT")
+        return found
+
+    def write(self, step: int, numbers: np.ndarray[Any, Any], alarms: Sequence[Alarm] = ()) -> None:
+        """One step, with its alarms, in one transaction."""
+        run = self._database.execute
+        run("BEGIN")
+        run("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", (step, time.time(), numbers.tobytes()))
+        if alarms:
+            self._insert(alarms)
+        run("COMMIT")
+        self._written += 1
+        if self._written % _CHECK_SIZE_EVERY == 0:
+            self._thin()
+
+    def add_alarms(self, alarms: Sequence[Alarm]) -> None:
+        """Alarms that were found after their step was written."""
+        self._database.execute("BEGIN")
+        self._insert(alarms)
+        self._database.execute("COMMIT")
+
+    def _insert(self, alarms: Sequence[Alarm]) -> None:
+        rows = []
+        for alarm in alarms:
+            where = (alarm.step, alarm.rule, alarm.kind, alarm.name, alarm.position, alarm.sentence)
+            numbers = (_finite(alarm.value), _finite(alarm.usual), json.dumps(alarm.around))
+            rows.append((*where, *numbers, alarm.rank))
+        self._database.executemany("INSERT INTO alarms VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def _thin(self) -> None:
+        """Over the bound: of the older half of the steps every second one goes, but for the surroundings of alarms."""
+        run = self._database.execute
+        while self._used_bytes() > self._largest:
+            (count,) = run("SELECT count(*) FROM steps").fetchone()
+            (middle,) = run("SELECT step FROM steps ORDER BY step LIMIT 1 OFFSET ?", (count // 2,)).fetchone()
+            alarmed = run("SELECT DISTINCT step FROM alarms ORDER BY step LIMIT ?", (_KEPT_ALARMS,)).fetchall()
+            kept = {near for (step,) in alarmed for near in range(step - _NEAR, step + _NEAR + 1)}
+            old = [step for (step,) in run("SELECT step FROM steps WHERE step < ? ORDER BY step", (middle,))]
+            gone = [(step,) for step in old[1::2] if step not in kept]
+            if not gone:  # only surroundings of alarms are left in the older half
+                gone = [(step,) for step in old[1::2]]
+            if not gone:
+                return
+            run("BEGIN")
+            self._database.executemany("DELETE FROM steps WHERE step = ?", gone)
+            run("COMMIT")
+
+    def _used_bytes(self) -> int:
+        size, pages, free = (
+            self._database.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_size", "page_count", "freelist_count")
+        )
+        return int(size * (pages - free))
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def _finite(value: float) -> Optional[float]:
+    """SQLite has no NaN: it stores NULL."""
+    return None if value != value else value
+
+
+def _set_aside(path: Path) -> None:
+    """A database of an earlier run keeps its numbers under another name."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(path.stat().st_mtime))
+    folder = path.parent / f"old-{stamp}"
+    folder.mkdir(mode=0o750, exist_ok=True)
+    for suffix in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.rename(folder / part.name)

@@ -1,0 +1,35 @@
+"""Each test begins with nothing logged, and leaves no debugger behind."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from msprobe.collect import notices
+
+
+@pytest.fixture(autouse=True)
+def fresh_notices():
+    notices.forget()
+
+
+@pytest.fixture
+def logged(caplog):
+    """The messages of msprobe that hold a text."""
+    caplog.set_level("INFO", logger="msprobe")
+    return lambda part: [record.getMessage() for record in caplog.records if part in record.getMessage()]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small models on a busy machine: threads that wait for each other cost more than they save."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

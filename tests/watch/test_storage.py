@@ -1,0 +1,181 @@
+"""The database: crash-safe, small, bounded, quick to query; exports and comparisons read it back."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from msprobe.cli import main
+from msprobe.dump.errors import DumpError
+from msprobe.watch.alarms.alarm import Alarm
+from msprobe.watch.reading.run import Run
+from msprobe.watch.store import ABSENT, Store
+from msprobe.watch.targets import Target
+
+SCRIPT = Path(__file__).with_name("train_until_killed.py")
+STATISTICS = ("norm", "max", "nan")
+
+
+def made(path, steps, targets=100, largest=1 << 30, alarm_at=()):
+    store = Store(path / "watch.sqlite", {}, largest, None)
+    store.add([(Target("grad", f"layer{n}", n), STATISTICS) for n in range(targets)])
+    for step in range(steps):
+        numbers = np.full(targets * 3, float(step))
+        alarms = [Alarm(step, "nan", "grad", "layer3", "…", position=3)] if step in alarm_at else []
+        store.write(step, numbers, alarms)
+    store.close()
+    return path
+
+
+def test_everything_up_to_the_last_step_survives_a_kill(tmp_path):
+    training = subprocess.Popen([sys.executable, str(SCRIPT), str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    last = -1
+    for line in training.stdout:
+        last = int(line)
+        if last == 12:
+            os.kill(training.pid, signal.SIGKILL)
+            break
+    training.wait()
+    run = Run(tmp_path)
+    assert run.ranks[0].steps()[: last + 1] == list(range(last + 1))
+    assert len(run.ranks[0].curve("scalar", "loss", "value")[0]) >= last + 1
+
+
+def test_a_number_takes_at_most_40_bytes(tmp_path):
+    path = made(tmp_path, 500)
+    size = sum(file.stat().st_size for file in path.iterdir())
+    assert size / (500 * 300) < 40
+
+
+def test_files_are_closed_to_others(tmp_path):
+    path = made(tmp_path / "new", 2)
+    assert path.stat().st_mode & 0o777 == 0o750
+    assert (path / "watch.sqlite").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_million_numbers_are_queried_quickly(tmp_path):
+    path = made(tmp_path, 3500, alarm_at=(17,))
+    before = time.process_time()
+    run = Run(path)
+    steps, values = run.ranks[0].curve("grad", "layer42", "norm")
+    alarms = run.alarms()
+    spent = time.process_time() - before
+    assert (len(steps), values[7], alarms[0].step) == (3500, 7.0, 17)
+    assert spent < 100 * 0.3  # the aim is 0.3 s on a quiet machine; benchmarks/watch.py prints it
+
+
+def test_old_steps_are_thinned_and_the_surroundings_of_an_alarm_stay(tmp_path):
+    path = made(tmp_path, 2000, largest=1_000_000, alarm_at=(100,))
+    run = Run(path)
+    steps = run.ranks[0].steps()
+    assert (path / "watch.sqlite").stat().st_size < 2_000_000
+    assert set(range(84, 117)) <= set(steps)
+    assert steps[-64:] == list(range(1936, 2000))
+    assert len(steps) < 600
+
+
+def test_a_run_that_goes_on_keeps_what_was_before_its_first_step(tmp_path):
+    made(tmp_path, 10)
+    store = Store(tmp_path / "watch.sqlite", {}, 1 << 30, keep_before=6)
+    store.write(6, np.full(300, 60.0))
+    store.close()
+    steps, values = Run(tmp_path).ranks[0].curve("grad", "layer0", "norm")
+    assert steps.tolist() == list(range(7))
+    assert values[-1] == 60
+
+
+def test_a_new_run_sets_the_old_one_aside(tmp_path):
+    made(tmp_path, 10)
+    made(tmp_path, 3)
+    assert Run(tmp_path).ranks[0].steps() == [0, 1, 2]
+    assert len(list(tmp_path.glob("old-*/watch.sqlite"))) == 1
+
+
+def test_absent_numbers_are_not_nan(tmp_path):
+    store = Store(tmp_path / "watch.sqlite", {}, 1 << 30, None)
+    store.add([(Target("grad", "a"), ("norm",)), (Target("grad", "b"), ("norm",))])
+    store.write(0, np.array([np.nan, ABSENT[0]]))
+    store.close()
+    rank = Run(tmp_path).ranks[0]
+    assert len(rank.curve("grad", "a", "norm")[1]) == 1
+    assert len(rank.curve("grad", "b", "norm")[1]) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 100])
+def test_a_damaged_file_is_one_clear_error(tmp_path, content, capsys):
+    (tmp_path / "watch.sqlite").write_bytes(content)
+    with pytest.raises(DumpError, match=r"watch\.sqlite"):
+        Run(tmp_path)
+    assert main(["watch", str(tmp_path)]) == 2
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
+    assert main(["watch", str(tmp_path)]) == 2
+    assert "holds no watch*.sqlite" in capsys.readouterr().err
+
+
+def test_csv_has_a_row_for_each_target_and_step(tmp_path):
+    path = made(tmp_path, 3, targets=2)
+    assert main(["watch", "export", str(path), "--csv", "-o", str(tmp_path / "out")]) == 0
+    rows = list(csv.DictReader((tmp_path / "out" / "rank.csv").open()))
+    assert [(row["step"], row["kind"], row["name"], row["norm"]) for row in rows][-1] == ("2", "grad", "layer1", "2.0")
+    assert len(rows) == 6
+
+
+def test_tensorboard_reads_what_was_exported(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    path = made(tmp_path, 5, targets=2)
+    assert main(["watch", "export", str(path), "--tensorboard"]) == 0
+    events = EventAccumulator(str(path / "export" / "tensorboard" / "rank"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("grad/layer1/norm")] == [(n, n) for n in range(5)]
+
+
+def test_parquet_reads_what_was_exported(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = made(tmp_path, 3, targets=2)
+    assert main(["watch", "export", str(path), "--parquet"]) == 0
+    table = parquet.read_table(path / "export" / "rank.parquet").to_pydict()
+    assert table["norm"] == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+
+
+def curves(path, factor, noise_seed):
+    noise = np.random.RandomState(noise_seed)
+    store = Store(path / "watch.sqlite", {}, 1 << 30, None)
+    store.add([(Target("grad", name, n), ("norm",)) for n, name in enumerate("ab")])
+    for step in range(80):
+        usual = 1 + 0.05 * noise.randn(2)
+        usual[1] *= factor if step >= 40 else 1
+        store.write(step, usual)
+    store.close()
+    return str(path)
+
+
+def test_comparing_finds_where_two_noisy_runs_part(tmp_path, capsys):
+    one, other = curves(tmp_path / "a", 1, 1), curves(tmp_path / "b", 1.5, 2)
+    assert main(["watch", "compare", one, other]) == 1
+    said = capsys.readouterr().out
+    parted = said.split("First beyond noise: ")[1]
+    assert parted.startswith("step 4")
+    assert "grad/b" in parted
+
+
+def test_runs_that_differ_by_noise_alone_do_not_part(tmp_path, capsys):
+    one, other = curves(tmp_path / "a", 1, 1), curves(tmp_path / "b", 1, 2)
+    assert main(["watch", "compare", one, other]) == 0
+    assert "No curve parts beyond its noise" in capsys.readouterr().out
+
+
+def test_the_same_run_is_the_same(tmp_path, capsys):
+    one, other = curves(tmp_path / "a", 1, 1), curves(tmp_path / "b", 1, 1)
+    assert main(["watch", "compare", one, other]) == 0
+    assert "Both runs are the same" in capsys.readouterr().out
