@@ -105,14 +105,14 @@ def _problems(given: Mapping[str, Any]) -> Any:
     for key, least in whole.items():
         if key in given and (type(given[key]) is not int or given[key] < least):
             yield Problem(key, found(given[key]), f"expected: an integer of at least {least}")
-    kinds: dict[str, tuple[type, str]] = {
-        "targets": (dict, "an object"),
-        "ops": (list, "a list"),
-        "alert": (dict, "an object"),
-    }
-    for key, (kind, name) in kinds.items():
+    shapes: tuple[tuple[str, type, str], ...] = (
+        ("targets", dict, "an object"),
+        ("ops", list, "a list"),
+        ("alert", dict, "an object"),
+    )
+    for key, kind, what in shapes:
         if key in given and not isinstance(given[key], kind):
-            yield Problem(key, found(given[key]), f"expected: {name}")
+            yield Problem(key, found(given[key]), f"expected: {what}")
     if given.get("format", "csv") not in FORMATS:
         yield Problem("format", found(given["format"]), one_of(FORMATS))
     alert = given.get("alert", {})
