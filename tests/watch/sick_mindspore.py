@@ -87,6 +87,8 @@ class Training:
 def run(path, plant, steps, config, seed=0, **options):
     if plant is adam_epsilon:
         options["eps"] = 1e-45
+    if plant is high_learning_rate:
+        options["rate"] = [1e-3] * K + [5.0] * steps
     training = Training(seed, **options)
     monitor = Monitor(training.model, training.optimizer, {"dump_path": str(path), **config})
     for step in range(steps):
@@ -112,8 +114,7 @@ def dead_relu(training, step):
 
 
 def high_learning_rate(training, step):
-    if step == K:
-        put(training.optimizer.learning_rate, 5.0)
+    """Planted by the options of the optimizer: a schedule that jumps at step K."""
 
 
 def weight_decay(training, step):

@@ -210,7 +210,10 @@ class Dead:
 
 
 class Frozen:
-    """A trainable weight that does not change at all while the learning rate is above zero."""
+    """A trainable weight that does not change at all while the learning rate is above zero.
+
+    A vector with a gradient is left out: that of a bias before a normalization is nothing but rounding.
+    """
 
     def __init__(self, threshold: float) -> None:
         self._steps = int(threshold)
@@ -223,13 +226,16 @@ class Frozen:
         same = np.zeros(len(now), bool)
         same[: len(self._before)] = (now[: len(self._before)] == self._before).all(axis=1)
         self._before = now
+        gradients = frame.rows.partner(GRAD)
+        matrix = frame.rows.mask("matrix")
         for row in _rows(known & same):
             name = frame.rows.targets[row].name
-            same[row] = name in frame.trainable and name not in frame.idle
+            without = gradients[row] < 0 or not frame.present[gradients[row]]
+            same[row] = name in frame.trainable and name not in frame.idle and (matrix[row] or without)
         self._streak.update(frame.step, same, known)
         needed = frame.steps_needed(self._steps)
         for row in _rows(self._streak.reaches(needed, same & known)):
-            gradient = frame.rows.partner(GRAD)[row]
+            gradient = gradients[row]
             why = ""
             if gradient < 0 or not frame.present[gradient]:
                 why = "; it gets no gradient"
@@ -242,25 +248,29 @@ class WeightDecay:
     """A matrix that shrinks by the given factor within 500 steps."""
 
     WITHIN = 500
+    NEAR = 0.02
 
     def __init__(self, threshold: float) -> None:
         self._limit = math.log10(threshold)
         self._onset = Onset()
         self._peak = np.empty(0)
         self._peak_at = np.empty(0, np.int64)
+        self._near_at = np.empty(0, np.int64)
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         logs = frame.logs()
         more = len(logs) - len(self._peak)
         self._peak = np.append(self._peak, np.full(max(more, 0), -np.inf))
         self._peak_at = np.append(self._peak_at, np.zeros(max(more, 0), np.int64))
-        higher = (logs >= self._peak - 0.005) | (frame.step - self._peak_at > self.WITHIN)
+        self._near_at = np.append(self._near_at, np.zeros(max(more, 0), np.int64))
+        higher = (logs >= self._peak) | (frame.step - self._peak_at > self.WITHIN)
         self._peak[higher] = logs[higher]
         self._peak_at[higher] = frame.step
+        self._near_at[logs >= self._peak - self.NEAR] = frame.step
         holds = (self._peak - logs > self._limit) & frame.rows.mask("weight") & frame.rows.mask("matrix")
         for row in _rows(self._onset.of(holds)):
             norm, peak = 10 ** logs[row], 10 ** self._peak[row]
-            last = int(self._peak_at[row])
+            last = int(self._near_at[row])
             began = min(last + frame.every, frame.step)
             sentence = f"shrinks: norm {_g(norm)}, it was {_g(peak)} at step {last} (is the weight decay too strong?)"
             yield Hit("weight_decay", row, began, sentence, norm, peak)
