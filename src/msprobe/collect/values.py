@@ -47,6 +47,16 @@ def scalar_text(kind: str, value: object) -> str:
     return f'{{"type": "{kind}", "value": {json.dumps(value, ensure_ascii=False)}}}'
 
 
+class Marked:
+    """A value about which its item says more: `members` is JSON members that follow those of the value."""
+
+    __slots__ = ("members", "value")
+
+    def __init__(self, value: Any, members: str) -> None:
+        self.value = value
+        self.members = members
+
+
 class Values:
     """Renders arguments and results. Never raises for an odd value: it is named by its type instead."""
 
@@ -105,9 +115,12 @@ class Values:
         simple = self._simple.get(kind)
         if simple is not None:
             return simple(value)
-        text = self._other(value, path)
-        if text is not None:
-            return text
+        if kind is Marked:
+            text = self._value(value.value, path, depth, seen)
+            return f"{text[:-1]}, {value.members}}}" if text.startswith("{") else text
+        other = self._other(value, path)
+        if other is not None:
+            return other
         if depth == 0:
             return _type_text(value)
         if isinstance(value, (list, tuple, dict)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):

@@ -27,7 +27,10 @@ from msprobe.pytorch.modules.copies import RootHooks
 from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.tensors import accelerators
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
+from msprobe.pytorch.training.training_events import TrainingEvents
 from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
+
+_WITH_EVENTS = ("statistics", "tensor", "structure")
 
 
 def wanted_statistics(settings: Settings) -> int:
@@ -89,9 +92,12 @@ class TorchProbe:
         if table is not None and settings.level != "L0":
             self._apis = parts.apis(self.recorder, self._gradients, self._texts, table, spelling)
         self._tokens: Optional[TokenRange] = None
+        self._events = TrainingEvents(self.recorder) if settings.task in _WITH_EVENTS else None
         self._saved: list[Any] = []
 
     def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None:
+        if self._events is not None:
+            self._events.install(models)
         if token_range is None:
             self._put_in(models)
         else:
@@ -101,6 +107,8 @@ class TorchProbe:
 
     def remove(self) -> None:
         self._take_out()
+        if self._events is not None:
+            self._events.remove()
         if self._deferred is not None:
             self._deferred.settle()
         if self._tokens is not None:
