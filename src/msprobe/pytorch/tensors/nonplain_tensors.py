@@ -45,6 +45,8 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
     if isinstance(local, torch.Tensor):
         plain, notes = _values(local)
         return plain, f', "local_shape": {list(local.shape)}{notes}'
+    if type(tensor).__name__ == "AsyncCollectiveTensor":  # the result of a collective that may still be under way
+        return _values(tensor.trigger_wait())
     if _functorch.is_functorch_wrapped_tensor(tensor):
         inner = tensor
         while _functorch.is_functorch_wrapped_tensor(inner):

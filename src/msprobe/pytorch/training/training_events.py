@@ -18,6 +18,7 @@ import torch.nn.utils.clip_grad as clip_grad
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from msprobe.collect.recorder import Recorder
+from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.training.hyper_parameters import groups_of, names_in, number, plain_value, steps_done
 
@@ -26,10 +27,11 @@ _Note = Callable[..., Any]
 
 
 class TrainingEvents:
-    """Of one step."""
+    """Of one step. `around` is told when a backward pass begins and ends."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, around: Optional[GradientsAfterBackward] = None) -> None:
         self._recorder = recorder
+        self._around = around
         self._models: Sequence[Any] = ()
         self._put: list[tuple[Any, str, Any, Any]] = []
         self._hooks: list[Any] = []
@@ -157,9 +159,13 @@ class TrainingEvents:
     def _backward_begins(self, outputs: Any, *args: Any, accumulate_grad: bool = False, **kwargs: Any) -> None:
         if _graph_task() < 0:  # not one inside another: a recomputation
             self._note("backward", call="backward" if accumulate_grad else "grad", **self._held_gradients())
+            if self._around is not None:
+                self._around.begin()
 
     def _backward_ends(self, outputs: Any, *args: Any, **kwargs: Any) -> None:
         if _graph_task() < 0:
+            if self._around is not None:
+                self._around.end()
             self._note("backward_end")
 
     def _held_gradients(self) -> dict[str, int]:
