@@ -11,6 +11,8 @@ import json
 from functools import lru_cache
 from typing import Any, Callable, Optional, Protocol
 
+from msprobe.collect.interrupts import let_through
+
 _DEPTH = 16
 _TEXT = 1000
 _BITS = 4096  # of an int: Python reads no JSON number of more than 4300 digits
@@ -171,7 +173,8 @@ def _named(values: Any) -> Any:
     for key, value in values.items():
         try:
             name = first = str(key)
-        except Exception:
+        except Exception as error:
+            let_through(error)
             name = first = type(key).__name__
         while name in named:
             numbers[first] = numbers.get(first, 1) + 1
@@ -200,7 +203,8 @@ def _index(value: Any) -> Any:
     try:
         number = index() if index else None
         return number if number is not None and number.bit_length() <= _BITS else type(value).__name__
-    except Exception:
+    except Exception as error:
+        let_through(error)
         return type(value).__name__
 
 

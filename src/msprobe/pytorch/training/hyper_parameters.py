@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import torch
 
+from msprobe.collect.interrupts import let_through
 from msprobe.pytorch.tensors import nonplain_tensors
 
 _LISTS = ("params", "param_names")
@@ -20,7 +21,8 @@ def number(value: Any) -> Optional[float]:
             value = getattr(value, "_local_tensor", value)
             found = value.item() if isinstance(value, torch.Tensor) else value
         return None if isinstance(found, complex) else float(found)
-    except Exception:  # a meta tensor, a graph that is being captured
+    except Exception as error:  # a meta tensor, a graph that is being captured
+        let_through(error)
         return None
 
 
