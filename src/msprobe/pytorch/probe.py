@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ from msprobe.pytorch.training.training_events import TrainingEvents
 from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 
 _WITH_EVENTS = ("statistics", "tensor", "structure")
+
+
+# Calls that return their input by design: a cast to the same dtype, dropout with p=0 or in eval.
+_MAY_RETURN_ITS_INPUT = re.compile(
+    r"\.(\w*dropout\w*|contiguous|to|type|type_as|float|double|half|bfloat16|cpu|cuda|npu|reshape|flatten|identity)\.\d+\."
+    r"forward$|\.\w*(Dropout\w*|Identity|DropPath|Flatten)\.forward\.\d+$"
+)
 
 
 def wanted_statistics(settings: Settings) -> int:
@@ -147,10 +155,11 @@ class TorchProbe:
                 f"{self._gradients.repeated} gradients came from further backward passes through the same graph "
                 "(retain_graph); the first pass is recorded."
             )
-        if self._gradients.without_node:
-            some = sorted(self._gradients.without_node)[:3]
+        unexpected = {name for name in self._gradients.without_node if not _MAY_RETURN_ITS_INPUT.search(name)}
+        if unexpected:
+            some = sorted(unexpected)[:3]
             told.append(
-                f"{len(self._gradients.without_node)} calls returned their input unchanged (first: {', '.join(some)}): "
+                f"{len(unexpected)} calls returned their input unchanged (first: {', '.join(some)}): "
                 "they have no backward record."
             )
         return told

@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any, Callable, Optional
 
 import torch
+import torch.fx
 from torch.overrides import TorchFunctionMode
 
 from msprobe.collect.recorder import Recorder
@@ -72,6 +73,7 @@ class Apis(TorchFunctionMode):
         self._lookup = table.lookup
         self._plain = table.plain - MAKERS
         self._spelling = spelling
+        self.wrapped: dict[Any, Any] = {}  # by the script: what stands below
         self._collectives = Collectives(recorder, texts)
         self._twins: dict[Any, Callable[..., Any]] = {}
         self._plain_globals: dict[int, dict[str, Any]] = {}
@@ -84,6 +86,9 @@ class Apis(TorchFunctionMode):
             return func(*args)
         kwargs = kwargs or {}
         api = self._lookup.get(func)
+        if self.wrapped and func in self.wrapped:
+            func = self.wrapped[func]
+            api = api or self._lookup.get(func)
         if api is None:
             inside = self._inside.get(func)
             if inside is not None and not _overridden(types):
@@ -97,6 +102,8 @@ class Apis(TorchFunctionMode):
         if api is not None and not self._recorder.closed and _tracing_state() is None:
             # A method without arguments arrives with the type of its tensor, others with those that handle functions.
             if types and not (len(types) == 1 and (types[0] is _Tensor or types[0] is _Parameter)):
+                if any(map(_is_proxy, types)):  # torch.fx notes everything that is done to them
+                    return func(*args, **kwargs)
                 with _NoTorchFunction():
                     return self.record(api, _with_torch_function(func), args, kwargs)
             return self.record(api, func, args, kwargs)
@@ -287,6 +294,10 @@ def _with_torch_function(func: Any) -> Callable[..., Any]:
             return func(*args, **kwargs)
 
     return call
+
+
+def _is_proxy(kind: type) -> bool:
+    return issubclass(kind, torch.fx.Proxy)
 
 
 def _overridden(types: Any) -> bool:

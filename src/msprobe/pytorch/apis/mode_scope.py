@@ -24,6 +24,7 @@ from msprobe.collect.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_stack import is_on, modes, put_on, take_off
+from msprobe.pytorch.apis.wrapped_methods import wrapped_methods
 from msprobe.pytorch.modules.copies import PlainCopies
 from msprobe.pytorch.modules.module_calls import Modules, is_compiled_in_place, is_traced
 
@@ -213,6 +214,7 @@ class ApiModeScope(_Regions):
         for mode in modes():  # of a step that was ended inside of a backward pass, torch has put it back since
             if isinstance(mode, Apis) and mode.recorder.closed:
                 take_off(mode)
+        self._apis.wrapped = wrapped_methods()
         put_on(self._apis)
         self._install_hooks()
         self._install_switch()

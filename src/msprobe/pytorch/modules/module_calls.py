@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Callable, Optional
 
 import torch
+from torch.fx import _symbolic_trace
 from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
 
@@ -26,12 +27,13 @@ from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _tracing_state = torch._C._get_tracing_state
+_is_fx_tracing = getattr(_symbolic_trace, "is_fx_symbolic_tracing", None) or _symbolic_trace.is_fx_tracing
 _graph_task = torch._C._current_graph_task_id
 
 
 def is_traced() -> bool:
-    """Whether a compiler follows what runs (dynamo, torch.jit.trace): there must be nothing of ours to see."""
-    return torch.compiler.is_compiling() or _tracing_state() is not None
+    """Whether something follows what runs (dynamo, torch.jit.trace, torch.fx): there must be nothing of ours to see."""
+    return torch.compiler.is_compiling() or _tracing_state() is not None or _is_fx_tracing()
 
 
 def is_opaque(module: Any) -> bool:

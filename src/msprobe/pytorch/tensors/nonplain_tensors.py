@@ -6,6 +6,7 @@ where there are any, and nothing here raises into the script.
 
 from __future__ import annotations
 
+import zlib
 from contextlib import AbstractContextManager
 from typing import Any, Optional
 
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from msprobe.collect.interrupts import let_through
 from msprobe.collect.values import quoted, scalar_text
-from msprobe.stats import dtypes, render_array
+from msprobe.stats import STATS, dtypes, render_array
 
 _functorch = torch._C._functorch
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -58,11 +59,19 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
     if tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return None, ', "unreadable": "it has no data"'
     if tensor.is_nested:
-        return _host(torch.cat([part.flatten() for part in tensor.unbind()])), ', "layout": "nested"'
+        parts = tensor.unbind()
+        sizes = torch.tensor([list(part.shape) for part in parts])
+        return _host(torch.cat([part.flatten() for part in parts])), f', "layout": "nested"{_places(sizes=sizes)}'
     if tensor.layout is torch.sparse_coo:
-        return _host(tensor._values()), f', "layout": "{tensor.layout}", "nnz": {tensor._nnz()}'
+        places = _places(indices=tensor._indices())
+        return _host(tensor._values()), f', "layout": "{tensor.layout}", "nnz": {tensor._nnz()}{places}'
     if tensor.layout in _COMPRESSED:
-        return _host(tensor.values()), f', "layout": "{tensor.layout}", "nnz": {tensor._nnz()}'
+        rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+        places = _places(
+            compressed_indices=tensor.crow_indices() if rows else tensor.ccol_indices(),
+            plain_indices=tensor.col_indices() if rows else tensor.row_indices(),
+        )
+        return _host(tensor.values()), f', "layout": "{tensor.layout}", "nnz": {tensor._nnz()}{places}'
     if tensor.layout is not torch.strided:
         return _host(tensor.to_dense()), f', "layout": "{tensor.layout}"'
     if tensor.is_quantized:
@@ -72,6 +81,18 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
     if tensor.is_cpu and not has_memory(tensor):
         return None, ', "unreadable": "its memory was freed"'
     return _host(tensor), ""
+
+
+def _places(**indices: Any) -> str:
+    """Where the values are: the indices of a sparse tensor, the sizes of the parts of a nested one, by figures and
+    checksum (of int64, in C order)."""
+    members = []
+    for name, tensor in indices.items():
+        array = np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.int64)
+        figures = render_array(array, want=STATS)[0]
+        digest = f"{zlib.crc32(array.tobytes()):08x}"
+        members.append(f'"{name}": {{"shape": {list(array.shape)}, {figures}, "md5": "{digest}"}}')
+    return f', "places": {{{", ".join(members)}}}'
 
 
 def has_memory(tensor: Any) -> bool:
