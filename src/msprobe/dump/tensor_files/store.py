@@ -24,6 +24,7 @@ import xxhash
 
 from msprobe.collect.interrupts import let_through
 from msprobe.dump import layout
+from msprobe.dump.descriptors import Descriptor
 from msprobe.dump.tensor_files.codec import Payload, encode
 
 _NO_MORE_LINKS = {errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP}
@@ -48,7 +49,7 @@ class TensorStore:
         self.directory = directory
         self.counts = Counts()
         self._fail = fail
-        self._fd: Optional[int] = None
+        self._fd: Optional[Descriptor] = None
         self._broken = False
         self._known: dict[Key, str] = {}
         self._holds: dict[str, Key] = {}
@@ -95,7 +96,7 @@ class TensorStore:
     def _close(self) -> None:
         self._closing = False
         if self._fd is not None:
-            os.close(self._fd)
+            self._fd.close()
             self._fd = None
 
     def _forget(self, file_name: str) -> None:
@@ -111,12 +112,13 @@ class TensorStore:
                 self.counts.dropped += 1
                 return
             try:
-                if self._fd is None:
+                if self._fd is None or not self._fd.is_ours():
                     layout.make_directory(self.directory)
-                    self._fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                work(self._fd)
+                    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+                    self._fd = Descriptor(os.open(self.directory, flags))
+                work(self._fd.number)
                 if layout.is_over_long(name, file_name[file_name.rfind(".") :]):
-                    self._list_in_mapping(self._fd, file_name, name)
+                    self._list_in_mapping(self._fd.number, file_name, name)
             except Exception as error:
                 let_through(error)
                 self._broken = isinstance(error, OSError) and error.errno != errno.ENOENT

@@ -79,7 +79,10 @@ class TorchTensorInspector:
         if found is None or not (found.dtype.is_floating_point or found.dtype.is_complex):
             return None
         with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
-            wide = found if found.is_complex() or found.dtype is torch.float64 else found.float()
+            if found.is_complex():
+                wide = found.to(torch.complex128)
+            else:
+                wide = found.double() if found.dtype is torch.float64 else found.float()
             return signs_of(wide.numpy())
 
     def version(self, tensor: Any) -> int:

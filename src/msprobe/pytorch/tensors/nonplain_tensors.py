@@ -7,6 +7,7 @@ where there are any, and nothing here raises into the script.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Optional
 
@@ -20,6 +21,20 @@ from msprobe.stats import STATS, dtypes, render_array
 
 _functorch = torch._C._functorch
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+_FLOAT4 = [sign * value for sign in (1.0, -1.0) for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)]
+
+
+def _read_as() -> Iterator[tuple[Any, Any]]:
+    """The dtypes of torch that only name bits, and what they are read as."""
+    for bits in range(1, 8):
+        yield getattr(torch, f"int{bits}", None), torch.int8
+        yield getattr(torch, f"uint{bits}", None), torch.uint8
+    yield getattr(torch, "float4_e2m1fn_x2", None), torch.float32
+
+
+_READ_AS = {dtype: kind for dtype, kind in _read_as() if dtype is not None}
 
 
 def without_modes() -> AbstractContextManager[Any]:
@@ -80,7 +95,20 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
         return torch.zeros(tensor.shape, dtype=tensor.dtype), ""
     if tensor.is_cpu and not has_memory(tensor):
         return None, ', "unreadable": "its memory was freed"'
+    if tensor.dtype in _READ_AS:
+        return _bits_as_values(tensor), f', "read_as": "{_READ_AS[tensor.dtype]}"'
     return _host(tensor), ""
+
+
+def _bits_as_values(tensor: Any) -> Any:
+    """Of a dtype with which nothing can be computed: its bytes as whole numbers; of float4, two numbers a byte."""
+    kind = _READ_AS[tensor.dtype]
+    if kind is not torch.float32:
+        return _host(tensor.view(kind))
+    packed = _host(tensor.contiguous().view(torch.uint8))
+    numbers = torch.tensor(_FLOAT4)
+    pairs = torch.stack([numbers[(packed & 15).long()], numbers[(packed >> 4).long()]], dim=-1)
+    return pairs.flatten(-2) if packed.dim() else pairs
 
 
 def _places(**indices: Any) -> str:
