@@ -6,7 +6,9 @@ which has run already and would run again. So the method below is called in its 
 
 from __future__ import annotations
 
-from types import FunctionType
+from functools import cache
+from pathlib import Path
+from types import FunctionType, MethodDescriptorType
 from typing import Any, Optional
 
 import torch
@@ -22,7 +24,9 @@ def wrapped_methods() -> dict[Any, Any]:
     for name, method in vars(torch.Tensor).items():
         if not isinstance(method, FunctionType) or _is_of_torch(method):
             continue
-        below = getattr(torch._C.TensorBase, name, None) or _inside(method, name)
+        below = _inside(method, name)
+        if below is None and not _is_python(name):
+            below = getattr(torch._C.TensorBase, name, None)
         if below is None:
             lost.append(name)
         else:
@@ -40,6 +44,16 @@ def _is_of_torch(method: Any) -> bool:
     return str(method.__code__.co_filename).startswith(_HOME) or method.__code__.co_filename == operator_names.__file__
 
 
+@cache
+def _source() -> str:
+    return Path(str(torch._tensor.__file__)).read_text(encoding="utf-8")
+
+
+def _is_python(name: str) -> bool:
+    """Whether torch has this method in Python, over one in C that takes other arguments."""
+    return f"    def {name}(" in _source()
+
+
 def _inside(method: Any, name: str) -> Optional[Any]:
     """What the wrapper holds: by functools.wraps, or in its closure."""
     candidates = [getattr(method, "__wrapped__", None)]
@@ -49,7 +63,8 @@ def _inside(method: Any, name: str) -> Optional[Any]:
         except ValueError:  # it is still empty
             continue
     for one in candidates:
-        if isinstance(one, FunctionType) and one.__name__ == name and _is_of_torch(one):
+        of_torch = isinstance(one, FunctionType) and _is_of_torch(one)
+        if getattr(one, "__name__", "") == name and (of_torch or isinstance(one, MethodDescriptorType)):
             return one
     return None
 
