@@ -40,8 +40,8 @@ class Call(NamedTuple):
 class Match(NamedTuple):
     """A call of the target with its counterpart in the golden run; one of them is None where there is none.
 
-    `how` is exact, recount, mapping, sequence, renamed, position, fused, fuzzy or unmatched. Where one fused call
-    stands for several, the longer side's calls before the named one are in `before`.
+    `how` is exact, recount, mapping, sequence, renamed, position, moved, fused, fuzzy or unmatched. Where one fused
+    call stands for several, the longer side's calls before the named one are in `before`.
     """
 
     target: Optional[Call]
@@ -102,6 +102,13 @@ def module_class(key: str) -> str:
     return key.rpartition(".")[2]
 
 
+def forward_name(call: Call) -> str:
+    """The name of a backward's forward; of any other call its own."""
+    if call.direction != BACKWARD:
+        return call.name
+    return f"{call.key}.forward.{call.number}" if call.kind == "module" else f"{call.key}.{call.number}.forward"
+
+
 def shapes(value: Any) -> str:
     """The shapes in a record's part, as one text."""
     if isinstance(value, dict):
@@ -145,11 +152,15 @@ def fingerprint(value: Any) -> str:
 def calls_of(data: Mapping[str, Any], construct: Mapping[str, Optional[str]]) -> list[Call]:
     """The calls of one rank's dump, in the order of its `data`.
 
-    The gradients of parameters come last whatever their place: one generation of the field's tool writes them as a
+    The gradients of parameters come after the last backward whatever their place: some tools write them as a
     placeholder beside the forward, and they are complete only when the backward is.
     """
     parsed = [(name, record, *parse_name(name)) for name, record in data.items()]
-    parsed = [p for p in parsed if p[2] != "grads"] + [p for p in parsed if p[2] == "grads"]
+    grads = [p for p in parsed if p[2] == "grads"]
+    if grads:
+        rest = [p for p in parsed if p[2] != "grads"]
+        last = max((place for place, p in enumerate(rest) if p[5] == BACKWARD), default=len(rest) - 1)
+        parsed = [*rest[: last + 1], *grads, *rest[last + 1 :]]
     parent_of = construct.get
     return [
         Call(
