@@ -16,6 +16,7 @@ from msprobe.collect.names import forward_of
 from msprobe.dump.reader import RankDump, leaves
 from msprobe.dump.stack_frames import source_line
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN
+from msprobe.tasks.overflow_check.own_infinities import MOVES, TURNS, api_of
 
 _SENDS, _RECEIVES = ("send", "isend"), ("recv", "irecv")
 COLLECTIVES = frozenset(("AllReduce", "AllGather", "AlltoAll", "AllToAllv", "Broadcast", "Reduce", "ReduceScatter"))
@@ -121,9 +122,10 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
             collective = _meeting(name, record, rank.rank, order, sparse)
         if found == FINITE and collective is None:
             continue
-        handed_in = given == INFINITE and not made_infinity.get(rank.rank, False)
+        handed_in = given == INFINITE and not made_infinity.get(rank.rank, False) and not _makes_own(name, record)
         overflow = found != FINITE and not (handed_in and found == INFINITE)
-        producer = overflow and (given == FINITE or handed_in) and name not in children
+        own = given == INFINITE and not handed_in and not made_infinity.get(rank.rank, False)
+        producer = overflow and (given == FINITE or handed_in or own) and name not in children
         if producer and forward_of(name) in bad_forwards:
             producer = False
         if ".parameters_grad" in name and any(event.overflow for event in events):
@@ -170,6 +172,23 @@ def _sides(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
             elif "dtype" in leaf:
                 outputs.append((slot, state))
     return given, outputs, numbers
+
+
+def _makes_own(name: str, record: dict[str, Any]) -> bool:
+    """Whether a call that was given infinities of one sign returned the other. The figures tell no more than that."""
+    api = api_of(name)
+    if api in MOVES or api in TURNS or not name.endswith(".forward"):
+        return False
+    given: set[float] = set()
+    made: set[float] = set()
+    for key, value in record.items():
+        if key in ("input_args", "input_kwargs", "output"):
+            signs = made if key == "output" else given
+            for slot, leaf in leaves(key, value):
+                if isinstance(leaf, dict) and slot.split(".")[:2] != ["input_kwargs", "out"]:
+                    numbers = (_float(leaf.get(one)) for one in ("Max", "Min", "value"))
+                    signs.update(number for number in numbers if number is not None and math.isinf(number))
+    return bool(made - given)
 
 
 def _state(leaf: Any) -> Optional[int]:

@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect import notices
 from msprobe.collect.header import run_facts
+from msprobe.collect.interrupts import Turns, WritesOnTerm
 from msprobe.collect.recorder import Recorder
 from msprobe.collect.run_summary import RunSummary
 from msprobe.collect.selection import Selection
@@ -99,6 +100,8 @@ class Lifecycle:
         self._probe: Optional[Probe] = None
         self._writer: Optional[RankWriter] = None
         self._collecting = False
+        self._turns = Turns()
+        self._on_term = WritesOnTerm(self._write_all)
         self.account = RunSummary(settings)
         self._run_facts: dict[str, Any] = {}
         self.closed = False
@@ -110,8 +113,10 @@ class Lifecycle:
     # What the user calls.
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        if self._is_foreign():
-            return
+        if not self._is_foreign():
+            self._turns.take(lambda: self._start(model, token_range))
+
+    def _start(self, model: Any, token_range: Any) -> None:
         self.account.started = True
         if not self.wants_more:
             return
@@ -125,7 +130,11 @@ class Lifecycle:
         self._guarded(self._probe.install, self._models or (), self._token_range)
 
     def stop(self) -> None:
-        if self._is_foreign() or not self._collecting:
+        if not self._is_foreign():
+            self._turns.take(self._stop)
+
+    def _stop(self) -> None:
+        if not self._collecting:
             return
         assert self._probe is not None
         assert self._writer is not None
@@ -134,9 +143,11 @@ class Lifecycle:
         self._writer.flush()
 
     def step(self) -> None:
-        if self._is_foreign():
-            return
-        self.stop()
+        if not self._is_foreign():
+            self._turns.take(self._step)
+
+    def _step(self) -> None:
+        self._stop()
         self._close_step()
         self.step_number += 1
         wanted = self.settings.step
@@ -169,11 +180,15 @@ class Lifecycle:
 
     def close(self) -> None:
         """The run ends (process exit, or another debugger takes over): finish, and tell what came to nothing."""
-        if self.closed or self._is_foreign():
+        if not self._is_foreign():
+            self._turns.take(self._close)
+
+    def _close(self) -> None:
+        if self.closed:
             return
         self.closed = True
         atexit.unregister(self._at_exit)
-        self.stop()
+        self._stop()
         self._close_step()
         self._worker.close()
         for told in self._frontend.ending():
@@ -210,15 +225,22 @@ class Lifecycle:
         self._selection.restart()
         self._probe = self._frontend.probe(settings, self._writer, self._selection)
         self._run_facts = self._run_facts or run_facts(settings)
+        self._on_term.install()
         facts = {**self._run_facts, **self._frontend.facts()}
         header = self._writer.run_header
         header(facts)
         self._probe.recorder.on_first_batch = lambda batch: header({**facts, "first_batch": batch})
 
+    def _write_all(self) -> None:
+        """SIGTERM: what was recorded is in the journal when this returns."""
+        if self._writer is not None:
+            self._writer.flush()
+
     def _close_step(self) -> None:
         probe, writer = self._probe, self._writer
         if probe is None or writer is None:
             return
+        self._on_term.remove()
         for told in self._guarded(probe.close) or ():
             notices.warn_once(told)
         self._probe = self._writer = None

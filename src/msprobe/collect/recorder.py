@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
 from itertools import count
 from typing import Any, Callable, Optional, Protocol
 
+from msprobe.collect.interrupts import is_of_the_script
 from msprobe.collect.names import CallNumbers
 from msprobe.collect.selection import Selection
 from msprobe.collect.stacks import Stacks
@@ -33,6 +35,8 @@ class Writer(Protocol):
     def place(self, name: str, parent: Optional[str]) -> None: ...
 
     def debug(self, name: str, text: str) -> None: ...
+
+    def training(self, text: str) -> None: ...
 
     def stack(self, number: int, frames: Callable[[], Sequence[str]]) -> None: ...
 
@@ -176,7 +180,11 @@ class Recorder:
         return self._with_outputs
 
     def fault(self, name: str, trace: str) -> None:
-        """A failure of ours at this call: kept in dump_error_info.log, counted, told at stop."""
+        """A failure of ours at this call: kept in dump_error_info.log, counted, told at stop. What a signal handler of
+        the script raised while we were at work goes on to the script."""
+        error = sys.exc_info()[1]
+        if error is not None and is_of_the_script(error):
+            raise error
         self.faults += 1
         self.writer.error(name, trace)
 

@@ -89,6 +89,10 @@ class RankWriter:
         """An entry of debug.json; `text` is a whole JSON value."""
         self._add(journal.debug_line, name, text)
 
+    def training(self, text: str) -> None:
+        """What the training loop did, an event of training.json. `text`: its members as JSON without braces."""
+        self._add(journal.training_line, text)
+
     def stack(self, number: int, frames: Union[Sequence[str], Callable[[], Sequence[str]]]) -> None:
         """A distinct stack; a callable is called on the writer thread, where source lines may be read."""
         self._add(journal.stack_line, number, frames)

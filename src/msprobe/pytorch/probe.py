@@ -21,13 +21,17 @@ from msprobe.pytorch.apis.custom import CustomApis
 from msprobe.pytorch.apis.mode_scope import ApiModeScope, FusedPaths
 from msprobe.pytorch.apis.mode_stack import is_on, take_off
 from msprobe.pytorch.apis.operator_names import OperatorNames
+from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.gradients.backward_graph import tensors_in
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import RootHooks
 from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.tensors import accelerators
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
+from msprobe.pytorch.training.training_events import TrainingEvents
 from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
+
+_WITH_EVENTS = ("statistics", "tensor", "structure")
 
 
 def wanted_statistics(settings: Settings) -> int:
@@ -89,9 +93,19 @@ class TorchProbe:
         if table is not None and settings.level != "L0":
             self._apis = parts.apis(self.recorder, self._gradients, self._texts, table, spelling)
         self._tokens: Optional[TokenRange] = None
+        self._unseen: Optional[GradientsAfterBackward] = None
+        self._events: Optional[TrainingEvents] = None
+        if settings.task in _WITH_EVENTS:
+            if settings.level in ("L0", "mix"):
+                self._unseen = GradientsAfterBackward(self.recorder, self._gradients)
+            self._events = TrainingEvents(self.recorder, self._unseen)
         self._saved: list[Any] = []
 
     def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None:
+        if self._events is not None:
+            self._events.install(models)
+        if self._unseen is not None:
+            self._unseen.install(models)
         if token_range is None:
             self._put_in(models)
         else:
@@ -101,6 +115,11 @@ class TorchProbe:
 
     def remove(self) -> None:
         self._take_out()
+        if self._events is not None:
+            self._events.remove()
+        if self._unseen is not None:
+            with torch._C.DisableTorchFunction():
+                self._unseen.begin()  # a backward pass may still come before the step ends
         if self._deferred is not None:
             self._deferred.settle()
         if self._tokens is not None:
@@ -111,6 +130,10 @@ class TorchProbe:
             self._apis.end()
             while is_on(self._apis):  # stop() inside of a backward pass: torch has put it back since
                 take_off(self._apis)
+        if self._unseen is not None:
+            with torch._C.DisableTorchFunction():
+                self._unseen.end()
+            self._unseen.close()
         self._gradients.close()
         for handle in self._saved:
             handle.remove()

@@ -22,6 +22,7 @@ from typing import Callable, Optional
 
 import xxhash
 
+from msprobe.collect.interrupts import let_through
 from msprobe.dump import layout
 from msprobe.dump.tensor_files.codec import Payload, encode
 
@@ -52,7 +53,8 @@ class TensorStore:
         self._known: dict[Key, str] = {}
         self._holds: dict[str, Key] = {}
         self._linked: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may save a tensor while this thread saves one
+        self._closing = False
 
     def save(self, name: str, file_name: str, payload: Payload) -> None:
         def work(fd: int) -> None:
@@ -82,6 +84,16 @@ class TensorStore:
         self._guarded(name, file_name, work)
 
     def close(self) -> None:
+        """At once, or where a thread is just saving (and perhaps waits for the caller), when it has done so."""
+        self._closing = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
+
+    def _close(self) -> None:
+        self._closing = False
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -106,8 +118,11 @@ class TensorStore:
                 if layout.is_over_long(name, file_name[file_name.rfind(".") :]):
                     self._list_in_mapping(self._fd, file_name, name)
             except Exception as error:
+                let_through(error)
                 self._broken = isinstance(error, OSError) and error.errno != errno.ENOENT
                 self._fail("tensor files", error)
+            if self._closing:
+                self._close()
 
     def _hard_link(self, fd: int, existing: str, file_name: str) -> bool:
         """False where links end; then the content has to be written again."""

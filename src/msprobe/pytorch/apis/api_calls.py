@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from msprobe.collect.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import ANY, Api, ApiTable
 from msprobe.pytorch.apis.collectives import Collectives
+from msprobe.pytorch.apis.destinations import MAKERS, Destinations
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
 from msprobe.pytorch.apis.operator_names import ARRIVES_AS, OperatorNames
 from msprobe.pytorch.gradients.backward_graph import Inputs
@@ -69,12 +70,14 @@ class Apis(TorchFunctionMode):
         self._leaf = _Leaf()
         self._table = table
         self._lookup = table.lookup
-        self._plain = table.plain
+        self._plain = table.plain - MAKERS
         self._spelling = spelling
         self._collectives = Collectives(recorder, texts)
         self._twins: dict[Any, Callable[..., Any]] = {}
         self._plain_globals: dict[int, dict[str, Any]] = {}
         self._inside = dict.fromkeys((*table.composite, *_BACKWARD), self._run_inside)
+        self._inside.update(dict.fromkeys(MAKERS, self._make))
+        self.destinations = Destinations()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in self._plain and not kwargs:
@@ -106,11 +109,24 @@ class Apis(TorchFunctionMode):
 
     def _distrust(self, func: Any, args: Any) -> None:
         """Memory changes, or may be changed from now on, without a version counter moving."""
+        if self.destinations.unwritten and func is not torch.Tensor.data.__get__:
+            with _NoTorchFunction():
+                self.destinations.written_somehow(args)
         if func in _EXPOSING and args:
             with _NoTorchFunction():
                 self._texts.expose(args[0])
         else:
             self._texts.forget()
+
+    def _make(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """torch.empty and its like: what they return is followed until it is written."""
+        made = func(*args, **kwargs)
+        try:
+            with _NoTorchFunction():
+                self.destinations.made(made)
+        except Exception:
+            self._recorder.fault(func.__name__, traceback.format_exc())
+        return made
 
     def _wrote(self, writes: int, args: Any, kwargs: Any) -> None:
         if writes == ANY:
@@ -128,10 +144,13 @@ class Apis(TorchFunctionMode):
         call: Optional[int] = None
         inputs: Optional[Inputs] = None
         wanted = selection.everything
+        given, named = args, kwargs
         try:
+            if api.writes or api.untracked or "out" in kwargs or self.destinations.unwritten:
+                given, named = self.destinations.marked(api, args, kwargs)
             wanted = wanted or selection.enter(name, parents)
             if wanted and selection.forward:
-                call = recorder.enter(name, parents[-1] if parents else None, args, kwargs, 2)
+                call = recorder.enter(name, parents[-1] if parents else None, given, named, 2)
             if selection.backward and torch.is_grad_enabled():
                 inputs = Inputs(args, kwargs)
                 if not inputs.edges and not inputs.leaves:
@@ -153,10 +172,14 @@ class Apis(TorchFunctionMode):
                 self._texts.forget()
             elif api.writes or "out" in kwargs:
                 self._wrote(api.writes, args, kwargs)
+            produced = output
+            if self.destinations.unwritten:
+                self.destinations.wrote(api, args, kwargs)
+                produced = self.destinations.marked_value(output)
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
             elif call is not None:
-                recorder.leave(call, name, output, _recomputed(self._gradients))
+                recorder.leave(call, name, produced, _recomputed(self._gradients))
             if not selection.everything:
                 selection.leave(name)
             if inputs is not None:

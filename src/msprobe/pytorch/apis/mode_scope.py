@@ -165,6 +165,7 @@ class _Regions:
 
     def _around_compiled(self, callback: Any) -> Any:
         """Stands for dynamo's switch: a compiled function turns it on when it is entered and back when it ends."""
+        set_eval_frame = self._set_eval_frame or self._dynamo._maybe_set_eval_frame  # stop() may come at any moment
         frame = sys._getframe(1)
         ends = self._open.ends_with(frame)
         try:
@@ -172,7 +173,7 @@ class _Regions:
                 self._enter_compiled(frame)
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
-        result = self._set_eval_frame(callback)  # from here on, or up to here, what runs is compiled: nothing of ours
+        result = set_eval_frame(callback)  # from here on, or up to here, what runs is compiled: nothing of ours
         try:
             if ends:
                 self._leave_compiled(frame.f_locals)

@@ -74,7 +74,7 @@ class Gradients:
         self._changed: dict[str, None] = {}
         self._watched: list[tuple[Any, Any, Any]] = []
         self._forwards = 0
-        self._came: dict[int, int] = {}
+        self.came: dict[int, int] = {}  # id of a parameter: the forward after which its gradient came
         self._left: list[Any] = []
         self._graph_making: set[int] = set()
         self.repeated = 0
@@ -129,7 +129,7 @@ class Gradients:
         with torch.inference_mode(False), torch.enable_grad(), _NoTorchFunction():
             for parameter, hook, handle in self._watched:
                 handle.remove()
-                has_come = self._came.get(id(parameter)) == self._forwards  # since the last forward
+                has_come = self.came.get(id(parameter)) == self._forwards  # since the last forward
                 if parameter.requires_grad and not has_come:
                     node = _gradient_edge(parameter).node
                     self._left.append(node.register_prehook(_on_first(hook)))
@@ -146,7 +146,7 @@ class Gradients:
         self.return_to_parameters()
         for task in list(self._pending):
             self._finish_task(task)
-        self._write_parameters()
+        self.write_parameters()
 
     def is_recomputing(self) -> bool:
         """Asked during a backward pass: gradients are on in it for a recomputation (checkpointing), or because the
@@ -192,14 +192,23 @@ class Gradients:
             return
         try:
             with _NoTorchFunction():
-                self._came[parameter] = self._forwards
-                path = recorder.tensors_path(record, "")[:-1]
-                text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
-                self._parameters[record][name] = f"{key_text(name)}: [{text}]"
-                self._changed[record] = None
+                self.came[parameter] = self._forwards
+                self._note_parameter(record, name, gradient)
                 self._task()
         except Exception:
             recorder.fault(record, traceback.format_exc())
+
+    def note_parameter(self, record: str, name: str, gradient: Any) -> None:
+        """The gradient of a parameter that no hook of ours has seen."""
+        selection = self._recorder.selection
+        if selection.everything or selection.enter(record, ()):
+            self._note_parameter(record, name, gradient)
+
+    def _note_parameter(self, record: str, name: str, gradient: Any) -> None:
+        path = self._recorder.tensors_path(record, "")[:-1]
+        text = self._recorder.values.value(gradient, f"{path}.{name}" if path else "")
+        self._parameters.setdefault(record, {})[name] = f"{key_text(name)}: [{text}]"
+        self._changed[record] = None
 
     def _begins(self, record: _Backward) -> bool:
         """Whether this firing counts: the step is open and it is the first backward through this graph."""
@@ -278,7 +287,7 @@ class Gradients:
             with _NoTorchFunction():
                 self._finish_task(task)
                 if not self._recorder.closed:
-                    self._write_parameters()
+                    self.write_parameters()
         except Exception:
             self._recorder.fault("backward", traceback.format_exc())
 
@@ -305,7 +314,7 @@ class Gradients:
         if not recorder.selection.everything:
             recorder.selection.leave(record.name)
 
-    def _write_parameters(self) -> None:
+    def write_parameters(self) -> None:
         for name in self._changed:
             self._recorder.write_record(name, None, ", ".join(self._parameters[name].values()))
         self._changed.clear()

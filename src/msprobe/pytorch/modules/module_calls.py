@@ -61,7 +61,7 @@ def named_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
             opaque = is_opaque(module)
             if path or opaque or is_compiled_in_place(module):
                 yield (
-                    f"{start}.{path}.{_class_of(module)}" if path else f"{start}.{_class_of(module)}",
+                    f"{start}.{path}.{class_of(module)}" if path else f"{start}.{class_of(module)}",
                     module,
                 )
             if not opaque:
@@ -69,7 +69,7 @@ def named_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
                 waiting.extend((name, child) for name, child in reversed(below) if child is not None)
 
 
-def _class_of(module: Any) -> str:
+def class_of(module: Any) -> str:
     if type(module).__name__ == "OptimizedModule":
         return type(module._orig_mod).__name__
     return str(module.original_name) if isinstance(module, torch.jit.ScriptModule) else type(module).__name__

@@ -16,6 +16,7 @@ from msprobe.stats.dtype_ranges import Ranges
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN, judged, look_at
 from msprobe.stats.scan import FORMATS, look
 from msprobe.tasks.overflow_check.open_calls import Holder
+from msprobe.tasks.overflow_check.own_infinities import Signs, signs_of
 
 PLAIN = TensorTexts.tensor_types
 # What holds no tensor.
@@ -72,6 +73,14 @@ class TorchTensorInspector:
             plain = found.detach().resolve_conj().resolve_neg()
         stats = measure(plain.data_ptr(), code, plain.shape, plain.stride(), STATS)
         return NAN if stats.nan else INFINITE if stats.posinf or stats.neginf else FINITE
+
+    def infinities(self, tensor: Any) -> Optional[Signs]:
+        found, _, _ = nonplain_tensors.as_plain(tensor)
+        if found is None or not (found.dtype.is_floating_point or found.dtype.is_complex):
+            return None
+        with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
+            wide = found if found.is_complex() or found.dtype is torch.float64 else found.float()
+            return signs_of(wide.numpy())
 
     def version(self, tensor: Any) -> int:
         try:

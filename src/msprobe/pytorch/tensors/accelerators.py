@@ -133,6 +133,9 @@ class DeferredWriter:
     def debug(self, name: str, text: str) -> None:
         self._hold(self._writer.debug, name, text)
 
+    def training(self, text: str) -> None:
+        self._hold(self._writer.training, text)
+
     def settle(self) -> None:
         """Reads back what is pending and passes everything on."""
         held, self._held = self._held, []

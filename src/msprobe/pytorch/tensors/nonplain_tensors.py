@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from msprobe.collect.interrupts import let_through
 from msprobe.collect.values import quoted, scalar_text
 from msprobe.stats import dtypes, render_array
 
@@ -34,6 +35,7 @@ def as_plain(tensor: Any) -> tuple[Optional[Any], str, str]:
         with torch.no_grad(), torch._C.DisableTorchFunction(), without_modes():
             plain, notes = _values(tensor)
     except Exception as error:
+        let_through(error)
         return None, kind, f', "unreadable": {quoted(f"{type(error).__name__}: {error}"[:200])}'
     if plain is not None and type(plain) not in (torch.Tensor, torch.nn.Parameter):
         return None, kind, ', "unreadable": "it stands for other tensors"'
@@ -45,6 +47,8 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
     if isinstance(local, torch.Tensor):
         plain, notes = _values(local)
         return plain, f', "local_shape": {list(local.shape)}{notes}'
+    if type(tensor).__name__ == "AsyncCollectiveTensor":  # the result of a collective that may still be under way
+        return _values(tensor.trigger_wait())
     if _functorch.is_functorch_wrapped_tensor(tensor):
         inner = tensor
         while _functorch.is_functorch_wrapped_tensor(inner):

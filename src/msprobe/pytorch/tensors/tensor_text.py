@@ -17,6 +17,7 @@ from typing import Any, Callable, Optional, Protocol
 import numpy as np
 import torch
 
+from msprobe.collect.interrupts import let_through
 from msprobe.collect.values import quoted, scalar_text
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.pytorch.tensors import nonplain_tensors
@@ -128,7 +129,8 @@ class TensorTexts:
         """The text up to requires_grad and the digest after it, or None when the tensor is not a plain one."""
         try:
             return describe(tensor, EXCHANGE, _HEADS, _strided, self._want)
-        except (RuntimeError, ValueError):
+        except (RuntimeError, ValueError) as error:
+            let_through(error)
             return None
 
     def _fresh(self, tensor: Any, path: str) -> str:

@@ -2,8 +2,8 @@
 
 A call overflows when an output holds NaN or infinity. It is the **producer** when what it received was
 finite, a **propagator** otherwise. Infinities that the user handed in (a mask of -inf, `masked_fill` with
--inf) and that a call only hands on are no overflow, until a call of this run has made an infinity; a NaN
-that comes of them (a softmax over a row of -inf) has its producer there.
+-inf) and that a call only hands on are no overflow, until a call of this run has made an infinity (own_infinities
+tells one from the other); a NaN that comes of them (a softmax over a row of -inf) has its producer there.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from msprobe.dump.stack_frames import source_line
 from msprobe.stats.dtype_ranges import Ranges
 from msprobe.stats.finiteness import FINITE, INFINITE, WORDS
 from msprobe.tasks.overflow_check.open_calls import Holder, OpenCall, numbers_state
+from msprobe.tasks.overflow_check.own_infinities import Signs, call_makes_own
 from msprobe.tasks.overflow_check.run import OverflowRun
 
 PRODUCER, PROPAGATOR = "producer", "propagator"
@@ -43,6 +44,9 @@ class TensorInspector(Protocol):
 
     def look(self, tensor: Any, ranges: Optional[Ranges] = None, title: str = "") -> int:
         """FINITE, INFINITE or NAN; `ranges` is told how near to its dtype's ends a named output is."""
+
+    def infinities(self, tensor: Any) -> Optional[Signs]:
+        """1, -1 or 0 for each of its elements; None where there are none to read."""
 
     def version(self, tensor: Any) -> int: ...
 
@@ -241,9 +245,12 @@ class OverflowRecorder(Recorder):
             return
         self.known.clear()  # it may have been written by another name
         whole = opened.restore() if opened.loosened else True
-        role = self._role(found, self._given(opened, beside), len(self._flagged) > opened.flagged)
+        inside = len(self._flagged) > opened.flagged
+        role = self._role(found, self._given(opened, beside), inside)
         if role is None:
-            return
+            if inside or opened.lost or not call_makes_own(inspector, name, *opened.original(), output):
+                return
+            role = PRODUCER
         members = self._members(opened, output, role)
         if not whole:
             members.append('"inputs_gone": true')
