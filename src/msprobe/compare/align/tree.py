@@ -191,10 +191,9 @@ def _is_other_projection(match: Match) -> bool:
     target, golden = match.target, match.golden
     if target is None or golden is None or target.kind == "module" or operation_of(target.key) not in _PROJECTIONS:
         return False
-    sides = [c.record.get("input_args") if isinstance(c.record, dict) else None for c in (target, golden)]
-    if not all(isinstance(side, list) and len(side) > 1 for side in sides):
+    ours, theirs = (c.record.get("input_args") if isinstance(c.record, dict) else None for c in (target, golden))
+    if not isinstance(ours, list) or not isinstance(theirs, list) or min(len(ours), len(theirs)) < 2:
         return False
-    ours, theirs = sides
     return (
         shapes(ours[0]) == shapes(theirs[0]) and shapes(ours[1]) != shapes(theirs[1]) and _out(target) != _out(golden)
     )

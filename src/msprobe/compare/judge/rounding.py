@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import FORWARD, GRADS, Match, module_class
@@ -29,7 +29,7 @@ _RELATIVE = {
 class Context:
     """What a call's own tensors say about the rounding to expect from it."""
 
-    def __init__(self, match: Match, rows: list[Row], gradient_scale: Mapping[str, float]) -> None:
+    def __init__(self, match: Match, rows: Sequence[Row], gradient_scale: Mapping[str, float]) -> None:
         call = match.call
         floats = [r for r in rows if r.golden and is_tensor(r.golden) and distance.epsilon(r.golden)]
         inputs = [r.golden for r in floats if r.is_input and r.golden]

@@ -75,9 +75,10 @@ class Judge:
         """Ours are: they would show the last bit of any element. Those of other tools are rounded to float32."""
         for _, rows in self._groups:
             for row in rows:
-                norm = row.golden.get("Norm") if row.golden else None
-                if isinstance(norm, float) and math.isfinite(norm) and norm != _as_float32(norm):
-                    return True
+                for key in ("Mean", "Norm"):
+                    value = row.golden.get(key) if row.golden else None
+                    if isinstance(value, float) and math.isfinite(value) and value != _as_float32(value):
+                        return True
         return False
 
     def _start_step(self, groups: Sequence[Group], measured: Optional[Mapping[str, float]]) -> None:
