@@ -20,7 +20,6 @@ from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.trace import follow
 from msprobe.compare.origin.training import TrainingDifference, training_differences
-from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.reasons import Kind
 from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
 from msprobe.compare.rows import NOT_COMPARED, PASS, Group
@@ -73,7 +72,8 @@ def compare(
     for task, groups in zip(tasks, measured):
         stages.run(task.pair, groups)
     origin = settle(stages.units)
-    notes = [*inputs.notes, *stages.notes]
+    said = set() if origin is None or origin.kind != "training" else stages.settings
+    notes = [*inputs.notes, *(note for note in stages.notes if note not in said)]
     unlike = _unlike_runs(inputs, stages)
     if unlike:
         origin, notes = None, [unlike, *notes]
@@ -93,7 +93,8 @@ class _Stages:
         self._preset = preset
         self._levels = levels
         self._judges: dict[Optional[int], Judge] = {}
-        self._how: dict[str, int] = {}
+        self._how: dict[str, None] = {}
+        self.settings: set[str] = set()
         self.results: list[UnitResult] = []
         self.units: list[Unit] = []
 
@@ -101,12 +102,12 @@ class _Stages:
         rank = pair.target.rank
         judge = self._judges.setdefault(rank, Judge(self._preset))
         judge.judge_step(groups, self._levels.get(pair.golden.path))
-        explained = explain(groups)
+        stacks = (pair.target.stacks, pair.golden.stacks)
+        explained = explain(groups, stacks)
         if explained:
             for _, rows in groups:
                 for row in rows:
                     row.judgement = explained.get(id(row), row.judgement)
-        stacks = (pair.target.stacks, pair.golden.stacks)
         trace = follow(groups, stacks)
         training = training_differences(_training(pair.target), _training(pair.golden))
         found = suspect(trace, training)
@@ -116,28 +117,27 @@ class _Stages:
                     row.role = trace.roles.get(id(row), "")
         self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         self.results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks))
-        self._note(judge, groups, training, found)
+        self._note(judge, groups, training)
 
     def _note(
         self,
         judge: Judge,
         groups: Sequence[Group],
         training: Sequence[TrainingDifference],
-        found: Optional[Candidate],
     ) -> None:
         said = [
             f"the target computes in {ours} where the golden run computes in {theirs}: rows are judged by the coarser"
             for ours, theirs in sorted(judge.run_wide)
         ]
-        said += [one.sentence for one in training if one.note_only or found is None or found.said != one.sentence]
+        said += [one.sentence for one in training]
+        self.settings.update(one.sentence for one in training if not one.note_only)
         for match, rows in groups:
             said += [
                 f"{match.call.key}: {row.slot.partition('.')[2]}: {row.reason}; this changes no result"
                 for row in rows
                 if row.verdict == PASS and row.judgement.reason.kind is Kind.ARGUMENT
             ]
-        for one in dict.fromkeys(said):
-            self._how[one] = self._how.get(one, 0) + 1
+        self._how.update(dict.fromkeys(said))
 
     @property
     def notes(self) -> list[str]:

@@ -8,51 +8,92 @@ agrees there, or where a call's own results agree, the rest is covered by that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
 
 from msprobe.compare.calls import FORWARD, Match
 from msprobe.compare.judge.effects import Effects, results, results_agree
 from msprobe.compare.measure.distance import result_key
-from msprobe.compare.phases import Phase, phases_of
+from msprobe.compare.phases import Phase, Stacks, phases_of, updates_weights
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
 
 Judgements = dict[int, Judgement]
 """New judgements by the row's id."""
+_NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
 
 
-def explain(groups: Sequence[Group]) -> Judgements:
+def explain(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Judgements:
     """New judgements for rows without counterpart, and for differences that changed nothing."""
-    found: Judgements = {}
-    sides: Optional[tuple[Effects, Effects]] = None
-    run: Optional[_Run] = None
-    for place, (match, rows) in enumerate(groups):
-        if match.how != "unmatched":
-            odd = [row for row in rows if row.verdict != PASS or row.why]
-            if not odd:
-                continue
-            _explain_items(match, rows, found)
-            lost = [row for row in odd if row.why.kind is Kind.GRADIENT and not row.is_input]
-            if lost and match.call.kind == "api":
-                sides = sides or (Effects(groups, golden=False), Effects(groups, golden=True))
-                if sides[0].has_gradient_around(match.call):
-                    found.update((id(row), Judgement(PASS, 0.0, row.why)) for row in lost)
-            moved = _moved(match, rows)
-            hidden = [row for row in odd if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
-            if moved or hidden:
-                sides = sides or (Effects(groups, golden=False), Effects(groups, golden=True))
-                run = run or _Run(groups)
-                _explain_moved(match, rows, moved, sides[0], found)
-                _explain_hidden(match, rows, hidden, sides[0], run.why(place), found)
-            continue
-        if match.call.recompute:
-            continue
-        sides = sides or (Effects(groups, golden=False), Effects(groups, golden=True))
-        run = run or _Run(groups)
-        why = sides[match.target is None].covering(match.call, rows) or run.why(place)
-        if why:
-            found.update((id(row), _covered(why)) for row in rows)
-    return found
+    odd = [
+        place
+        for place, (match, rows) in enumerate(groups)
+        if match.how == "unmatched" or any(row.verdict != PASS or row.why for row in rows)
+    ]
+    return _Explainer(groups, stacks).explain(odd) if odd else {}
+
+
+class _Explainer:
+    def __init__(self, groups: Sequence[Group], stacks: Stacks) -> None:
+        self._groups = groups
+        self._stacks = stacks
+        self._sides = (Effects(groups, golden=False), Effects(groups, golden=True))
+        self._run = _Run(groups)
+        self._other_way = _updates_in_another_way(groups, self._run.phases)
+        self._found: Judgements = {}
+
+    def explain(self, odd: Sequence[int]) -> Judgements:
+        for place in odd:
+            match, rows = self._groups[place]
+            if self._other_way and self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks):
+                self._cover_update(rows)
+            elif match.how != "unmatched":
+                self._explain_matched(place, match, rows)
+            elif not match.call.recompute:
+                side = self._sides[match.target is None]
+                why = side.covering(match.call, rows) or self._run.why(place)
+                if why:
+                    self._found.update((id(row), _covered(why)) for row in rows)
+        return self._found
+
+    def _cover_update(self, rows: Sequence[Row]) -> None:
+        why = "one run updates all weights at once (foreach, fused), the other one after the other"
+        self._found.update((id(row), _covered(why)) for row in rows if row.verdict != PASS)
+
+    def _explain_matched(self, place: int, match: Match, rows: Sequence[Row]) -> None:
+        found, side = self._found, self._sides[0]
+        _explain_items(match, rows, found)
+        if match.call.kind == "api":
+            lost = [row for row in rows if row.why.kind is Kind.GRADIENT and not row.is_input]
+            if lost and side.has_gradient_around(match.call):
+                found.update((id(row), Judgement(PASS, 0.0, row.why)) for row in lost)
+        bad = [row for row in rows if row.verdict != PASS and row.why.kind in _NUMBERS and id(row) not in found]
+        module = side.module_with_same_results(match.call) if bad else None
+        if module is not None:
+            why = f"the results of {module} agree"
+            found.update((id(row), _covered(f"{row.reason}, but {why}")) for row in bad)
+        moved = [row for row in _moved(match, rows) if id(row) not in found]
+        hidden = [row for row in rows if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
+        if moved or hidden:
+            _explain_moved(match, rows, moved, side, found)
+            _explain_hidden(match, rows, hidden, side, self._run.why(place), found)
+
+
+def _updates_in_another_way(groups: Sequence[Group], phases: Sequence[Phase]) -> bool:
+    """One run updates its weights by lists (foreach, fused), the other one by one."""
+    listed = {True: False, False: False}
+    single = {True: False, False: False}
+    for (match, _), phase in zip(groups, phases):
+        if phase is Phase.AFTER and match.how == "unmatched":
+            word = match.call.key.rpartition(".")[2]
+            side = match.target is None
+            if word.startswith(("_foreach_", "_fused_")):
+                listed[side] = True
+            else:
+                single[side] = True
+    return (
+        (listed[True] and not listed[False])
+        or (listed[False] and not listed[True])
+        or (listed[True] and listed[False] and not any(single.values()))
+    )
 
 
 def _covered(why: str) -> Judgement:
@@ -130,13 +171,13 @@ class _Run:
     """Whether all that was compared agrees, and up to where."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
-        self._phases = phases_of(groups)
+        self.phases = phases_of(groups)
         self._bad = set()
         self._last: dict[Phase, int] = {}
         for place, (match, rows) in enumerate(groups):
             if match.how == "unmatched":
                 continue
-            phase = self._phases[place]
+            phase = self.phases[place]
             if any(_differs(match, row) for row in rows):
                 self._bad.add(phase)
             if any(row.verdict == PASS and is_tensor(row.golden) for row in results(rows)):
@@ -144,7 +185,7 @@ class _Run:
 
     def why(self, place: int) -> str:
         """Why a call does not matter: everything that was compared agrees, and some of it was computed later."""
-        phase = self._phases[place]
+        phase = self.phases[place]
         if any(other <= phase for other in self._bad):
             return ""
         if self._last.get(phase, -1) > place:

@@ -38,8 +38,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
     if first[Phase.FORWARD]:
         return _blame(first[Phase.FORWARD][0], trace)
     if trace.gradients:
-        index, row = trace.gradients[0]
-        return _candidate("gradient", index, row, trace)
+        return _candidate("gradient", *_cut(trace), trace)
     if said[Phase.BACKWARD]:
         return _training(said[Phase.BACKWARD], trace)
     if first[Phase.BACKWARD]:
@@ -49,6 +48,17 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
     if first[Phase.AFTER]:
         return _blame(first[Phase.AFTER][0], trace)
     return None
+
+
+def _cut(trace: Trace) -> tuple[int, Row]:
+    """The first row that lost its gradient; the parameter, where it is one that a module hands to the call."""
+    first, row = trace.gradients[0]
+    parent = trace.groups[first][0].call.parent
+    for index, other in trace.gradients:
+        held = trace.groups[index][0].call.name == parent and other.slot.startswith("parameters.")
+        if held and row.is_input and value_key(other.golden) == value_key(row.golden):
+            return index, other
+    return first, row
 
 
 def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
@@ -105,6 +115,8 @@ def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
     tensors = [row for row in inputs if is_tensor(row.golden) and row.target is not None]
     if any(row.distance for row in tensors):
         return "inputs that agree but for rounding"
+    if not tensors:
+        return "inputs that were not compared"
     proven = all(row.measured is not None or (row.golden or {}).get("md5") for row in tensors)
     return "the same inputs" if proven else "inputs with the same statistics"
 

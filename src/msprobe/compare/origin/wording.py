@@ -45,6 +45,7 @@ _ARGUMENTS = {
     "mse_loss": "input target",
     "embedding": "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
     "scaled_dot_product_attention": "query key value attn_mask dropout_p is_causal scale enable_gqa",
+    "addmm": "input mat1 mat2",
     "conv1d": "input weight bias stride padding dilation groups",
     "conv2d": "input weight bias stride padding dilation groups",
     "masked_fill": "self mask value",
@@ -94,6 +95,8 @@ def sentence(found: Candidate, call: Call, module: Optional[str], later: Optiona
     name = call.name
     if found.kind == "weight":
         return _weight_sentence(row, module or name, later)
+    if found.kind == "gradient" and row is not None and row.slot.startswith("parameters."):
+        return f"the gradient is cut off: {row.slot.partition('.')[2]} of {module or name}: {reason}"
     if found.kind == "call" and found.match.target and found.match.golden:
         name = _both_names(found.match, where)
         where = ""
@@ -125,7 +128,7 @@ def _weight_sentence(row: Optional[Row], module: str, later: Optional[int]) -> s
     what = "differs"
     if row is not None and row.why.kind is Kind.DTYPE:
         what = row.reason.removeprefix("the dtype ").replace("is ", "has another dtype (", 1) + ")"
-    return f"weight {slot} of {module} {what} {when}"
+    return f"{slot} of {module} {what} {when}" if slot == "weight" else f"weight {slot} of {module} {what} {when}"
 
 
 def _both_names(match: Match, where: str) -> str:
