@@ -19,7 +19,7 @@ from msprobe.compare.merge import group_ranks, load_rules
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.trace import follow
-from msprobe.compare.origin.training import TrainingDifference, training_differences
+from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
 from msprobe.compare.reasons import Kind
 from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
 from msprobe.compare.rows import NOT_COMPARED, PASS, Group
@@ -103,13 +103,14 @@ class _Stages:
         judge = self._judges.setdefault(rank, Judge(self._preset))
         judge.judge_step(groups, self._levels.get(pair.golden.path))
         stacks = (pair.target.stacks, pair.golden.stacks)
-        explained = explain(groups, stacks)
+        events = _training(pair.target), _training(pair.golden)
+        explained = explain(groups, stacks, takes_other_parts(*events))
         if explained:
             for _, rows in groups:
                 for row in rows:
                     row.judgement = explained.get(id(row), row.judgement)
         trace = follow(groups, stacks)
-        training = training_differences(_training(pair.target), _training(pair.golden))
+        training = training_differences(*events)
         found = suspect(trace, training)
         if trace.roles:
             for _, rows in groups:

@@ -28,6 +28,9 @@ _VIEWING = {
     "chunk", "split", "contiguous", "to", "t", "flatten", "view_as", "detach", "unbind", "slice", "as_strided",
 }  # fmt: skip
 
+_GATHER_BUFFER = "all_gather_copy_in"
+"""FSDP's call that gives the buffer which the next collective fills."""
+
 _DESTINATION = Reason(Kind.DESTINATION, "the call only writes this tensor")
 _BUFFER = Reason(Kind.RECEIVE_BUFFER)
 _UNWRITTEN = Reason(Kind.UNINITIALISED)
@@ -58,7 +61,7 @@ class Exemptions:
                     seen_unwritten = True
                 if reason:
                     found[place] = reason
-            elif word in _UNINITIALISED or (seen_unwritten and word in _VIEWING):
+            elif word in _UNINITIALISED or word == _GATHER_BUFFER or (seen_unwritten and word in _VIEWING):
                 found[place] = _UNWRITTEN
                 self._unwritten.update(key for key in (value_key(row.target), value_key(row.golden)) if key)
         return found

@@ -13,7 +13,7 @@ from msprobe.compare.calls import FORWARD, Match
 from msprobe.compare.judge.effects import Effects, results, results_agree
 from msprobe.compare.measure.distance import result_key
 from msprobe.compare.phases import Phase, Stacks, phases_of, updates_weights
-from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.reasons import BENIGN, Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
 
 Judgements = dict[int, Judgement]
@@ -21,14 +21,45 @@ Judgements = dict[int, Judgement]
 _NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
 
 
-def explain(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Judgements:
-    """New judgements for rows without counterpart, and for differences that changed nothing."""
+def explain(groups: Sequence[Group], stacks: Stacks = ({}, {}), other_parts: bool = False) -> Judgements:
+    """New judgements for rows without counterpart, and for differences that changed nothing.
+
+    `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation)."""
+    if other_parts and _gradients_agree(groups):
+        return _explain_parts(groups)
     odd = [
         place
         for place, (match, rows) in enumerate(groups)
         if match.how == "unmatched" or any(row.verdict != PASS or row.why for row in rows)
     ]
     return _Explainer(groups, stacks).explain(odd) if odd else {}
+
+
+def _gradients_agree(groups: Sequence[Group]) -> bool:
+    """What is computed from the complete gradients agrees: clipping and the optimizer, else the gradients themselves
+    (which hold the last part only)."""
+    after, last = [], []
+    for (match, rows), phase in zip(groups, phases_of(groups)):
+        if phase is Phase.AFTER:
+            after += [row for row in rows if is_tensor(row.golden)]
+        elif match.call.kind == "grads":
+            last += rows
+    rows = after or last
+    agree = [row for row in rows if row.verdict == PASS]
+    return bool(agree) and all(row.verdict == PASS or row.why.kind in BENIGN for row in rows)
+
+
+def _explain_parts(groups: Sequence[Group]) -> Judgements:
+    """Neither run computes what the other does before the gradients are complete."""
+    why = _covered("the runs take the batch in another number of parts, and what is computed from all gradients agrees")
+    phases = phases_of(groups)
+    return {
+        id(row): why
+        for (_, rows), phase in zip(groups, phases)
+        if phase is not Phase.AFTER
+        for row in rows
+        if row.verdict != PASS and row.why.kind not in BENIGN
+    }
 
 
 class _Explainer:

@@ -89,7 +89,6 @@ class Judge:
         self._recomputed = any(match.how == "unmatched" and match.call.recompute for match, _ in groups)
         self.run_wide = run_wide_dtypes(groups)
         self._exemptions = Exemptions()
-        self._noise_keys.clear()
         self._weights.clear()
         if self.noise.at_start:
             self._look_at_weights(groups)
@@ -107,7 +106,7 @@ class Judge:
                 if key is None or row.distance is None:
                     continue
                 if f"{match.call.key}.{name}" in self._noise_gradients:
-                    self._noise_keys.add(key)
+                    self._noise_keys.add(distance.direction_key(row.golden) or key)
                 elif row.distance <= self._weight_tolerance:
                     self._weights.add(key)
                 else:
@@ -138,7 +137,7 @@ class Judge:
                 found.append(self._with_properties(row, PASSED))
             elif row.measurement.reason.kind is Kind.NULL:
                 found.append(Judgement(ERROR))
-            elif row.is_input and self._noise_keys and distance.value_key(row.golden) in self._noise_keys:
+            elif row.is_input and self._noise_keys and distance.direction_key(row.golden) in self._noise_keys:
                 found.append(Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY))
             elif self._preset is not None:
                 found.append(Judgement(*self._preset.judge(row)))
@@ -183,7 +182,7 @@ class Judge:
         if context.direction != FORWARD and (row.distance or 0.0) > NOTHING_BUT_ROUNDING and not row.is_input:
             if context.direction == GRADS:
                 self._noise_gradients.add(f"{context.key}.{row.slot.partition('parameters_grad.')[2]}")
-            key = distance.value_key(row.golden)
+            key = distance.direction_key(row.golden)
             if key is not None:
                 self._noise_keys.add(key)
 
@@ -203,7 +202,7 @@ class Judge:
             listed = row.slot.startswith(("input.", "output.")) and parts[-1] in places
             if listed or (not places and distance.count(row.golden) in sizes):
                 found[place] = Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY)
-                key = distance.value_key(row.golden)
+                key = distance.direction_key(row.golden)
                 if key is not None:
                     self._noise_keys.add(key)
 

@@ -99,6 +99,18 @@ def value_key(item: object) -> Optional[ValueKey]:
     return (count(item), *(f"{value:.5e}" for value in statistics))
 
 
+def direction_key(item: object) -> Optional[ValueKey]:
+    """Equal for tensors that differ by a factor, in all likelihood; a single number has no direction."""
+    if not isinstance(item, dict) or "dtype" not in item or "shape" not in item:
+        return None
+    low, high, mean, norm = (number(item.get(key)) for key in ("Min", "Max", "Mean", "Norm"))
+    if low is None or high is None or mean is None or not norm or not math.isfinite(norm):
+        return None
+    if count(item) == 1:
+        return value_key(item)
+    return (count(item), *(f"{value / norm:.3e}" for value in (low, high)))
+
+
 def result_key(item: object) -> Optional[ValueKey]:
     """Like `value_key`, but equal for results that differ by rounding too, in all likelihood."""
     if not isinstance(item, dict) or "dtype" not in item or "shape" not in item:

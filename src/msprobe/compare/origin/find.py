@@ -39,7 +39,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         return _blame(first[Phase.FORWARD][0], trace)
     if trace.gradients:
         return _candidate("gradient", *_cut(trace), trace)
-    if said[Phase.BACKWARD]:
+    if said[Phase.BACKWARD] and first[Phase.BACKWARD]:
         return _training(said[Phase.BACKWARD], trace)
     if first[Phase.BACKWARD]:
         return _blame(first[Phase.BACKWARD][0], trace)
@@ -155,7 +155,29 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     if ours is not None:
         said = f"the target passes what {ours.call.name} gave; the golden run passes something else"
         return _candidate("wiring", index, row, trace, (said,))
+    parameter = _parameter_of(index, row, trace)
+    if parameter:
+        said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
+        return replace(_candidate("parameter", index, row, trace), said=said)
     return _candidate("input", index, row, trace, _extra_before(index, trace))
+
+
+def _parameter_of(index: int, row: Row, trace: Trace) -> str:
+    """The parameter that a call was given without its module: its gradient is what the call's backward gives."""
+    call = trace.groups[index][0].call
+    place = row.slot.removeprefix("input.")
+    given = None
+    for match, rows in trace.groups[index:]:
+        if match.call.direction == BACKWARD and (match.call.key, match.call.number) == (call.key, call.number):
+            given = next((other.golden for other in rows if other.golden_slot == f"output.{place}"), None)
+    key = value_key(given)
+    if key is None:
+        return ""
+    for match, rows in trace.groups:
+        for other in rows if match.call.direction == GRADS else ():
+            if value_key(other.golden) == key:
+                return f"{other.slot.split('.')[1] if '.' in other.slot else other.slot} of {match.call.key}"
+    return ""
 
 
 def _extra_before(index: int, trace: Trace) -> tuple[str, ...]:

@@ -36,6 +36,12 @@ def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> li
     return [*_clearing(target, golden), *_clipping(target, golden), *_scaling(target, golden), *_steps(target, golden)]
 
 
+def takes_other_parts(target: Sequence[Event], golden: Sequence[Event]) -> bool:
+    """The runs have another number of backward passes in the step."""
+    ours, theirs = len(_of(target, "backward")), len(_of(golden, "backward"))
+    return bool(ours and theirs and ours != theirs)
+
+
 def _of(events: Sequence[Event], *kinds: str) -> list[Event]:
     return [event for event in events if isinstance(event, Mapping) and event.get("event") in kinds]
 
@@ -50,8 +56,8 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
         return
     if held:
         text = (
-            f"the gradients were not cleared before the backward (zero_grad): {held} parameters still hold one, and "
-            "the backward adds to it"
+            f"the gradients were not cleared before the backward (optimizer.zero_grad): {held} parameters still hold "
+            "one, and the backward adds to it"
         )
     else:
         text = f"the gradients were cleared before the backward; the golden run adds to those of {usual} parameters"
