@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from msprobe.compare.align.translate import Translation
-from msprobe.compare.calls import FORWARD
 from msprobe.compare.engine import Engine, open_engine
 from msprobe.compare.execute import Task
 from msprobe.compare.inputs import Inputs, Pair, Source, open_inputs, pair_again
@@ -20,6 +19,7 @@ from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.trace import follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
+from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
 from msprobe.compare.rows import NOT_COMPARED, PASS, Group
@@ -157,9 +157,9 @@ def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
     if inputs.other_steps:
         return inputs.other_steps
     made = matched = 0
-    for unit in stages.results:
-        for match, _ in unit.groups:
-            if match.call.direction == FORWARD:
+    for unit in stages.units:
+        for (match, _), phase in zip(unit.trace.groups, unit.trace.phases):
+            if phase is Phase.FORWARD:
                 made += 1
                 matched += match.how != "unmatched"
     if made >= FEW and matched < ALIKE * made:

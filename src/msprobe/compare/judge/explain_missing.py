@@ -70,6 +70,29 @@ class _Explainer:
         self._run = _Run(groups)
         self._other_way = _updates_in_another_way(groups, self._run.phases)
         self._found: Judgements = {}
+        self._reordered: dict[str, list[tuple[Row, bool]]] = {}
+        self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
+
+    def _is_elsewhere(self, row: Row) -> bool:
+        """Both values occur in other calls of the same API in the same module of the other run."""
+        if not self._values:
+            for match, rows in self._groups:
+                ours, theirs = self._values.setdefault(_place(match), (set(), set()))
+                for other in rows:
+                    ours.add(result_key(other.target))
+                    theirs.add(result_key(other.golden))
+        ours, theirs = self._values[_place(row.match)]
+        target, golden = result_key(row.target), result_key(row.golden)
+        return target is not None and golden is not None and target in theirs and golden in ours
+
+    def _cover_reordered(self) -> None:
+        """Calls that a module makes in another order, though its results agree: most values are found elsewhere in it
+        (sums on the way are not)."""
+        for module, rows in self._reordered.items():
+            if 2 * sum(elsewhere for _, elsewhere in rows) >= len(rows):
+                for row, _ in rows:
+                    why = f"{row.reason}: other values at this place, but the results of {module} agree"
+                    self._found[id(row)] = _covered(why)
 
     def explain(self, odd: Sequence[int]) -> Judgements:
         for place in odd:
@@ -83,6 +106,7 @@ class _Explainer:
                 why = side.covering(match.call, rows) or self._run.why(place)
                 if why:
                     self._found.update((id(row), _covered(why)) for row in rows)
+        self._cover_reordered()
         return self._found
 
     def _cover_update(self, rows: Sequence[Row]) -> None:
@@ -99,13 +123,18 @@ class _Explainer:
         bad = [row for row in rows if row.verdict != PASS and row.why.kind in _NUMBERS and id(row) not in found]
         module = side.module_with_same_results(match.call) if bad else None
         if module is not None:
-            why = f"the results of {module} agree"
-            found.update((id(row), _covered(f"{row.reason}, but {why}")) for row in bad)
+            self._reordered.setdefault(module, []).extend((row, self._is_elsewhere(row)) for row in bad)
         moved = [row for row in _moved(match, rows) if id(row) not in found]
         hidden = [row for row in rows if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
         if moved or hidden:
             _explain_moved(match, rows, moved, side, found)
             _explain_hidden(match, rows, hidden, side, self._run.why(place), found)
+
+
+def _place(match: Match) -> tuple[str, str]:
+    """The module that a call ran in, whichever call of it, and the API with its direction."""
+    call = match.call
+    return (call.parent or "").rpartition(".")[0], f"{call.key}.{call.direction}"
 
 
 def _updates_in_another_way(groups: Sequence[Group], phases: Sequence[Phase]) -> bool:

@@ -32,6 +32,7 @@ from msprobe.compare.rows import (
     Judgement,
     Row,
     is_tensor,
+    slots,
 )
 
 WARNING_BAND = 4.0
@@ -42,6 +43,7 @@ MOST_OF_A_WEIGHT = 0.03
 """However noisy: beyond this a weight differs."""
 
 _NOISE_ONLY = Reason(Kind.ROUNDING, "its gradient was nothing else, and the optimizer may have scaled it up")
+_SCALED_UP = Reason(Kind.ROUNDING, "within a step of the optimizer, which scales the noise of small gradients up")
 _RECOMPUTED = Judgement(NOT_COMPARED, 0.0, Reason(Kind.RECOMPUTED, "the other run did not recompute this call"))
 _NOT_MEASURED = Judgement()
 
@@ -105,7 +107,8 @@ class Judge:
                 key = distance.value_key(row.golden) if name and row.distance else None
                 if key is None or row.distance is None:
                     continue
-                if f"{match.call.key}.{name}" in self._noise_gradients:
+                scaled_up = distance.direction_key(row.golden) in self._noise_keys
+                if scaled_up or f"{match.call.key}.{name}" in self._noise_gradients:
                     self._noise_keys.add(distance.direction_key(row.golden) or key)
                 elif row.distance <= self._weight_tolerance:
                     self._weights.add(key)
@@ -154,6 +157,9 @@ class Judge:
             return Judgement(WARNING if not self.noise.level else PASS)
         if self._is_run_wide_argument(row):
             return PASSED
+        if self.noise.level and context.direction == FORWARD and _is_normalised_step(row):
+            self._noise_keys.add(distance.direction_key(row.golden) or ())
+            return Judgement(NOT_COMPARED, 0.0, _SCALED_UP)
         measured = None if self._measured is None else self._measured.get(row.golden_name or "", 0.0)
         limits = self.noise.limits(row, context, measured)
         extreme = limits.extreme
@@ -237,3 +243,24 @@ def _as_float32(value: float) -> float:
         return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
         return value
+
+
+def _is_normalised_step(row: Row) -> bool:
+    """A weight that Adam has updated: noise in a gradient near zero turns its step round, and does no more than that."""
+    match = row.match
+    if row.is_input or match.target is None or match.golden is None or row.golden is None or row.target is None:
+        return False
+    if match.call.key.rpartition(".")[2] not in ("addcdiv_", "_foreach_addcdiv_"):
+        return False
+    values = [
+        abs(value)
+        for call in (match.target, match.golden)
+        for slot, item in slots(call)
+        for value in [item.get("value") if item else None]
+        if slot.startswith("input") and isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    if len(values) < 2:
+        return False
+    step = 2.0 * max(values)
+    pairs = [(distance.number(row.target.get(key)), distance.number(row.golden.get(key))) for key in ("Max", "Min")]
+    return all(t is not None and g is not None and abs(t - g) <= step for t, g in pairs)
