@@ -109,7 +109,34 @@ def of_a_strided_tensor():
     torch.exp(torch.full((4, 4), 100.0).t()[::2])
 
 
+def beside_a_mask():
+    mask = torch.full((2, 2), -math.inf).triu(1)
+    torch.full((2, 2), 3e38).add(mask).add(torch.full((2, 2), 3e38))
+
+
+def in_baddbmm_beside_a_mask():
+    mask = torch.full((1, 2, 2), -math.inf).triu(1)
+    torch.baddbmm(mask, torch.full((1, 2, 2), 1e20), torch.full((1, 2, 2), 1e20))
+
+
+def in_where_beside_a_mask():
+    torch.where(torch.tensor([True, False]), torch.tensor([-math.inf, 0.0]).half(), 1e5)
+
+
+def in_a_sum_beside_a_mask():
+    torch.tensor([[0.0, -math.inf], [3e38, 3e38]]).sum(1)
+
+
+def in_a_cast_beside_a_mask():
+    torch.tensor([-math.inf, 1e5]).to(torch.float16)
+
+
 PLANTED = [
+    (beside_a_mask, "Tensor.add.1.forward"),
+    (in_baddbmm_beside_a_mask, "Torch.baddbmm.0.forward"),
+    (in_where_beside_a_mask, "Torch.where.0.forward"),
+    (in_a_sum_beside_a_mask, "Tensor.sum.0.forward"),
+    (in_a_cast_beside_a_mask, "Tensor.to.0.forward"),
     (fp16_exp, "Torch.exp.0.forward"),
     (log_of_zero, "Torch.log.0.forward"),
     (zero_by_zero, "Tensor.__truediv__.0.forward"),
@@ -319,6 +346,13 @@ def clean_fill():
     F.softmax(scores, dim=-1)
 
 
+def clean_moves():
+    mask = torch.full((4, 4), -math.inf).triu(1)
+    for moved in (mask.t(), mask.flip(0), mask[[0, 0, 0, 0]], torch.cat([mask, mask]), mask.expand(2, 4, 4), -mask):
+        torch.add(moved, 1.0)
+    (1 - torch.ones(4, 4).tril()).masked_fill(mask != 0, -math.inf).abs().sub(1.0).mul(-1.0).sum(0)
+
+
 def clean_minimum():
     torch.minimum(torch.tensor([math.inf, 1.0]), torch.tensor([2.0, 3.0]))
 
@@ -330,7 +364,7 @@ def clean_training():
     optimizer.step()
 
 
-@pytest.mark.parametrize("run", [clean_masks, clean_fill, clean_minimum, clean_training])
+@pytest.mark.parametrize("run", [clean_masks, clean_fill, clean_moves, clean_minimum, clean_training])
 def test_a_clean_run_has_none(tmp_path, run, told, capsys):
     with collecting(tmp_path, task="overflow_check") as dump:
         run()
@@ -341,7 +375,7 @@ def test_a_clean_run_has_none(tmp_path, run, told, capsys):
     assert told("no call produced NaN or infinity")
 
 
-@pytest.mark.parametrize("run", [clean_masks, clean_fill, clean_minimum, clean_training])
+@pytest.mark.parametrize("run", [clean_masks, clean_fill, clean_moves, clean_minimum, clean_training])
 def test_a_clean_statistics_dump_has_none(tmp_path, run, capsys):
     with collecting(tmp_path):
         run()

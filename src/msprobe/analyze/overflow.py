@@ -14,10 +14,11 @@ from typing import Any, Optional
 
 from msprobe.dump import record_keys
 from msprobe.dump.collectives import RECEIVES, SENDS, is_collective
-from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, Name, forward_of, is_module, parse_name
+from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, Name, callee_of, forward_of, is_module, parse_name
 from msprobe.dump.reader import RankDump, leaves
 from msprobe.dump.stack_frames import source_line
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN
+from msprobe.stats.own_infinities import MOVES, TURNS
 
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
 
@@ -123,9 +124,10 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
             collective = _meeting(parsed, record, rank.rank, order, sparse)
         if found == FINITE and collective is None:
             continue
-        handed_in = given == INFINITE and not made_infinity.get(rank.rank, False)
+        handed_in = given == INFINITE and not made_infinity.get(rank.rank, False) and not _makes_own(name, record)
         overflow = found != FINITE and not (handed_in and found == INFINITE)
-        producer = overflow and (given == FINITE or handed_in) and name not in children
+        own = given == INFINITE and not handed_in and not made_infinity.get(rank.rank, False)
+        producer = overflow and (given == FINITE or handed_in or own) and name not in children
         if producer and forward_of(name) in bad_forwards:
             producer = False
         if parsed.direction == PARAMETERS_GRAD and any(event.overflow for event in events):
@@ -172,6 +174,23 @@ def _sides(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
             elif "dtype" in leaf:
                 outputs.append((slot, state))
     return given, outputs, numbers
+
+
+def _makes_own(name: str, record: dict[str, Any]) -> bool:
+    """Whether a call that was given infinities of one sign returned the other. The figures tell no more than that."""
+    api = callee_of(name)
+    if api in MOVES or api in TURNS or not name.endswith(".forward"):
+        return False
+    given: set[float] = set()
+    made: set[float] = set()
+    for key, value in record.items():
+        if key in ("input_args", "input_kwargs", "output"):
+            signs = made if key == "output" else given
+            for slot, leaf in leaves(key, value):
+                if isinstance(leaf, dict) and slot.split(".")[:2] != ["input_kwargs", "out"]:
+                    numbers = (_float(leaf.get(one)) for one in ("Max", "Min", "value"))
+                    signs.update(number for number in numbers if number is not None and math.isinf(number))
+    return bool(made - given)
 
 
 def _state(leaf: Any) -> Optional[int]:

@@ -28,6 +28,7 @@ from msprobe.dump import layout
 from msprobe.dump.archive import archive_older_run
 from msprobe.dump.null_writer import NullWriter
 from msprobe.dump.writer import RankWriter, Worker
+from msprobe.interrupts import Turns, WritesOnTerm
 
 
 class UsageError(ValueError):
@@ -76,6 +77,8 @@ class Lifecycle:
         self._probe: Optional[Probe] = None
         self._writer: Optional[RankWriter] = None
         self._collecting = False
+        self._turns = Turns()
+        self._on_term = WritesOnTerm(self._write_all)
         self.summary = RunSummary(task.settings, task)
         self._run_facts: dict[str, Any] = {}
         self.closed = False
@@ -85,8 +88,10 @@ class Lifecycle:
     # What the user calls.
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        if self._is_foreign():
-            return
+        if not self._is_foreign():
+            self._turns.take(lambda: self._start(model, token_range))
+
+    def _start(self, model: Any, token_range: Any) -> None:
         self.summary.started = True
         if not self.wants_more:
             return
@@ -100,7 +105,11 @@ class Lifecycle:
         self._guarded(self._probe.install, self._models or (), self._token_range)
 
     def stop(self) -> None:
-        if self._is_foreign() or not self._collecting:
+        if not self._is_foreign():
+            self._turns.take(self._stop)
+
+    def _stop(self) -> None:
+        if not self._collecting:
             return
         assert self._probe is not None
         assert self._writer is not None
@@ -109,9 +118,11 @@ class Lifecycle:
         self._writer.flush()
 
     def step(self) -> None:
-        if self._is_foreign():
-            return
-        self.stop()
+        if not self._is_foreign():
+            self._turns.take(self._step)
+
+    def _step(self) -> None:
+        self._stop()
         self._close_step()
         self.step_number += 1
         wanted = self.settings.step
@@ -144,11 +155,15 @@ class Lifecycle:
 
     def close(self) -> None:
         """The run ends (process exit, or another debugger takes over): finish, and log what was not collected."""
-        if self.closed or self._is_foreign():
+        if not self._is_foreign():
+            self._turns.take(self._close)
+
+    def _close(self) -> None:
+        if self.closed:
             return
         self.closed = True
         atexit.unregister(self._at_exit)
-        self.stop()
+        self._stop()
         self._close_step()
         self._worker.close()
         for message in self.task.finish() if self.summary.steps else ():
@@ -182,6 +197,7 @@ class Lifecycle:
         context = StepContext(settings, task, self._level, self._writer, self._selection, self.step_number, rank)
         self._probe = Probe(frontend.hooks(context))
         self._run_facts = self._run_facts or run_facts(settings)
+        self._on_term.install()
         facts = {**self._run_facts, **frontend.facts()}
         header = self._writer.run_header
         header(facts)
@@ -192,10 +208,16 @@ class Lifecycle:
             return NullWriter(directory)
         return RankWriter(directory, self.task.make_head(self._frontend.name, directory), self._worker)
 
+    def _write_all(self) -> None:
+        """SIGTERM: what was recorded is in the journal when this returns."""
+        if self._writer is not None:
+            self._writer.flush()
+
     def _close_step(self) -> None:
         probe, writer = self._probe, self._writer
         if probe is None or writer is None:
             return
+        self._on_term.remove()
         for warning in self._guarded(probe.close) or ():
             notices.warn_once(warning)
         self._probe = self._writer = None

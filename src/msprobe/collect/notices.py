@@ -6,10 +6,11 @@ set-up decides where our lines go.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import sys
+
+from msprobe.interrupts import let_through
 
 _logger = logging.getLogger("msprobe")
 _said: set[str] = set()
@@ -37,8 +38,10 @@ def _ready() -> logging.Logger:
 
 
 def _tell(level: int, message: str) -> None:
-    with contextlib.suppress(Exception):  # a closed stderr, a handler of the script's that fails
+    try:
         _ready().log(level, message)
+    except Exception as error:  # a closed stderr, a log handler of the script's that fails
+        let_through(error)
 
 
 def inform(message: str) -> None:

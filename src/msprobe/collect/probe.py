@@ -43,6 +43,10 @@ class StepHooks(Protocol):
     def records_elsewhere(self) -> int:
         """The number of records of this step in another directory."""
 
+    @property
+    def watchers(self) -> Sequence[Companion]:
+        """What is installed from start() to stop(), whatever the token range."""
+
     def install(self, models: Sequence[Any]) -> None: ...
 
     def remove(self) -> None: ...
@@ -82,6 +86,8 @@ class Probe:
 
     def install(self, models: Sequence[Any], token_range: Optional[tuple[int, int]]) -> None:
         hooks = self.hooks
+        for watcher in hooks.watchers:
+            watcher.install(models)
         if token_range is not None and hooks.forward_hooks is None:
             notices.warn_once("token_range has no effect in graph mode: every forward of the step is collected.")
             token_range = None
@@ -96,6 +102,8 @@ class Probe:
 
     def remove(self) -> None:
         self.hooks.remove()
+        for watcher in self.hooks.watchers:
+            watcher.remove()
         if self._tokens is not None:
             self._tokens.remove()
 
@@ -103,7 +111,8 @@ class Probe:
         """Writes what is open. Returns the warnings to log."""
         if self._saved is not None:
             self._saved.remove()
-        warnings = self.hooks.close()
+        warnings = [warning for watcher in self.hooks.watchers for warning in watcher.close()]
+        warnings += self.hooks.close()
         gradients = self.hooks.gradients
         if gradients is not None and gradients.repeated:
             warnings.append(

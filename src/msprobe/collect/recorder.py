@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from msprobe.collect.names import CallNumbers
 from msprobe.collect.selection import Selection
 from msprobe.collect.stacks import Stacks
 from msprobe.collect.values import Values
+from msprobe.interrupts import is_of_the_script
 
 
 class Writer(Protocol):
@@ -32,6 +34,8 @@ class Writer(Protocol):
     def place(self, name: str, parent: Optional[str]) -> None: ...
 
     def debug(self, name: str, text: str) -> None: ...
+
+    def training(self, text: str) -> None: ...
 
     def stack(self, number: int, frames: Callable[[], Sequence[str]]) -> None: ...
 
@@ -173,7 +177,13 @@ class Recorder:
         return self._with_outputs
 
     def fault(self, name: str, trace: str) -> None:
-        """A fault of msprobe at this call: written to dump_error_info.log, counted, and logged when the step ends."""
+        """A fault of msprobe at this call: written to dump_error_info.log, counted, and logged when the step ends.
+
+        What a signal handler of the script raised meanwhile is raised again: it belongs to the script.
+        """
+        error = sys.exc_info()[1]
+        if error is not None and is_of_the_script(error):
+            raise error
         self.faults += 1
         self.writer.error(name, trace)
 

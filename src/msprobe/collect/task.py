@@ -29,6 +29,9 @@ class Task:
     with_data: ClassVar[bool] = True
     """Whether records describe what the calls receive and return."""
 
+    records_training: ClassVar[bool] = True
+    """Whether training.json is written: optimizer steps, clipping, backward passes."""
+
     files: Union[bool, Sequence[str]] = False
     """Whether the tensors of wanted calls get files, or the entries of the calls whose tensors do."""
 

@@ -11,6 +11,8 @@ import json
 from functools import lru_cache
 from typing import Any, Callable, Optional, Protocol
 
+from msprobe.interrupts import let_through
+
 _DEPTH = 16
 _TEXT = 1000
 _BITS = 4096  # of an int: Python reads no JSON number of more than 4300 digits
@@ -45,6 +47,16 @@ def key_text(name: str) -> str:
 
 def scalar_text(kind: str, value: object) -> str:
     return f'{{"type": "{kind}", "value": {json.dumps(value, ensure_ascii=False)}}}'
+
+
+class Marked:
+    """A value about which its item says more: `members` is JSON members that follow those of the value."""
+
+    __slots__ = ("members", "value")
+
+    def __init__(self, value: Any, members: str) -> None:
+        self.value = value
+        self.members = members
 
 
 class Values:
@@ -105,9 +117,12 @@ class Values:
         simple = self._simple.get(kind)
         if simple is not None:
             return simple(value)
-        text = self._other(value, path)
-        if text is not None:
-            return text
+        if kind is Marked:
+            text = self._value(value.value, path, depth, seen)
+            return f"{text[:-1]}, {value.members}}}" if text.startswith("{") else text
+        other = self._other(value, path)
+        if other is not None:
+            return other
         if depth == 0:
             return _type_text(value)
         if isinstance(value, (list, tuple, dict)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
@@ -158,7 +173,8 @@ def _named(values: Any) -> Any:
     for key, value in values.items():
         try:
             name = first = str(key)
-        except Exception:
+        except Exception as error:
+            let_through(error)
             name = first = type(key).__name__
         while name in named:
             numbers[first] = numbers.get(first, 1) + 1
@@ -187,7 +203,8 @@ def _index(value: Any) -> Any:
     try:
         number = index() if index else None
         return number if number is not None and number.bit_length() <= _BITS else type(value).__name__
-    except Exception:
+    except Exception as error:
+        let_through(error)
         return type(value).__name__
 
 

@@ -7,7 +7,7 @@ traced to its origin (`trace`, `origin`). Needs neither PyTorch nor MindSpore.
 from __future__ import annotations
 
 from msprobe.compare.comparison import compare
-from msprobe.compare.origin.find import Origin
+from msprobe.compare.origin.describe import Origin
 from msprobe.compare.result import Comparison, UnitResult
 from msprobe.compare.rows import Row
 

@@ -13,6 +13,7 @@ from msprobe.dump.names import (
     DEBUG,
     FORWARD,
     PARAMETERS_GRAD,
+    forward_of,
     module_class,
     module_path,
     parse_name,
@@ -29,6 +30,7 @@ __all__ = [
     "arguments",
     "calls_of",
     "fingerprint",
+    "forward_name",
     "module_class",
     "module_path",
     "parse_name",
@@ -59,8 +61,8 @@ class Call(NamedTuple):
 class Match(NamedTuple):
     """A call of the target with its counterpart in the golden run; one of them is None where there is none.
 
-    `how` is exact, recount, mapping, sequence, renamed, position, fused, fuzzy or unmatched. Where one fused call
-    stands for several, the longer side's calls before the named one are in `before`.
+    `how` is exact, recount, mapping, sequence, renamed, position, moved, fused, fuzzy or unmatched. Where one fused
+    call stands for several, the longer side's calls before the named one are in `before`.
     """
 
     target: Optional[Call]
@@ -75,6 +77,11 @@ class Match(NamedTuple):
         call = self.target or self.golden
         assert call is not None
         return call
+
+
+def forward_name(call: Call) -> str:
+    """The name of a backward's forward; of any other call its own."""
+    return forward_of(call.name) if call.direction == BACKWARD else call.name
 
 
 def shapes(value: Any) -> str:
@@ -120,11 +127,15 @@ def fingerprint(value: Any) -> str:
 def calls_of(data: Mapping[str, Any], construct: Mapping[str, Optional[str]]) -> list[Call]:
     """The calls of one rank's dump, in the order of its `data`.
 
-    The gradients of parameters come last whatever their place: one version of mindstudio-probe writes them as a
-    placeholder beside the forward, and they are complete only when the backward is.
+    The gradients of parameters come after the last backward whatever their place: one version of mindstudio-probe
+    writes them as a placeholder beside the forward, and they are complete only when the backward is.
     """
     parsed = [(name, record, *parse_name(name)) for name, record in data.items()]
-    parsed = [p for p in parsed if p[2] != "grads"] + [p for p in parsed if p[2] == "grads"]
+    grads = [p for p in parsed if p[2] == "grads"]
+    if grads:
+        rest = [p for p in parsed if p[2] != "grads"]
+        last = max((place for place, p in enumerate(rest) if p[5] == BACKWARD), default=len(rest) - 1)
+        parsed = [*rest[: last + 1], *grads, *rest[last + 1 :]]
     parent_of = construct.get
     return [
         Call(

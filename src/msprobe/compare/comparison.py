@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.engine import Engine, open_engine
 from msprobe.compare.execute import Task
-from msprobe.compare.inputs import Inputs, Pair, open_inputs, pair_again
-from msprobe.compare.judge.explain_missing import cover
-from msprobe.compare.judge.presets import PRESETS
+from msprobe.compare.inputs import Inputs, Pair, Source, open_inputs, pair_again
+from msprobe.compare.judge.explain_missing import explain
+from msprobe.compare.judge.presets import PRESETS, Preset
 from msprobe.compare.judge.verdicts import Judge
-from msprobe.compare.merge import grouped, load_rules
-from msprobe.compare.origin.find import Unit, group_under_choice, settle, suspect
-from msprobe.compare.origin.trace import Group, follow
-from msprobe.compare.result import Comparison, UnitResult, concluded
-from msprobe.compare.rows import NOT_COMPARED
+from msprobe.compare.merge import group_ranks, load_rules
+from msprobe.compare.origin.describe import Unit, group_under_choice, settle
+from msprobe.compare.origin.find import suspect
+from msprobe.compare.origin.trace import follow
+from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
+from msprobe.compare.phases import Phase
+from msprobe.compare.reasons import Kind
+from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
+from msprobe.compare.rows import NOT_COMPARED, PASS, Group
 from msprobe.dump.errors import DumpError
+
+ALIKE = 0.3
+"""Where a smaller share of the calls has a counterpart, the two runs are of different models."""
+FEW = 20
+"""Fewer calls than this say nothing about models."""
 
 PathLike = Union[str, Path]
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
@@ -59,47 +68,125 @@ def compare(
         tasks = _tasks(inputs, match, translation, merge)
         measured = list(progress(workers.run(tasks), len(tasks), "comparing"))
         levels = _noise(Path(noise), inputs, workers) if noise else {}
-    judges: dict[Optional[int], Judge] = {}
-    results: list[UnitResult] = []
-    units: list[Unit] = []
+    stages = _Stages(preset, levels)
     for task, groups in zip(tasks, measured):
-        pair = task.pair
+        stages.run(task.pair, groups)
+    origin = settle(stages.units)
+    said = set() if origin is None or origin.kind != "training" else stages.settings
+    notes = [*inputs.notes, *(note for note in stages.notes if note not in said)]
+    unlike = _unlike_runs(inputs, stages)
+    if unlike:
+        origin, notes = None, [unlike, *notes]
+    for unit in stages.results:
+        causes = group_under_choice(origin, unit.groups)
+        for row in unit.rows() if causes else ():
+            row.cause = causes.get(id(row), "")
+    counts, reasons, kinds = _count(stages.results)
+    verdict = DIFFERS if unlike else conclude(counts, kinds, origin, complete=not inputs.gaps)
+    return Comparison(Path(target), Path(golden), verdict, origin, counts, notes, stages.results, reasons)
+
+
+class _Stages:
+    """Judges each unit, explains what is missing, follows the differences: in the order of steps."""
+
+    def __init__(self, preset: Optional[Preset], levels: Mapping[Path, Mapping[str, float]]) -> None:
+        self._preset = preset
+        self._levels = levels
+        self._judges: dict[Optional[int], Judge] = {}
+        self._how: dict[str, None] = {}
+        self.settings: set[str] = set()
+        self.results: list[UnitResult] = []
+        self.units: list[Unit] = []
+
+    def run(self, pair: Pair[Source], groups: list[Group]) -> None:
         rank = pair.target.rank
-        judge = judges.setdefault(rank, Judge(preset))
-        judge.noise = levels.get(pair.golden.path) if noise else None
-        judge.start_step(groups)
-        for found, rows in groups:
-            judge.judge(found, rows)
-        cover(groups)
-        trace = follow(groups)
+        judge = self._judges.setdefault(rank, Judge(self._preset))
+        judge.judge_step(groups, self._levels.get(pair.golden.path))
         stacks = (pair.target.stacks, pair.golden.stacks)
-        units.append(Unit(pair.target.step, rank, trace, stacks, suspect(trace)))
-        results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks))
-    origin = settle(units)
-    for unit in results:
-        group_under_choice(origin, unit.groups)
-    counts, reasons = _counted(results)
-    return Comparison(
-        Path(target), Path(golden), concluded(counts, reasons), origin, counts, inputs.notes, results, reasons
-    )
+        events = _training(pair.target), _training(pair.golden)
+        explained = explain(groups, stacks, takes_other_parts(*events))
+        if explained:
+            for _, rows in groups:
+                for row in rows:
+                    row.judgement = explained.get(id(row), row.judgement)
+        trace = follow(groups, stacks)
+        training = training_differences(*events)
+        found = suspect(trace, training)
+        if trace.roles:
+            for _, rows in groups:
+                for row in rows:
+                    row.role = trace.roles.get(id(row), "")
+        self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
+        self.results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks))
+        self._note(judge, groups, training)
+
+    def _note(
+        self,
+        judge: Judge,
+        groups: Sequence[Group],
+        training: Sequence[TrainingDifference],
+    ) -> None:
+        said = [
+            f"the target computes in {ours} where the golden run computes in {theirs}: rows are judged by the coarser"
+            for ours, theirs in sorted(judge.run_wide)
+        ]
+        said += [one.sentence for one in training]
+        self.settings.update(one.sentence for one in training if not one.note_only)
+        for match, rows in groups:
+            said += [
+                f"{match.call.key}: {row.slot.partition('.')[2]}: {row.reason}; this changes no result"
+                for row in rows
+                if row.verdict == PASS and row.judgement.reason.kind is Kind.ARGUMENT
+            ]
+        self._how.update(dict.fromkeys(said))
+
+    @property
+    def notes(self) -> list[str]:
+        return list(self._how)
+
+
+def _training(source: Source) -> list[Any]:
+    events = getattr(source, "training", [])
+    return events if isinstance(events, list) else []
+
+
+def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
+    """Why the first difference of two dumps means nothing; empty where it does."""
+    if not any(unit.candidate for unit in stages.units):
+        return ""
+    if inputs.other_steps:
+        return inputs.other_steps
+    made = matched = 0
+    for unit in stages.units:
+        for (match, _), phase in zip(unit.trace.groups, unit.trace.phases):
+            if phase is Phase.FORWARD:
+                made += 1
+                matched += match.how != "unmatched"
+    if made >= FEW and matched < ALIKE * made:
+        return f"these look like different models: only {matched} of {made} forward calls have a counterpart"
+    return ""
 
 
 def _tasks(inputs: Inputs, match: str, translation: Translation, merge: Optional[str]) -> list[Task]:
     if merge is None:
         return [Task(pair, match, translation) for pair in inputs.pairs]
-    merges = grouped(inputs.sides, load_rules(merge))
+    merges = group_ranks(inputs.sides, load_rules(merge))
     return [Task(Pair(one.target[0], one.golden[0]), match, translation, one) for one in merges]
 
 
-def _counted(units: list[UnitResult]) -> tuple[Counter[str], Counter[str]]:
+def _count(units: list[UnitResult]) -> tuple[Counter[str], Counter[str], set[Kind]]:
+    """Rows by verdict, those that were not compared by reason, and the kinds of these reasons."""
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
+    kinds: set[Kind] = set()
     for unit in units:
         for row in unit.rows():
-            counts[row.verdict] += 1
-            if row.verdict == NOT_COMPARED:
-                reasons[row.reason.partition(":")[0]] += 1
-    return counts, reasons
+            verdict = row.judgement.verdict
+            counts[verdict] += 1
+            if verdict == NOT_COMPARED:
+                reasons[row.why.word] += 1
+                kinds.add(row.why.kind)
+    return counts, reasons, kinds
 
 
 def _noise(path: Path, inputs: Inputs, workers: Engine) -> dict[Path, dict[str, float]]:

@@ -14,7 +14,7 @@ from typing import Any, Optional, Protocol
 
 from msprobe.compare import execute
 from msprobe.compare.execute import Task
-from msprobe.compare.origin.trace import Group
+from msprobe.compare.rows import Group
 from msprobe.dump.errors import DumpError
 
 ENGINES = ("local", "ray")

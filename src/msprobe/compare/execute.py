@@ -9,11 +9,12 @@ from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.calls import calls_of
 from msprobe.compare.inputs import Pair, Source
-from msprobe.compare.measure.rows import apply, files_of, from_records, measure_files
+from msprobe.compare.measure.rows import files_of, from_files, from_records, measure_files
 from msprobe.compare.measure.shards import measure_shards
-from msprobe.compare.merge import Merge, gather, shard_files
-from msprobe.compare.origin.trace import Group
-from msprobe.compare.rows import rows_of
+from msprobe.compare.merge import Merge, merge_rows, shard_files
+from msprobe.compare.pairing import Pairing
+from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.rows import Group, Measurement
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
@@ -43,35 +44,37 @@ def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:
         task.mode,
         translation,
     )
-    groups = [(match, rows_of(match, translation)) for match in matches]
+    pairing = Pairing(translation)
+    groups = [(match, pairing.rows(match)) for match in matches]
     if task.merge is not None:
-        _run_merged(groups, task.merge, mapper)
-        return groups
+        return _run_merged(groups, task.merge, mapper)
     waiting = []
     for _, rows in groups:
         for row in rows:
-            from_records(row)
+            row.measurement = from_records(row)
             files = files_of(row, target, golden)
-            if files is not None:
+            if isinstance(files, Reason):
+                row.measurement = Measurement(None, files)
+            elif files is not None:
                 waiting.append((row, files))
     if waiting:
-        for (row, _), (metrics, reason) in zip(waiting, mapper(measure_files, [files for _, files in waiting])):
-            apply(row, metrics, reason)
+        for (row, _), measured in zip(waiting, mapper(measure_files, [files for _, files in waiting])):
+            row.measurement = from_files(measured)
     return groups
 
 
-def _run_merged(groups: list[Group], merge: Merge, mapper: Mapper) -> None:
-    shards = gather(groups, merge)
+def _run_merged(groups: list[Group], merge: Merge, mapper: Mapper) -> list[Group]:
+    merged = merge_rows(groups, merge)
     waiting = []
-    for _, rows in groups:
-        for row in rows:
-            if row.reason:
-                continue
-            from_records(row)
-            files = shard_files(shards[id(row)], row.merged) if id(row) in shards else None
+    for _, found in merged:
+        for row, shards, obstacle in found:
+            row.measurement = Measurement(None, obstacle) if obstacle else from_records(row)
+            files = shard_files(shards, row.merged) if shards is not None else None
             if files is not None:
                 waiting.append((row, files))
             elif row.merged == "sum":
-                row.distance, row.reason = None, "kind: partial sums can only be added up from saved tensors"
-    for (row, _), (metrics, reason) in zip(waiting, mapper(measure_shards, [files for _, files in waiting])):
-        apply(row, metrics, reason)
+                text = "partial sums can only be added up from saved tensors"
+                row.measurement = Measurement(None, Reason(Kind.KIND, text))
+    for (row, _), measured in zip(waiting, mapper(measure_shards, [files for _, files in waiting])):
+        row.measurement = from_files(measured)
+    return [(match, [one.row for one in found]) for match, found in merged]

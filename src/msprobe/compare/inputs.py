@@ -28,11 +28,17 @@ class Pair(Generic[T]):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is compared with what, and what the reader of the result must know first."""
+    """What is compared with what, and what the reader of the result must know first.
+
+    `gaps` are those of the notes that say what is missing from the comparison; `other_steps` says that two different
+    steps are compared, which differ by what training did.
+    """
 
     pairs: list[Pair[Source]]
     notes: list[str]
     sides: Pair[list[Source]]
+    gaps: list[str]
+    other_steps: str = ""
 
 
 def open_inputs(
@@ -44,11 +50,12 @@ def open_inputs(
 ) -> Inputs:
     """Raises DumpError where either is no dump, or nothing pairs."""
     notes: list[str] = []
+    gaps: list[str] = []
     sides = Pair(
-        _wanted(target, open_sources(target, notes), steps, ranks),
-        _wanted(golden, open_sources(golden, notes), steps, ranks),
+        _wanted(target, open_sources(target, gaps), steps, ranks),
+        _wanted(golden, open_sources(golden, gaps), steps, ranks),
     )
-    pairs = _paired(sides, [] if merging else notes)
+    pairs = _paired(sides, notes, [] if merging else gaps)
     if not pairs:
         raise DumpError(
             f"No step and rank is in both dumps: {target} has {_listed(sides.target)}, "
@@ -58,30 +65,61 @@ def open_inputs(
         for rank in (getattr(pair, side) for pair in pairs):
             if rank.unfinished:
                 notes.append(f"{rank.path} is unfinished (the run crashed, or still writes): compared as far as it got")
-            notes += [f"{rank.path}: {trouble}" for trouble in rank.troubles]
+            gaps += [f"{rank.path}: {trouble}" for trouble in rank.troubles]
     ignored = ("world_size",) if merging else ()
     notes += header_notes(pairs[0].target.run, pairs[0].golden.run, ignored)
-    return Inputs(pairs, notes, sides)
+    return Inputs(pairs, [*gaps, *notes], sides, gaps, _other_steps(pairs))
 
 
-def open_sources(path: Path, notes: list[str]) -> list[Source]:
+def _other_steps(pairs: Sequence[Pair[Source]]) -> str:
+    """What is wrong with comparing these; empty where nothing is."""
+    one = pairs[0]
+    ours, theirs = one.target, one.golden
+    if ours.step is None or theirs.step is None or ours.step == theirs.step:
+        return ""
+    same_run = ours.path.parent.parent.resolve() == theirs.path.parent.parent.resolve()
+    what = "two steps of the same run are compared" if same_run else "two different steps are compared"
+    why = "data and weights differ between steps, so no origin is named"
+    return f"{what}, step {ours.step} with step {theirs.step}: {why}"
+
+
+def open_sources(path: Path, gaps: list[str]) -> list[Source]:
     """What can be compared at a path: a dump of ours or the field's, or a graph-mode directory."""
     try:
         dump = open_dump(path)
     except DumpError:
         ranks = open_graph_dump(path)
-        if not ranks:
-            raise
-        return list(ranks)
-    notes += [f"{note}; nothing was compared there" for note in dump.notes]
+        if ranks:
+            return list(ranks)
+        inside = _dumps_inside(path)
+        if inside:
+            raise DumpError(f"{path} is not a dump, but holds some: {', '.join(inside)}. Give one of them.") from None
+        raise
+    gaps += [f"{note}; nothing was compared there" for note in dump.notes]
     return list(dump.ranks)
+
+
+def _dumps_inside(path: Path) -> list[str]:
+    """The first of the dumps one level below a directory."""
+    found: list[str] = []
+    try:
+        children = sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
+    except OSError:
+        return []
+    for child in children[:200]:
+        try:
+            open_dump(child)
+        except DumpError:
+            continue
+        found.append(child.name)
+    return found[:5]
 
 
 def pair_again(golden: Sequence[Source], path: Path) -> list[Pair[Source]]:
     """A second dump of the golden run, paired with the ranks of the first that are compared."""
     others = open_sources(path, [])
     wanted = list({rank.path: rank for rank in golden}.values())
-    pairs = _paired(Pair(others, wanted), [])
+    pairs = _paired(Pair(others, wanted), [], [])
     without = {rank.path for rank in wanted} - {pair.golden.path for pair in pairs}
     if without:
         raise DumpError(f"{path} cannot serve as --noise: it has nothing for {sorted(without)[0]}.")
@@ -106,7 +144,7 @@ def _listed(ranks: Sequence[Source]) -> str:
     return ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
 
 
-def _paired(sides: Pair[list[Source]], notes: list[str]) -> list[Pair[Source]]:
+def _paired(sides: Pair[list[Source]], notes: list[str], gaps: list[str]) -> list[Pair[Source]]:
     ours, theirs = _by_step(sides.target), _by_step(sides.golden)
     if len(ours) == len(theirs) == 1 and set(ours) != set(theirs):
         (one, other) = (next(iter(ours)), next(iter(theirs)))
@@ -115,11 +153,11 @@ def _paired(sides: Pair[list[Source]], notes: list[str]) -> list[Pair[Source]]:
     pairs: list[Pair[Source]] = []
     for step, ranks in ours.items():
         if step in theirs:
-            pairs += _paired_ranks(ranks, theirs[step], notes)
+            pairs += _paired_ranks(ranks, theirs[step], notes, gaps)
     lost = [f"step {step[1]} of the target" for step in ours if step not in theirs]
     lost += [f"step {step[1]} of the golden run" for step in theirs if step not in ours]
     if lost and pairs:
-        notes.append(f"not compared, for want of a counterpart: {', '.join(lost)}")
+        gaps.append(f"not compared, because the other run has no such step: {', '.join(lost)}")
     return pairs
 
 
@@ -133,10 +171,15 @@ def _by_step(ranks: Iterable[Source]) -> dict[Step, list[Source]]:
     return steps
 
 
-def _paired_ranks(target: list[Source], golden: list[Source], notes: list[str]) -> list[Pair[Source]]:
-    if any(r.rank is None for r in [*target, *golden]) or (len(target) == len(golden) == 1):
+def _paired_ranks(target: list[Source], golden: list[Source], notes: list[str], gaps: list[str]) -> list[Pair[Source]]:
+    if len(target) == len(golden) == 1:
+        ours, theirs = target[0].rank, golden[0].rank
+        if ours is not None and theirs is not None and ours != theirs:
+            _add(notes, f"rank {ours} of the target is compared with rank {theirs} of the golden run")
+        return [Pair(target[0], golden[0])]
+    if any(r.rank is None for r in [*target, *golden]):
         if len(target) != len(golden):
-            notes.append(f"{len(target)} ranks against {len(golden)}, not numbered: paired in order")
+            _add(gaps, f"{len(target)} ranks against {len(golden)}, not numbered: paired in order, the rest left out")
         return [Pair(t, g) for t, g in zip(target, golden)]
     known = {rank.rank: rank for rank in golden}
     if len(target) != len(golden):
@@ -144,9 +187,18 @@ def _paired_ranks(target: list[Source], golden: list[Source], notes: list[str]) 
             f"the target has {len(target)} ranks, the golden run {len(golden)}: ranks with the same number are "
             "compared, which is right for data parallelism only; for another tensor-parallel layout use --merge tp"
         )
-        if text not in notes:
-            notes.append(text)
+        _add(notes, text)
+    lost = [f"{rank.label} of the target" for rank in target if rank.rank not in known]
+    numbers = {rank.rank for rank in target}
+    lost += [f"{rank.label} of the golden run" for rank in golden if rank.rank not in numbers]
+    if lost:
+        gaps.append(f"not compared, because the other run has no such rank: {', '.join(lost)}")
     return [Pair(rank, known[rank.rank]) for rank in target if rank.rank in known]
+
+
+def _add(notes: list[str], text: str) -> None:
+    if text not in notes:
+        notes.append(text)
 
 
 _HEADERS = {

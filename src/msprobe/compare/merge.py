@@ -13,17 +13,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 from msprobe.compare.align.mapping import read_mapping
+from msprobe.compare.calls import Match
 from msprobe.compare.inputs import Pair, Source
 from msprobe.compare.measure.distance import count, number, value_key
 from msprobe.compare.measure.shards import ShardFiles
-from msprobe.compare.origin.trace import Group
-from msprobe.compare.rows import Item, Row, is_tensor, slots_of
+from msprobe.compare.reasons import NO_REASON, Kind, Reason
+from msprobe.compare.rows import Group, Item, Row, is_tensor, slots_of
 from msprobe.dump.errors import DumpError
 
 Shard = tuple[Source, Item]
+Slots = tuple[Source, dict[tuple[str, str], Item]]
 
 
 class Rule(NamedTuple):
@@ -62,7 +64,7 @@ def _rule(value: str, where: str) -> Rule:
     raise DumpError(f"{where}: the rule {value!r} is none of: same, sum, concat AXIS.")
 
 
-def grouped(pairs: Pair[list[Source]], rules: Mapping[str, Rule]) -> list[Merge]:
+def group_ranks(pairs: Pair[list[Source]], rules: Mapping[str, Rule]) -> list[Merge]:
     """Per step, consecutive ranks that stand for one rank of the smaller side."""
     merges = []
     for step in dict.fromkeys(source.step for source in pairs.target):
@@ -83,43 +85,48 @@ def grouped(pairs: Pair[list[Source]], rules: Mapping[str, Rule]) -> list[Merge]
     return merges
 
 
-def gather(groups: Sequence[Group], merge: Merge) -> dict[int, Pair[list[Shard]]]:
-    """Puts the merged tensor into each row; the shards themselves by the row's id, for measuring."""
-    found: dict[int, Pair[list[Shard]]] = {}
+class Merged(NamedTuple):
+    """A row with its merged tensors, or why it cannot be merged; `shards` is empty for rows that need no merging."""
+
+    row: Row
+    shards: Optional[Pair[list[Shard]]] = None
+    obstacle: Reason = NO_REASON
+
+
+def merge_rows(groups: Sequence[Group], merge: Merge) -> list[tuple[Match, list[Merged]]]:
+    """Each row with the merged tensors in place of the first rank's."""
     known = Pair(_by_slot(merge.target), _by_slot(merge.golden))
-    for match, rows in groups:
-        for row in rows:
-            if row.absent or not is_tensor(row.target) or not is_tensor(row.golden):
-                continue
-            assert match.target is not None
-            assert match.golden is not None
-            shards = Pair(
-                [(source, items.get((match.target.name, row.slot))) for source, items in known.target],
-                [(source, items.get((match.golden.name, row.golden_slot))) for source, items in known.golden],
-            )
-            rule = _rule_of(row, shards, merge.rules)
-            if rule is None:
-                continue
-            row.target, row.golden = _merged(shards.target, rule), _merged(shards.golden, rule)
-            row.merged = rule.text
-            found[id(row)] = shards
-    return found
+    return [(match, [_merge_row(match, row, known, merge.rules) for row in rows]) for match, rows in groups]
 
 
-def _by_slot(sources: Sequence[Source]) -> list[tuple[Source, dict[tuple[str, str], Item]]]:
+def _merge_row(match: Match, row: Row, known: Pair[list[Slots]], rules: Mapping[str, Rule]) -> Merged:
+    if row.absent or not is_tensor(row.target) or not is_tensor(row.golden):
+        return Merged(row)
+    assert match.target is not None
+    assert match.golden is not None
+    shards = Pair(
+        [(source, items.get((match.target.name, row.slot))) for source, items in known.target],
+        [(source, items.get((match.golden.name, row.golden_slot))) for source, items in known.golden],
+    )
+    rule = _rule_of(row, shards, rules)
+    if isinstance(rule, Reason):
+        return Merged(row, obstacle=rule)
+    ours, theirs = _join(shards.target, rule), _join(shards.golden, rule)
+    return Merged(Row(match, row.slot, row.golden_slot, ours, theirs, merged=rule.text), shards)
+
+
+def _by_slot(sources: Sequence[Source]) -> list[Slots]:
     return [
         (source, {(name, slot): item for name, record in source.records.items() for slot, item in slots_of(record)})
         for source in sources
     ]
 
 
-def _rule_of(row: Row, shards: Pair[list[Shard]], rules: Mapping[str, Rule]) -> Optional[Rule]:
+def _rule_of(row: Row, shards: Pair[list[Shard]], rules: Mapping[str, Rule]) -> Union[Rule, Reason]:
     for side, name in ((shards.target, "target"), (shards.golden, "golden run")):
         lacking = [source for source, item in side if item is None or not is_tensor(item)]
         if lacking:
-            row.reason = f"unmatched: {lacking[0].label} of the {name} has no such item"
-            row.distance = None
-            return None
+            return Reason(Kind.UNMATCHED, f"{lacking[0].label} of the {name} has no such item")
     for pattern, rule in rules.items():
         if fnmatch.fnmatchcase(row.name, pattern):
             return rule
@@ -130,9 +137,7 @@ def _rule_of(row: Row, shards: Pair[list[Shard]], rules: Mapping[str, Rule]) -> 
             return Rule("same") if _copies(shards.target) and _copies(shards.golden) else Rule("sum")
         if len(axes) == 1 and _total(shards.target, axes[0]) == _total(shards.golden, axes[0]):
             return Rule("concat", axes[0])
-    row.reason = f"shape: shards {list(ours)} and {list(theirs)} fit in no way; give a rule in --merge FILE"
-    row.distance = None
-    return None
+    return Reason(Kind.SHAPE, f"shards {list(ours)} and {list(theirs)} fit in no way; give a rule in --merge FILE")
 
 
 def _shape(item: Item) -> list[int]:
@@ -148,7 +153,7 @@ def _copies(side: list[Shard]) -> bool:
     return len({value_key(item) for _, item in side}) == 1
 
 
-def _merged(side: list[Shard], rule: Rule) -> dict[str, Any]:
+def _join(side: list[Shard], rule: Rule) -> dict[str, Any]:
     """The merged tensor's description: exact for copies and concatenation, unknown statistics for sums."""
     first = side[0][1]
     assert first is not None

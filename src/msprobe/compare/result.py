@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.compare.judge.verdicts import BENIGN
 from msprobe.compare.measure.distance import number
-from msprobe.compare.origin.find import Origin
-from msprobe.compare.origin.trace import Group
-from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Item, Row
+from msprobe.compare.origin.describe import Origin
+from msprobe.compare.reasons import BENIGN, Kind
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Item, Row
 
 SAME = "same"
 DIFFERS = "differs"
@@ -36,7 +35,7 @@ class UnitResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The whole answer. `verdict` is same, differs or not_compared; `notes` is what to know before reading on."""
+    """The answer. `verdict` is same, differs or not_compared; `notes` is what to know before reading on."""
 
     target: Path
     golden: Path
@@ -74,11 +73,13 @@ class Comparison:
         }
 
 
-def concluded(counts: Counter[str], reasons: Counter[str]) -> str:
-    """differs where anything does; else not_compared where something that matters was not seen; else same."""
-    if counts[ERROR] or counts[WARNING]:
+def conclude(counts: Counter[str], kinds: Iterable[Kind], origin: Optional[Origin], complete: bool) -> str:
+    """differs where anything does; else not_compared where something that matters was not seen; else same.
+
+    `complete`: both dumps have every step and rank that the other has, and all their records could be read."""
+    if counts[ERROR] or counts[WARNING] or origin is not None:
         return DIFFERS
-    if not counts[PASS] or any(not reason.startswith(BENIGN) for reason in reasons):
+    if not counts[PASS] or not complete or any(kind not in BENIGN for kind in kinds):
         return NOT_COMPARED
     return SAME
 

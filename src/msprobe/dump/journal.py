@@ -88,6 +88,10 @@ def debug_line(name: str, text: str) -> str:
     return f'["debug", {quote(name)}, {text}]\n'
 
 
+def training_line(text: str) -> str:
+    return f'["training", {{{text}}}]\n'
+
+
 class Entry(NamedTuple):
     """One record: where its members stand in the journal (each span includes the braces)."""
 
@@ -107,6 +111,9 @@ class Scan:
     stacks: dict[int, Span] = field(default_factory=dict)
     debugs: dict[bytes, Span] = field(default_factory=dict)
     places: dict[bytes, bytes] = field(default_factory=dict)
+    training: list[tuple[bytes, Span]] = field(default_factory=list)
+    """Each event with the record that ended last before it, as JSON."""
+    last: bytes = b"null"
     duplicates: list[bytes] = field(default_factory=list)
     damaged: int = 0
     torn: bool = False
@@ -142,11 +149,15 @@ _LINE = re.compile(
     rb'\["(?:'
     rb'begin",[ ]?' + _NUMBER + _PLACE + rb'|end",[ ]?' + _NUMBER + rb'(?=\{)|record",[ ]?' + _PLACE + rb"|"
     rb'drop",[ ]?(-?\d{1,18})(?=\])|stack",[ ]?' + _NUMBER + rb'(?=\[)|debug",[ ]?(' + _STRING + rb"),[ ]?|"
-    rb'(head)",[ ]?(?=\{)|place",[ ]?(' + _STRING + rb"),[ ]?(" + _STRING + rb"|null)(?=\]))",
+    rb'(head)",[ ]?(?=\{)|place",[ ]?(' + _STRING + rb"),[ ]?(" + _STRING + rb"|null)(?=\])|"
+    rb'(training)",[ ]?(?=\{))',
     re.DOTALL,
 )
-_BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG, _HEAD, _PLACED = 4, 5, 8, 9, 10, 11, 12, 14  # the last group of each
-_MEMBERS = {_BEGIN: 6, _END: 3, _RECORD: 5, _DROP: 2, _STACK: 3, _DEBUG: 3, _HEAD: 2, _PLACED: 3}
+# The last group of each.
+_BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG = 4, 5, 8, 9, 10, 11
+_HEAD, _PLACED, _TRAINING = 12, 14, 15
+_MEMBERS = {_BEGIN: 6, _END: 3, _RECORD: 5, _DROP: 2, _STACK: 3, _DEBUG: 3, _HEAD: 2, _PLACED: 3, _TRAINING: 2}
+_EVERY_BACKWARD = b'.parameters_grad"'  # every backward of a step gives these anew; the last one counts
 _BRACKET, _BRACE = ord("]"), ord("}")
 
 Begun = tuple[bytes, bytes, bytes, Span]
@@ -217,6 +228,8 @@ def _take(found: Scan, begun: dict[int, Begun], line: re.Match[bytes], body: Spa
         found.debugs[line[_DEBUG]] = body
     elif kind == _PLACED:
         found.places[line[13]] = line[_PLACED]
+    elif kind == _TRAINING:
+        found.training.append((found.last, body))
     elif _is_sound(line):
         found.head = json.loads(found.text(body))
     else:
@@ -231,8 +244,10 @@ def _number(text: bytes) -> Optional[int]:
 def _keep(found: Scan, name: bytes, entry: Entry) -> None:
     if name in found.records:
         del found.records[name]
-        if not name.endswith(b'.parameters_grad"'):  # every backward of a step gives these anew; the last one counts
+        if not name.endswith(_EVERY_BACKWARD):
             found.duplicates.append(name)
+    if not name.endswith(_EVERY_BACKWARD):
+        found.last = name
     found.records[name] = entry
 
 

@@ -29,6 +29,8 @@ def write_results(directory: Path, found: Scan) -> None:
         construct = [] if head.get("level") == "L1" else _construct(found)
         layout.write_file(directory / layout.STACK, one_a_line(_stacks(found), ""))
         layout.write_file(directory / layout.CONSTRUCT, one_a_line(construct, ""))
+    if found.training:
+        layout.write_file(directory / layout.TRAINING, one_a_line((b'"events": ' + events(found),), ""))
     if found.debugs:
         layout.write_file(directory / layout.DEBUG, _with_head(head, _debugs(found)))
     layout.write_file(directory / layout.DUMP, _with_head(head, _records(found)))
@@ -40,6 +42,12 @@ def _records(found: Scan) -> Iterable[bytes]:
 
 def _debugs(found: Scan) -> Iterable[bytes]:
     return (name + b": " + found.text(span) for name, span in found.debugs.items())
+
+
+def events(found: Scan) -> bytes:
+    """What the training loop did, as JSON: a list of objects, each with the record that ended last before it."""
+    members = (b'{"after": %b, %b' % (after, found.text(span)[1:]) for after, span in found.training)
+    return b"[\n  %b\n ]" % b",\n  ".join(members)
 
 
 def _construct(found: Scan) -> Iterable[bytes]:

@@ -22,11 +22,12 @@ STACK = "stack.json"
 CONSTRUCT = "construct.json"
 DEBUG = "debug.json"
 RUN = "run.json"
+TRAINING = "training.json"
 JOURNAL = "journal.jsonl"
 ERRORS = "dump_error_info.log"
 TENSORS = "dump_tensor_data"
 MAPPING = "mapping.csv"
-RESULTS = (DUMP, STACK, CONSTRUCT, DEBUG)
+RESULTS = (DUMP, STACK, CONSTRUCT, DEBUG, TRAINING)
 
 MODE_PARENTS = ("graph", "pynative")
 REGISTER = ".msprobe_run.json"

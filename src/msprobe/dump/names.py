@@ -111,6 +111,12 @@ def module_class(key: str) -> str:
     return key.rpartition(".")[2]
 
 
+def callee_of(name: str) -> str:
+    """`Tensor.add.0.forward` -> `add`, `Module.fc.Linear.forward.0` -> `Linear`."""
+    parts = name.split(".")
+    return parts[-3] if len(parts) > 2 else name
+
+
 def api_stem(name: str) -> str:
     """`Functional.relu.0.forward` -> `Functional.relu.0`."""
     return name.rpartition(".")[0]

@@ -16,6 +16,7 @@ from typing import Any, Optional
 from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
+from msprobe.dump.json_files import events
 from msprobe.dump.untrusted.regular_files import read_regular
 
 __all__ = ["Dump", "DumpError", "RankDump", "Record", "items", "leaves", "open_dump"]
@@ -141,6 +142,16 @@ class RankDump:
         if not file.exists():
             return {}
         return {name: up if isinstance(up, str) else None for name, up in _read_object(file).items()}
+
+    @functools.cached_property
+    def training(self) -> list[dict[str, Any]]:
+        """The events of training.json; empty where there is none, as in other tools' dumps."""
+        if self._scan is not None:
+            found = json.loads(events(self._scan)) if self._scan.training else []
+        else:
+            file = self.path / layout.TRAINING
+            found = _read_object(file).get("events") if file.exists() else []
+        return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else []
 
     @functools.cached_property
     def run(self) -> dict[str, Any]:

@@ -54,10 +54,10 @@ def source_line(frames: Sequence[str]) -> Optional[str]:
 def is_library(file: str) -> bool:
     """Whether a file is part of Python, of an installed package or of a debugger."""
     path = file.replace("\\", "/")
-    return path.startswith("<") or _INSTALLED.search(path) is not None or _is_debugger(path)
+    return path.startswith("<") or _INSTALLED.search(path) is not None or is_debugger(path)
 
 
-def _is_debugger(path: str) -> bool:
+def is_debugger(path: str) -> bool:
     if path.startswith(f"{_PACKAGE.as_posix()}/") or _OTHER_TOOL in path:
         return True
     # A copy of the package elsewhere: a file that this version has too, or, in a source tree, one of its folders.

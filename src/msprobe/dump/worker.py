@@ -85,9 +85,17 @@ class Worker:
                 done.set()
 
         self._submit(0, announced)
-        while not self.inert and not done.wait(1.0):
+        while not self.inert and not self._waited_for(done):
             if not self._is_alive():
                 self._drain()
+
+    def _waited_for(self, done: threading.Event) -> bool:
+        """Waits a while. A signal handler may run while this very thread holds the lock, which the writer needs: then
+        the wait gives it away."""
+        if not self._changed._is_owned():  # type: ignore[attr-defined]
+            return done.wait(1.0)
+        self._changed.wait(0.05)
+        return done.is_set()
 
     def tell_once(self, key: object, message: str) -> None:
         if key not in self._told:

@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional, Union
 
 from msprobe.dump import archive, journal, layout, write_errors
 from msprobe.dump.archive import archive_older_run
+from msprobe.dump.descriptors import Descriptor
 from msprobe.dump.journal import Head
 from msprobe.dump.json_files import one_a_line, write_results
 from msprobe.dump.tensor_files.codec import Payload
@@ -48,7 +49,7 @@ class RankWriter:
         self._pending = worker.pending
         self._lines: list[str] = []
         self._run: Optional[Mapping[str, Any]] = None
-        self._fd: Optional[int] = None
+        self._fd: Optional[Descriptor] = None
         self._broken = False
         self._finished: Optional[Finished] = None
         self._errors = 0
@@ -88,6 +89,10 @@ class RankWriter:
     def debug(self, name: str, text: str) -> None:
         """An entry of debug.json; `text` is a whole JSON value."""
         self._add(journal.debug_line, name, text)
+
+    def training(self, text: str) -> None:
+        """What the training loop did, an event of training.json. `text`: its members as JSON without braces."""
+        self._add(journal.training_line, text)
 
     def stack(self, number: int, frames: Union[Sequence[str], Callable[[], Sequence[str]]]) -> None:
         """A distinct stack; a callable is called on the writer thread, where source lines may be read."""
@@ -148,10 +153,11 @@ class RankWriter:
             archive.set_aside(self.directory, self._worker.tell_once)
             layout.make_directory(self.directory)
             path = self.directory / layout.JOURNAL
-            self._fd = layout.open_file(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
-            layout.lock(self._fd)
+            fd = layout.open_file(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+            self._fd = Descriptor(fd)
+            layout.lock(fd)
             try:
-                layout.write_all(self._fd, journal.head_line(self.head).encode())
+                layout.write_all(fd, journal.head_line(self.head).encode())
             except OSError:
                 self._close()
                 path.unlink()  # without its first line nobody could read it
@@ -182,7 +188,9 @@ class RankWriter:
         count = len(self._lines)
         self._lines.clear()
         try:
-            layout.write_all(self._fd, text.encode("utf-8", "backslashreplace"))
+            if not self._fd.is_ours():
+                self._reopen()
+            layout.write_all(self._fd.number, text.encode("utf-8", "backslashreplace"))
         except OSError as error:
             self._errors += count
             self._break(error)
@@ -214,12 +222,21 @@ class RankWriter:
             for name in layout.RESULTS:
                 (self.directory / name).unlink(missing_ok=True)
             if not self._broken:
-                path = str(self.directory / layout.JOURNAL)
-                self._fd = layout.open_file(path, os.O_WRONLY | os.O_APPEND)
-                layout.lock(self._fd)
+                self._reopen()
         except OSError as error:
             self._break(error)
         self._worker.opened(self)
+
+    def _reopen(self) -> None:
+        """The journal, to go on where it ends."""
+        if self._fd is not None:
+            self._worker.tell_once(
+                "descriptors",
+                "The script has closed file descriptors that are not its own, msprobe's among them (os.closerange?): "
+                "they are opened again, and nothing is lost.",
+            )
+        self._fd = Descriptor(layout.open_file(str(self.directory / layout.JOURNAL), os.O_WRONLY | os.O_APPEND))
+        layout.lock(self._fd.number)
 
     def _write_run(self, run: Mapping[str, Any]) -> None:
         try:
@@ -252,6 +269,7 @@ class RankWriter:
     def _close(self) -> None:
         self._store.close()
         if self._fd is not None:
-            layout.unlock(self._fd)
-            os.close(self._fd)
+            if self._fd.is_ours():
+                layout.unlock(self._fd.number)
+            self._fd.close()
             self._fd = None

@@ -59,6 +59,7 @@ class ApiSources:
 
 class MindSporeHooks:
     forward_hooks = RegisteredHooks
+    watchers: Sequence[Companion] = ()
 
     def __init__(self, context: StepContext, task: TaskHooks, sources: ApiSources) -> None:
         texts = TensorTexts(context.statistics, context.writer)

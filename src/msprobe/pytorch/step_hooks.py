@@ -16,12 +16,14 @@ from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_scope import ApiModeScope, FusedPaths
 from msprobe.pytorch.apis.mode_stack import is_on, take_off
 from msprobe.pytorch.apis.operator_names import OperatorNames
+from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import RootHooks
 from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.tensors import accelerators
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.pytorch.tensors.variables import TorchVariables
+from msprobe.pytorch.training.training_events import TrainingEvents
 from msprobe.stats import CRC, STATS
 
 
@@ -78,10 +80,19 @@ class TorchHooks:
         self.apis: Optional[Apis] = None
         if sources.table is not None:
             self.apis = task.apis(self.recorder, self.gradients, self.texts, sources.table, sources.names)
+        self.watchers = self._make_watchers(context)
         self._task = task
         self._sources = sources
         self._companions = task.companions(self)
         self._installed: list[Callable[[], None]] = []
+
+    def _make_watchers(self, context: StepContext) -> list[Companion]:
+        if not context.task.records_training:
+            return []
+        if not context.level.modules or context.level.kernels:
+            return [TrainingEvents(self.recorder)]
+        unseen = GradientsAfterBackward(self.recorder, self.gradients)
+        return [TrainingEvents(self.recorder, unseen), unseen]
 
     def install(self, models: Sequence[Any]) -> None:
         level, parts = self.level, []

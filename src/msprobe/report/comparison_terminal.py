@@ -22,6 +22,7 @@ def answer(comparison: Comparison) -> list[str]:
     """The first line is the answer."""
     counts, origin = comparison.counts, comparison.origin
     lines = []
+    unlike = bool(comparison.notes) and comparison.notes[0].startswith(("two ", "these look"))
     if origin is not None:
         lines.append(f"Origin: {origin.sentence}")
         lines.append(f"  call    {origin.name}")
@@ -31,15 +32,19 @@ def answer(comparison: Comparison) -> list[str]:
         lines.append("  where   " + ", ".join([p for p in place if p and p != "rank None"] + [origin.direction]))
         if origin.source:
             lines.append(f"  source  {origin.source}")
+        if origin.library:
+            lines.append(f"  inside  {origin.library}")
         lines += [f"          {line}" for line in origin.evidence]
         if origin.spread["calls"]:
             lines.append(f"  then    {origin.spread['calls']} later calls differ, first {origin.spread['first'][0]}")
+        if origin.next:
+            lines.append(f"  next    {origin.next}")
     elif comparison.verdict == SAME:
         lines.append("Same: every compared row agrees within the rounding of its dtype.")
     elif comparison.verdict == DIFFERS:
-        lines.append("Differs, but no single origin can be named.")
+        lines.append("Differs, but no single origin can be named" + (f": {comparison.notes[0]}." if unlike else "."))
     else:
-        lines.append("Not compared: what could be compared agrees, but not everything could be (see below).")
+        lines.append("Not compared: what could be compared agrees, but something could not be compared (see below).")
     lines.append(
         f"Rows: {sum(counts.values())}, of them {counts[PASS]} pass, {counts[WARNING]} warning, "
         f"{counts[ERROR]} error, {counts[NOT_COMPARED]} not compared"

@@ -6,6 +6,8 @@ A recorded API is a leaf: what it calls itself is not seen. How a call is interc
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect.gradients.call_gradients import RECOMPUTED, CallGradients
@@ -45,6 +47,8 @@ class ApiCalls:
     """Records the API calls of one step. `frames` is how many frames of ours are between `record` and the script."""
 
     frames: int
+    unwritten: Mapping[Any, Any] = MappingProxyType({})
+    """Memory that nobody has written since it was allocated, where the frontend follows it."""
 
     def __init__(self, recorder: Recorder, gradients: CallGradients, collectives: Collectives) -> None:
         self._recorder = recorder
@@ -65,10 +69,13 @@ class ApiCalls:
         parents = recorder.parents
         call: Optional[int] = None
         inputs: Any = None
+        given, named = args, kwargs
         try:
+            if api.changes or self.unwritten or "out" in kwargs:
+                given, named = self._mark_arguments(api, args, kwargs)
             wanted = selection.everything or selection.enter(name, parents)
             if wanted and selection.forward:
-                call = recorder.enter(name, parents[-1] if parents else None, args, kwargs, self.frames)
+                call = recorder.enter(name, parents[-1] if parents else None, given, named, self.frames)
             if selection.backward and self._differentiates():
                 inputs = self._find_inputs(args, kwargs)
                 if not inputs.edges and not inputs.leaves:
@@ -87,10 +94,13 @@ class ApiCalls:
         try:
             if api.changes or "out" in kwargs:
                 self._note_writes(api, args, kwargs)
+            produced = output
+            if self.unwritten:
+                produced = self._mark_output(api, args, kwargs, output)
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
             elif call is not None:
-                recorder.leave(call, name, output, self._members(api))
+                recorder.leave(call, name, produced, self._members(api))
             if not selection.everything:
                 selection.leave(name)
             if inputs is not None:
@@ -105,6 +115,16 @@ class ApiCalls:
         if api.members and self._with_inputs:
             return f"{extra}, {api.members}" if extra else api.members
         return extra
+
+    # Which arguments are no inputs: what a call writes without reading it, and memory that nobody has written.
+
+    def _mark_arguments(self, api: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments as they are recorded."""
+        return args, kwargs
+
+    def _mark_output(self, api: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        """The output as it is recorded; asked while some memory is unwritten."""
+        return output
 
     # Only a frontend that remembers statistics has to know what is written.
 

@@ -6,14 +6,14 @@ none. `plan` is the way in; nothing here reads a tensor.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Optional
 
 from msprobe.compare.align.sequence import common_order
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.align.tree import align_tree
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, fingerprint
 
 MODES = ("auto", "exact", "fuzzy")
 _RECOMPUTED = "recomputed"
@@ -135,7 +135,7 @@ def _backward(
 
     The backwards of one fused call and of the several it stands for have no items in common: left alone."""
     if recomputed:
-        return _by_recount(target, golden, translation, BACKWARD)
+        return _by_recount(*_alike_often(target, golden, translation), translation, BACKWARD)
     partner = {
         (m.target.key, m.target.number): (m.golden.key, m.golden.number, m.how, m.confidence)
         for m in forward
@@ -155,6 +155,25 @@ def _backward(
     if loose_target and loose_golden and not forward:
         matches += _by_order(loose_target, loose_golden, translation, "sequence")
     return matches
+
+
+def _alike_often(target: Calls, golden: Calls, translation: Translation) -> tuple[list[Call], list[Call]]:
+    """The calls of APIs that both sides call as often; of the others those with the same values."""
+    ours = Counter(translation.target_key(call) for call in target)
+    theirs = Counter(translation.golden_key(call) for call in golden)
+    values = [
+        Counter((key_of(call), fingerprint(call.record)) for call in calls)
+        for calls, key_of in ((target, translation.target_key), (golden, translation.golden_key))
+    ]
+
+    def fits(call: Call, key: str) -> bool:
+        seen = (key, fingerprint(call.record))
+        return ours[key] == theirs[key] or values[0][seen] == values[1][seen]
+
+    return (
+        [call for call in target if fits(call, translation.target_key(call))],
+        [call for call in golden if fits(call, translation.golden_key(call))],
+    )
 
 
 def _gradients(target: Calls, golden: Calls, forward: list[Match], translation: Translation) -> list[Match]:

@@ -20,6 +20,7 @@ from msprobe.compare.measure.distance import result_key
 Calls = Sequence[Call]
 Token = Callable[[Call, int], Hashable]
 _TARGET, _GOLDEN = 0, 1
+_PROJECTIONS = {"linear", "matmul", "conv1d", "conv2d"}
 
 
 def align_tree(target: Calls, golden: Calls, translation: Translation) -> list[Match]:
@@ -87,6 +88,7 @@ class _Aligner:
             (self._call, "sequence", 0.95),
             (self._key_and_shape, "sequence", 0.9),
             (self._key, "sequence", 0.8),
+            (self._module_data, "renamed", 0.9),
             (self._operation, "renamed", 0.7),
             (self._result, "fused", 0.6),
         ]
@@ -108,7 +110,25 @@ class _Aligner:
             b = [c for c in b if c.name not in self.marks[_GOLDEN]]
             if a and b:
                 found += _by_place(a, b)
-        return found
+        found = [match for match in found if not _is_other_projection(match)]
+        return found + self._moved(target, golden, found)
+
+    def _moved(self, target: Calls, golden: Calls, found: list[Match]) -> list[Match]:
+        """Calls that one run makes in another order: the same call of the same values."""
+        taken = {call.name for match in found for call in (match.target, *match.before) if call is not None}
+        given = {call.name for match in found for call in (match.golden, *match.before) if call is not None}
+        waiting: dict[Hashable, list[Call]] = defaultdict(list)
+        for call in golden:
+            if call.name not in given and call.name not in self.marks[_GOLDEN] and isinstance(call.record, dict):
+                waiting[self._key_of(call, _GOLDEN), fingerprint(call.record)].append(call)
+        moved = []
+        for call in target if waiting else ():
+            if call.name not in taken and call.name not in self.marks[_TARGET] and isinstance(call.record, dict):
+                text = fingerprint(call.record)
+                partners = waiting.get((self._key_of(call, _TARGET), text)) if text else None
+                if partners:
+                    moved.append(Match(call, partners.pop(0), "moved", 0.9))
+        return moved
 
     def _unmarked(self, calls: Calls) -> tuple[Call, ...]:
         return tuple(c for c in calls if c.name not in self.marks[_TARGET] and c.name not in self.marks[_GOLDEN])
@@ -145,11 +165,38 @@ class _Aligner:
         return (call.kind, _out(call), key) if key else (side, call.name)
 
     def _operation(self, call: Call, side: int) -> Hashable:
-        return self._mark(call, side) or self.translation.operation(call)
+        """The weakest name; modules must also give a result of the same shape: one fused projection is not the first
+        of several."""
+        mark = self._mark(call, side)
+        if mark is not None or call.kind != "module":
+            return mark or self.translation.operation(call)
+        return (self.translation.operation(call), _out(call))
+
+    def _module_data(self, call: Call, side: int) -> Hashable:
+        """Modules under other names by what they compute."""
+        mark = self._mark(call, side)
+        if mark is not None or call.kind != "module":
+            return mark or (side, call.name)
+        output = call.record.get("output") if isinstance(call.record, dict) else None
+        key = result_key(output[0]) if isinstance(output, list) and output else None
+        return (self.translation.operation(call), key) if key else (side, call.name)
 
 
 def _out(call: Call) -> str:
     return shapes(call.record.get("output")) if isinstance(call.record, dict) else ""
+
+
+def _is_other_projection(match: Match) -> bool:
+    """The same input, another weight and another result: a fused projection beside one of those it stands for."""
+    target, golden = match.target, match.golden
+    if target is None or golden is None or target.kind == "module" or operation_of(target.key) not in _PROJECTIONS:
+        return False
+    ours, theirs = (c.record.get("input_args") if isinstance(c.record, dict) else None for c in (target, golden))
+    if not isinstance(ours, list) or not isinstance(theirs, list) or min(len(ours), len(theirs)) < 2:
+        return False
+    return (
+        shapes(ours[0]) == shapes(theirs[0]) and shapes(ours[1]) != shapes(theirs[1]) and _out(target) != _out(golden)
+    )
 
 
 def _match(target: Call, golden: Call, how: str, confidence: float, before: tuple[Call, ...]) -> Match:

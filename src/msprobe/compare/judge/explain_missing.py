@@ -8,130 +8,252 @@ agrees there, or where a call's own results agree, the rest is covered by that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
 
-from msprobe.compare.calls import BACKWARD, FORWARD, Call, Match
-from msprobe.compare.measure.distance import ValueKey, result_key, value_key
-from msprobe.compare.origin.trace import Group, forward_name
-from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row, is_tensor
+from msprobe.compare.calls import FORWARD, Match
+from msprobe.compare.judge.effects import Effects, results, results_agree
+from msprobe.compare.measure.distance import result_key
+from msprobe.compare.phases import Phase, Stacks, phases_of, updates_weights
+from msprobe.compare.reasons import BENIGN, Kind, Reason
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
 
-
-def cover(groups: Sequence[Group]) -> None:
-    """Rewrites the reason of rows without counterpart whose effect agrees."""
-    sides: Optional[tuple[_Side, _Side]] = None
-    for match, rows in groups:
-        if match.how != "unmatched":
-            _cover_items(match, rows)
-            moved = _moved(match, rows)
-            if moved:
-                sides = sides or (_Side(groups, golden=False), _Side(groups, golden=True))
-                _cover_moved(match, rows, moved, sides[0])
-            continue
-        if match.call.recompute:
-            continue
-        sides = sides or (_Side(groups, golden=False), _Side(groups, golden=True))
-        why = sides[match.target is None].covering(match.call, rows)
-        if why:
-            for row in rows:
-                row.reason = f"covered: {why}"
+Judgements = dict[int, Judgement]
+"""New judgements by the row's id."""
+_NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
 
 
-def _cover_items(match: Match, rows: Sequence[Row]) -> None:
-    """Arguments that only one side gives, and extra outputs of another API, where the other results agree.
+def explain(groups: Sequence[Group], stacks: Stacks = ({}, {}), other_parts: bool = False) -> Judgements:
+    """New judgements for rows without counterpart, and for differences that changed nothing.
+
+    `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation)."""
+    if other_parts and _gradients_agree(groups):
+        return _explain_parts(groups)
+    odd = [
+        place
+        for place, (match, rows) in enumerate(groups)
+        if match.how == "unmatched" or any(row.verdict != PASS or row.why for row in rows)
+    ]
+    return _Explainer(groups, stacks).explain(odd) if odd else {}
+
+
+def _gradients_agree(groups: Sequence[Group]) -> bool:
+    """What is computed from the complete gradients agrees: clipping and the optimizer, else the gradients themselves
+    (which hold the last part only)."""
+    after, last = [], []
+    for (match, rows), phase in zip(groups, phases_of(groups)):
+        if phase is Phase.AFTER:
+            after += [row for row in rows if is_tensor(row.golden)]
+        elif match.call.kind == "grads":
+            last += rows
+    rows = after or last
+    agree = [row for row in rows if row.verdict == PASS]
+    return bool(agree) and all(row.verdict == PASS or row.why.kind in BENIGN for row in rows)
+
+
+def _explain_parts(groups: Sequence[Group]) -> Judgements:
+    """Neither run computes what the other does before the gradients are complete."""
+    why = _covered("the runs take the batch in another number of parts, and what is computed from all gradients agrees")
+    phases = phases_of(groups)
+    return {
+        id(row): why
+        for (_, rows), phase in zip(groups, phases)
+        if phase is not Phase.AFTER
+        for row in rows
+        if row.verdict != PASS and row.why.kind not in BENIGN
+    }
+
+
+class _Explainer:
+    def __init__(self, groups: Sequence[Group], stacks: Stacks) -> None:
+        self._groups = groups
+        self._stacks = stacks
+        self._sides = (Effects(groups, golden=False), Effects(groups, golden=True))
+        self._run = _Run(groups)
+        self._other_way = _updates_in_another_way(groups, self._run.phases)
+        self._found: Judgements = {}
+        self._reordered: dict[str, list[tuple[Row, bool]]] = {}
+        self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
+
+    def _is_elsewhere(self, row: Row) -> bool:
+        """Both values occur in other calls of the same API in the same module of the other run."""
+        if not self._values:
+            for match, rows in self._groups:
+                ours, theirs = self._values.setdefault(_place(match), (set(), set()))
+                for other in rows:
+                    ours.add(result_key(other.target))
+                    theirs.add(result_key(other.golden))
+        ours, theirs = self._values[_place(row.match)]
+        target, golden = result_key(row.target), result_key(row.golden)
+        return target is not None and golden is not None and target in theirs and golden in ours
+
+    def _cover_reordered(self) -> None:
+        """Calls that a module makes in another order, though its results agree: most values are found elsewhere in it
+        (sums on the way are not)."""
+        for module, rows in self._reordered.items():
+            if 2 * sum(elsewhere for _, elsewhere in rows) >= len(rows):
+                for row, _ in rows:
+                    why = f"{row.reason}: other values at this place, but the results of {module} agree"
+                    self._found[id(row)] = _covered(why)
+
+    def explain(self, odd: Sequence[int]) -> Judgements:
+        for place in odd:
+            match, rows = self._groups[place]
+            if self._other_way and self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks):
+                self._cover_update(rows)
+            elif match.how != "unmatched":
+                self._explain_matched(place, match, rows)
+            elif not match.call.recompute:
+                side = self._sides[match.target is None]
+                why = side.covering(match.call, rows) or self._run.why(place)
+                if why:
+                    self._found.update((id(row), _covered(why)) for row in rows)
+        self._cover_reordered()
+        return self._found
+
+    def _cover_update(self, rows: Sequence[Row]) -> None:
+        why = "one run updates all weights at once (foreach, fused), the other one after the other"
+        self._found.update((id(row), _covered(why)) for row in rows if row.verdict != PASS)
+
+    def _explain_matched(self, place: int, match: Match, rows: Sequence[Row]) -> None:
+        found, side = self._found, self._sides[0]
+        _explain_items(match, rows, found)
+        if match.call.kind == "api":
+            lost = [row for row in rows if row.why.kind is Kind.GRADIENT and not row.is_input]
+            if lost and side.has_gradient_around(match.call):
+                found.update((id(row), Judgement(PASS, 0.0, row.why)) for row in lost)
+        bad = [row for row in rows if row.verdict != PASS and row.why.kind in _NUMBERS and id(row) not in found]
+        module = side.module_with_same_results(match.call) if bad else None
+        if module is not None:
+            self._reordered.setdefault(module, []).extend((row, self._is_elsewhere(row)) for row in bad)
+        moved = [row for row in _moved(match, rows) if id(row) not in found]
+        hidden = [row for row in rows if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
+        if moved or hidden:
+            _explain_moved(match, rows, moved, side, found)
+            _explain_hidden(match, rows, hidden, side, self._run.why(place), found)
+
+
+def _place(match: Match) -> tuple[str, str]:
+    """The module that a call ran in, whichever call of it, and the API with its direction."""
+    call = match.call
+    return (call.parent or "").rpartition(".")[0], f"{call.key}.{call.direction}"
+
+
+def _updates_in_another_way(groups: Sequence[Group], phases: Sequence[Phase]) -> bool:
+    """One run updates its weights by lists (foreach, fused), the other one by one."""
+    listed = {True: False, False: False}
+    single = {True: False, False: False}
+    for (match, _), phase in zip(groups, phases):
+        if phase is Phase.AFTER and match.how == "unmatched":
+            word = match.call.key.rpartition(".")[2]
+            side = match.target is None
+            if word.startswith(("_foreach_", "_fused_")):
+                listed[side] = True
+            else:
+                single[side] = True
+    return (
+        (listed[True] and not listed[False])
+        or (listed[False] and not listed[True])
+        or (listed[True] and listed[False] and not any(single.values()))
+    )
+
+
+def _covered(why: str) -> Judgement:
+    return Judgement(NOT_COMPARED, 0.0, Reason(Kind.COVERED, why))
+
+
+def _explain_items(match: Match, rows: Sequence[Row], found: Judgements) -> None:
+    """Arguments that only one side gives or that differ, and extra outputs of another API, where the results agree.
 
     A null against a value counts as such in a forward only: in a backward it is a gradient that was lost."""
-    null = [row for row in rows if not row.absent and (row.target is None or row.golden is None)]
-    if not null and all(not row.absent for row in rows):
+    null = [row for row in rows if row.measurement.reason.kind is Kind.NULL]
+    given = [row for row in rows if row.verdict in (WARNING, ERROR) and _may_be_unused(match, row)]
+    if not null and not given and all(not row.absent for row in rows):
         return
-    if not _results_agree([row for row in rows if not row.absent and row not in null]):
+    if not results_agree([row for row in rows if not row.absent and row not in null]):
         return
     if match.call.direction == FORWARD:
         for row in null:
-            row.verdict, row.distance = NOT_COMPARED, None
-            row.reason = f"covered: {row.reason}, but the results of {match.call.name} agree"
+            found[id(row)] = _covered(f"{row.reason}, but the results of {match.call.name} agree")
+        for row in given:
+            found[id(row)] = Judgement(PASS, 0.0, row.why)
     other_api = match.target is not None and match.golden is not None and match.target.key != match.golden.key
     for row in rows:
         if row.absent and (other_api or row.is_input or not is_tensor(row.target or row.golden)):
-            row.reason = f"covered: the results of {match.call.name} agree"
+            found[id(row)] = _covered(f"the results of {match.call.name} agree")
+
+
+def _may_be_unused(match: Match, row: Row) -> bool:
+    """A flag, a size or a name whose change may change no number. Numbers with a fraction (an eps, a momentum) may
+    act where the results do not show it."""
+    if row.why.kind is not Kind.ARGUMENT or not row.is_input:
+        return False
+    if "dropout" in match.call.key.lower():
+        return True
+    return not any(isinstance((item or {}).get("value"), float) for item in (row.target, row.golden))
 
 
 def _moved(match: Match, rows: Sequence[Row]) -> list[Row]:
     """Differing rows of an API that hold the same numbers on both sides: only their order can differ."""
     if match.call.kind != "api":
         return []
-    bad = [row for row in rows if row.verdict in (WARNING, ERROR)]
+    bad = [row for row in rows if row.verdict in (WARNING, ERROR) and row.why.kind in (Kind.VALUES, Kind.BYTES)]
     return [
         row for row in bad if result_key(row.target) is not None and result_key(row.target) == result_key(row.golden)
     ]
 
 
-def _cover_moved(match: Match, rows: Sequence[Row], moved: list[Row], side: _Side) -> None:
+def _explain_moved(match: Match, rows: Sequence[Row], moved: list[Row], side: Effects, found: Judgements) -> None:
     """A sum over elements in another order: harmless where the call's results, or those of its module, agree."""
     module = side.agreeing_module(match.call)
-    settled = _results_agree([row for row in rows if row not in moved])
+    settled = results_agree([row for row in rows if row not in moved])
     for row in moved:
         if module is not None or (settled and row.is_input):
-            row.verdict, row.distance = NOT_COMPARED, None
-            row.reason = (
-                f"covered: the same numbers in another order, and the results of {module or match.call.name} agree"
-            )
+            why = f"the same numbers in another order, and the results of {module or match.call.name} agree"
+            found[id(row)] = _covered(why)
 
 
-class _Side:
-    def __init__(self, groups: Sequence[Group], golden: bool) -> None:
-        self._parent: dict[str, Optional[str]] = {}
-        self._calls: dict[str, Call] = {}
-        self._agree: dict[str, bool] = {}
-        self._used: dict[tuple[str, ValueKey], bool] = {}
-        self._golden = golden
-        for match, rows in groups:
-            call = match.golden if golden else match.target
-            if call is None:
+def _explain_hidden(
+    match: Match, rows: Sequence[Row], hidden: list[Row], side: Effects, later: str, found: Judgements
+) -> None:
+    """Infinities hide what else a tensor holds (a mask of -inf), another shape what it would show: what is computed
+    from it shows it."""
+    if not hidden:
+        return
+    module = side.agreeing_module(match.call)
+    settled = results_agree([row for row in rows if row not in hidden])
+    for row in hidden:
+        if settled and row.is_input:
+            found[id(row)] = _covered(f"{row.reason}, and the results of {match.call.name} agree")
+        elif module is not None or later:
+            found[id(row)] = _covered(f"{row.reason}, and {f'the results of {module} agree' if module else later}")
+
+
+class _Run:
+    """Whether all that was compared agrees, and up to where."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.phases = phases_of(groups)
+        self._bad = set()
+        self._last: dict[Phase, int] = {}
+        for place, (match, rows) in enumerate(groups):
+            if match.how == "unmatched":
                 continue
-            self._parent[call.name] = call.parent
-            self._calls[call.name] = call
-            if match.how != "unmatched":
-                self._remember_inputs(call, rows)
-            if call.kind in ("module", "grads") and match.how != "unmatched" and _results(rows):
-                self._agree[call.key if call.kind == "grads" else call.name] = _results_agree(rows)
+            phase = self.phases[place]
+            if any(_differs(match, row) for row in rows):
+                self._bad.add(phase)
+            if any(row.verdict == PASS and is_tensor(row.golden) for row in results(rows)):
+                self._last[phase] = place
 
-    def _remember_inputs(self, call: Call, rows: Sequence[Row]) -> None:
-        for row in rows:
-            key = value_key(row.golden if self._golden else row.target) if row.is_input else None
-            if key is not None:
-                place = (call.direction, key)
-                self._used[place] = self._used.get(place, True) and row.verdict == PASS
-
-    def covering(self, call: Call, rows: Sequence[Row]) -> str:
-        """Why an unmatched call does not matter; empty where it may."""
-        module = self.agreeing_module(call)
-        if module is not None:
-            return f"the results of {module} agree"
-        given = [row.golden if self._golden else row.target for row in rows if not row.is_input]
-        keys = [key for key in map(value_key, given) if key is not None]
-        if keys and all(self._used.get((call.direction, key)) for key in keys):
-            return "its result agrees where it is used"
+    def why(self, place: int) -> str:
+        """Why a call does not matter: everything that was compared agrees, and some of it was computed later."""
+        phase = self.phases[place]
+        if any(other <= phase for other in self._bad):
+            return ""
+        if self._last.get(phase, -1) > place:
+            return "what was compared after it agrees"
         return ""
 
-    def agreeing_module(self, call: Call) -> Optional[str]:
-        """The nearest module around a call whose results (or parameters' gradients) were compared, if they agree."""
-        name = self._parent.get(forward_name(call), call.parent) if call.direction == BACKWARD else call.parent
-        while name is not None:
-            module = self._calls.get(name)
-            results = [name]
-            if module is not None and call.direction == BACKWARD:
-                results = [f"{module.key}.{BACKWARD}.{module.number}", module.key]
-            for result in results:
-                if result in self._agree:
-                    return result if self._agree[result] else None
-            name = self._parent.get(name)
-        return None
 
-
-def _results(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if not row.is_input]
-
-
-def _results_agree(rows: Sequence[Row]) -> bool:
-    results = _results(rows)
-    return bool(results) and all(row.verdict == PASS for row in results)
+def _differs(match: Match, row: Row) -> bool:
+    if row.verdict not in (WARNING, ERROR):
+        return False
+    return row.why.kind is not Kind.NULL and not _may_be_unused(match, row)

@@ -9,12 +9,13 @@ import math
 from typing import Protocol
 
 from msprobe.compare.measure.distance import number
+from msprobe.compare.reasons import NO_REASON, Kind, Reason
 from msprobe.compare.rows import ERROR, PASS, WARNING, Row
 
 
 class Preset(Protocol):
-    def judge(self, row: Row) -> tuple[str, str]:
-        """(verdict, reason) of a row that differs."""
+    def judge(self, row: Row) -> tuple[str, float, Reason]:
+        """(verdict, tolerance, reason) of a row that differs."""
 
 
 def _relative_errors(row: Row) -> list[float]:
@@ -27,41 +28,50 @@ def _relative_errors(row: Row) -> list[float]:
     return errors
 
 
+def _said(text: str) -> Reason:
+    return Reason(Kind.VALUES, text)
+
+
 class Generation83:
     """Tensor: cosine below 0.99 with an absolute error over 0.001, cosine below 0.9, or an absolute error over 1.
     Statistics: a relative error over 0.5 is a warning. Checksums and plain values: equal or not."""
 
-    def judge(self, row: Row) -> tuple[str, str]:
+    def judge(self, row: Row) -> tuple[str, float, Reason]:
         found = row.measured
         if found is not None:
             low, large = found.cosine, found.max_abs
             if found.special:
-                return ERROR, row.reason
+                return ERROR, 0.0, NO_REASON
             if (low < 0.99 and large > 0.001) or low < 0.9 or large > 1:
-                return ERROR, f"cosine {low:.4g}, largest absolute error {large:.4g}"
-            return PASS, ""
+                return ERROR, 0.0, _said(f"cosine {low:.4g}, largest absolute error {large:.4g}")
+            return PASS, 0.0, NO_REASON
         errors = _relative_errors(row)
         if not errors:
-            return ERROR, row.reason
+            return ERROR, 0.0, NO_REASON
         if max(errors) > 0.5 or row.distance == math.inf:
-            return WARNING, f"relative error {max(errors):.3g} is over 0.5"
-        return PASS, ""
+            return WARNING, 0.5, _said(f"relative error {max(errors):.3g} is over 0.5")
+        return PASS, 0.5, NO_REASON
 
 
 class Generation26:
     """The same evidence in three grades: an output's relative error over 0.5 is an error, over 0.1 a warning."""
 
-    def judge(self, row: Row) -> tuple[str, str]:
+    def judge(self, row: Row) -> tuple[str, float, Reason]:
         found = row.measured
         if found is not None:
             if found.special or found.one_thousandth < 0.6:
-                return ERROR, row.reason or f"{found.one_thousandth:.1%} of the elements are within 0.001"
-            return (WARNING, "cosine below 0.99") if found.cosine < 0.99 else (PASS, "")
+                share = f"{found.one_thousandth:.1%} of the elements are within 0.001"
+                return ERROR, 0.0, NO_REASON if found.special else _said(share)
+            if found.cosine < 0.99:
+                return WARNING, 0.0, _said("cosine below 0.99")
+            return PASS, 0.0, NO_REASON
         errors = _relative_errors(row)
         worst = max(errors, default=math.inf)
         if worst > 0.5:
-            return ERROR, f"relative error {worst:.3g} is over 0.5" if errors else row.reason
-        return (WARNING, f"relative error {worst:.3g} is over 0.1") if worst > 0.1 else (PASS, "")
+            return ERROR, 0.5, _said(f"relative error {worst:.3g} is over 0.5") if errors else NO_REASON
+        if worst > 0.1:
+            return WARNING, 0.1, _said(f"relative error {worst:.3g} is over 0.1")
+        return PASS, 0.1, NO_REASON
 
 
 PRESETS: dict[str, Preset] = {"8.3": Generation83(), "26": Generation26()}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import FORWARD, GRADS, Match, module_class
 from msprobe.compare.measure import distance
 from msprobe.compare.rows import Row, is_tensor, slots
@@ -19,21 +20,27 @@ _KINKS = {
     "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "maxpool", "maxpool2d", "sign", "where",
 }  # fmt: skip
 """Operations whose gradient jumps: rounding before one flips the gradient of the few elements beside the jump."""
+_RELATIVE = {
+    "mul", "div", "square", "pow", "sqrt", "rsqrt", "reciprocal", "exp", "addcmul", "addcdiv", "neg", "clone",
+}  # fmt: skip
+"""Operations that do not cancel: a small result is as accurate as a large one."""
 
 
 class Context:
     """What a call's own tensors say about the rounding to expect from it."""
 
-    def __init__(self, match: Match, rows: list[Row], gradient_scale: Mapping[str, float]) -> None:
+    def __init__(self, match: Match, rows: Sequence[Row], gradient_scale: Mapping[str, float]) -> None:
         call = match.call
         floats = [r for r in rows if r.golden and is_tensor(r.golden) and distance.epsilon(r.golden)]
         inputs = [r.golden for r in floats if r.is_input and r.golden]
-        outputs = [r.golden for r in floats if not r.is_input and r.golden]
         self.module = call.kind == "module"
         self.sizes = [distance.count(item) for item in inputs]
         self.widest = max([item["shape"][-1] for item in inputs if item["shape"]], default=1)
-        self.output_floor = min([s for s in map(distance.scale, outputs) if s > 0], default=0.0)
-        self.input_floor = min([s for s in map(distance.scale, inputs) if s > 0], default=0.0)
+        self.output_floor = min([s for s in (_scale(r) for r in floats if not r.is_input) if s > 0], default=0.0)
+        self.input_floor = min([s for s in (_scale(r) for r in floats if r.is_input) if s > 0], default=0.0)
+        self.average_given = max([r.measurement.average for r in floats if r.is_input and r.distance], default=0.0)
+        if call.direction == FORWARD and call.kind == "api" and operation_of(call.key) in _RELATIVE:
+            self.input_floor = 0.0
         if call.direction == GRADS:
             self.input_floor = gradient_scale.get(call.key, 0.0)
         if match.how == "fused":
@@ -57,13 +64,16 @@ class Context:
         if row.golden is None or not is_tensor(row.golden) or not math.isfinite(away):
             return away
         floor = 0.01 * self.output_floor if row.is_input else self.input_floor
-        own = distance.scale(row.golden)
+        own = _scale(row)
         return away * own / floor if 0 < own < floor else away
 
-    def rounding(self, row: Row, eps: float) -> float:
+    def rounding(self, row: Row, eps: float, quiet: bool) -> float:
+        """`quiet`: the runs agree bit for bit so far."""
         if row.slot.startswith("parameters."):
-            return 2.0 * eps
+            return 2.0 * min(eps, _FLOAT32) if quiet and eps == _dtype_epsilon(row) else 2.0 * eps
         if row.is_input:
+            if quiet and eps > _FLOAT32:
+                return 2.0 * eps
             return 8.0 * eps  # what is not recorded between two calls (views, elementwise operations) may round
         assert row.golden is not None
         length = float(self.reduction(max(distance.count(row.golden), 1)))
@@ -81,6 +91,20 @@ class Context:
             first, second = sorted(self.sizes)[-2:]
             length = max(length, math.sqrt(first * second / size))
         return length
+
+
+def _scale(row: Row) -> float:
+    """The larger of the two sides' root mean squares."""
+    sides = [distance.scale(item) for item in (row.target, row.golden) if item is not None and is_tensor(item)]
+    return max(sides, default=0.0)
+
+
+def _dtype_epsilon(row: Row) -> float:
+    """The spacing of the type that both sides have; 0 where the types differ."""
+    if row.target is None or row.golden is None:
+        return 0.0
+    ours, theirs = distance.epsilon(row.target), distance.epsilon(row.golden)
+    return ours if ours == theirs else 0.0
 
 
 def epsilon_of(row: Row) -> float:

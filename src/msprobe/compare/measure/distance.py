@@ -2,8 +2,9 @@
 
 One number a row, relative to the tensor's own size: 1e-7 is rounding in float32, 1 is a different tensor. Maximum and
 minimum are measured against the larger of themselves and the root mean square, the mean against the root mean square,
-so that cancellation (a mean that is zero but for rounding) is not mistaken for an error. Masks are the exception that
-needs care: a tensor with -1e9 in it says nothing about its other elements, so a lone huge extreme is not a scale.
+so that cancellation (a mean that is zero but for rounding) is not mistaken for an error. Every measure is symmetric:
+it does not depend on which run is the golden one. Masks are the exception that needs care: a tensor with -1e9 in it
+says nothing about its other elements, so a lone huge extreme is not a scale.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from __future__ import annotations
 import math
 from typing import Any, Optional
 
+from msprobe.compare.reasons import NO_REASON, Kind, Reason
+from msprobe.compare.rows import EQUAL, Measurement
+
+STATISTICS = ("Max", "Min", "Mean", "Norm")
 SENTINEL = 1e4
 """An extreme this much larger than the other one is a mask, not data."""
 
@@ -44,20 +49,23 @@ def epsilon(item: dict[str, Any]) -> float:
 
 
 def count(item: dict[str, Any]) -> int:
+    """The number of elements; 0 where the recorded shape is damaged."""
     total = 1
     for length in item["shape"]:
+        if not isinstance(length, int):
+            return 0
         total *= length
-    return total
+    return max(total, 0)
 
 
 def number(value: object) -> Optional[float]:
     """A recorded statistic as a float: numbers, booleans, and the quoted forms of NaN and the infinities."""
-    if isinstance(value, (int, float)):
-        return float(value)
-    if isinstance(value, str):
+    if isinstance(value, float):
+        return value
+    if isinstance(value, (int, str)):
         try:
             return float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     return None
 
@@ -91,6 +99,18 @@ def value_key(item: object) -> Optional[ValueKey]:
     return (count(item), *(f"{value:.5e}" for value in statistics))
 
 
+def direction_key(item: object) -> Optional[ValueKey]:
+    """Equal for tensors that differ by a factor, in all likelihood; a single number has no direction."""
+    if not isinstance(item, dict) or "dtype" not in item or "shape" not in item:
+        return None
+    low, high, mean, norm = (number(item.get(key)) for key in ("Min", "Max", "Mean", "Norm"))
+    if low is None or high is None or mean is None or not norm or not math.isfinite(norm):
+        return None
+    if count(item) == 1:
+        return value_key(item)
+    return (count(item), *(f"{value / norm:.3e}" for value in (low, high)))
+
+
 def result_key(item: object) -> Optional[ValueKey]:
     """Like `value_key`, but equal for results that differ by rounding too, in all likelihood."""
     if not isinstance(item, dict) or "dtype" not in item or "shape" not in item:
@@ -99,50 +119,103 @@ def result_key(item: object) -> Optional[ValueKey]:
     return None if None in statistics else (count(item), *(f"{value:.3e}" for value in statistics))
 
 
-def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> tuple[Optional[float], str]:
-    """(distance, reason): None where the statistics cannot tell."""
+def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
+    """No distance where the statistics cannot tell."""
     if (
         target.get("Norm") == golden.get("Norm")
         and target.get("Max") == golden.get("Max")
         and target.get("Min") == golden.get("Min")
         and target.get("Mean") == golden.get("Mean")
         and golden.get("Max") is not None
+        and golden.get("Norm") != math.inf
     ):
-        return 0.0, ""
+        return EQUAL
     if 0 in golden["shape"]:
-        return 0.0, ""
-    values = [(number(target.get(key)), number(golden.get(key))) for key in ("Max", "Min", "Mean", "Norm")]
+        return EQUAL
+    values = [(number(target.get(key)), number(golden.get(key))) for key in STATISTICS]
     known = [(t, g) for t, g in values if t is not None and g is not None]
     if not known:
-        return None, "no statistics were recorded"
+        return Measurement(None, Reason(Kind.KIND, "no statistics were recorded"))
     nans = [(math.isnan(t), math.isnan(g)) for t, g in known]
     if any(t and not g for t, g in nans):
-        return math.inf, "NaN in the target only"
+        return Measurement(math.inf, Reason(Kind.VALUES, "NaN in the target only"), math.inf)
     if any(g and not t for t, g in nans):
-        return math.inf, "NaN in the golden run only"
+        return Measurement(math.inf, Reason(Kind.VALUES, "NaN in the golden run only"), math.inf)
     if all(t and g for t, g in nans):
-        return None, "NaN on both sides hides the values"
-    return _largest(values, golden)
+        return Measurement(None, Reason(Kind.HIDDEN, "NaN on both sides hides the values"))
+    return _largest(values, target, golden)
 
 
 def _largest(
-    values: list[tuple[Optional[float], Optional[float]]], golden: dict[str, Any]
-) -> tuple[Optional[float], str]:
-    worst, reason = 0.0, ""
-    size = scale(golden)
-    low, high = values[1][1], values[0][1]
-    masked = low is not None and high is not None and is_masked(low, high)
+    values: list[tuple[Optional[float], Optional[float]]], target: dict[str, Any], golden: dict[str, Any]
+) -> Measurement:
+    worst, average, reason = 0.0, 0.0, ""
+    size = max(scale(target), scale(golden))
+    masked = any(
+        low is not None and high is not None and is_masked(low, high) for low, high in zip(values[1], values[0])
+    )
     for name, (t, g) in zip(("maximum", "minimum", "mean", "norm"), values):
         if t is None or g is None or t == g or (math.isnan(t) and math.isnan(g)):
             continue
         if math.isinf(t) or math.isinf(g):
             side = "target" if math.isinf(t) else "golden run"
-            return math.inf, f"infinite {name} in the {side} only"
-        own = abs(g) if name == "norm" or masked else max(abs(g), size)
-        distance = abs(t - g) / own if own else math.inf
-        if distance > worst:
-            worst, reason = distance, name
-    return worst, f"{reason} differs" if reason else ""
+            return Measurement(math.inf, Reason(Kind.VALUES, f"infinite {name} in the {side} only"), math.inf)
+        own = max(abs(t), abs(g))
+        if name != "norm" and not masked:
+            own = max(own, size)
+        away = abs(t - g) / own
+        if name in ("mean", "norm"):
+            average = max(average, away)
+        if away > worst:
+            worst, reason = away, name
+    if not worst:
+        return _same_as_floats(values, target, golden)
+    return Measurement(worst, Reason(Kind.VALUES, f"{reason} differs"), average)
+
+
+def _same_as_floats(
+    values: list[tuple[Optional[float], Optional[float]]], target: dict[str, Any], golden: dict[str, Any]
+) -> Measurement:
+    """Integers beyond 2**53 may differ although their floats agree; an infinite norm may hide other elements."""
+    for key in ("Max", "Min"):
+        t, g = target.get(key), golden.get(key)
+        if isinstance(t, int) and isinstance(g, int) and t != g:
+            away = abs(t - g) / max(abs(t), abs(g))
+            return Measurement(away, Reason(Kind.VALUES, f"{'maximum' if key == 'Max' else 'minimum'} differs"), away)
+    if values[3][1] == math.inf and count(golden) > 1 and not (_is_filled(target) and _is_filled(golden)):
+        return Measurement(None, Reason(Kind.HIDDEN, "infinities on both sides hide the other values"))
+    return EQUAL
+
+
+def _is_filled(item: dict[str, Any]) -> bool:
+    """All elements are the same infinity."""
+    return bool(item.get("Max") == item.get("Min"))
+
+
+def of_broadcast(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measurement]:
+    """Two inputs of other shapes, one of which can be broadcast to the other; None where it cannot.
+
+    Repeating a tensor changes neither its extremes nor its mean, and its norm by the root of the number of copies.
+    """
+    small, large = sorted((target, golden), key=count)
+    if not _broadcasts(small["shape"], large["shape"]) or not count(small):
+        return None
+    norm = number(small.get("Norm"))
+    if norm is None or not math.isfinite(norm):
+        return None
+    wide = {**small, "shape": large["shape"], "Norm": norm * math.sqrt(count(large) / count(small))}
+    found = of_statistics(wide, large) if small is target else of_statistics(large, wide)
+    if found.distance is None:
+        return None
+    shapes = f"the shapes are {target['shape']} and {golden['shape']}"
+    if found.distance < 1e-6:
+        return EQUAL
+    return Measurement(found.distance, Reason(Kind.VALUES, f"{found.reason} ({shapes})"), found.average)
+
+
+def _broadcasts(small: list[int], large: list[int]) -> bool:
+    padded = [1] * (len(large) - len(small)) + small
+    return len(padded) == len(large) and all(a in (1, b) for a, b in zip(padded, large))
 
 
 def _is_lowest(ours: float, theirs: float) -> bool:
@@ -155,18 +228,18 @@ def _is_lowest(ours: float, theirs: float) -> bool:
 _ENDS = (65504.0, 3.3895313892515355e38, 3.4028234663852886e38, 1.7976931348623157e308, 448.0, 57344.0)
 
 
-def of_values(target: dict[str, Any], golden: dict[str, Any]) -> tuple[Optional[float], str]:
+def of_values(target: dict[str, Any], golden: dict[str, Any]) -> tuple[Optional[float], Reason]:
     """Plain arguments: numbers by value, everything else by its text."""
     if "value" not in target and "value" not in golden:
         if target.get("type") == golden.get("type"):
-            return 0.0, ""
-        return None, f"the types differ: {target.get('type')} and {golden.get('type')}"
+            return 0.0, NO_REASON
+        return None, Reason(Kind.KIND, f"the types differ: {target.get('type')} and {golden.get('type')}")
     ours, theirs = target.get("value"), golden.get("value")
     if ours == theirs or str(ours) == str(theirs):
-        return 0.0, ""
+        return 0.0, NO_REASON
     if isinstance(ours, (int, float)) and isinstance(theirs, (int, float)):
         if (ours != ours and theirs != theirs) or _is_lowest(ours, theirs):
-            return 0.0, ""
+            return 0.0, NO_REASON
         distance = abs(ours - theirs) / max(abs(ours), abs(theirs), 1e-300)
-        return (distance if distance == distance else math.inf), f"the argument is {ours}, not {theirs}"
-    return math.inf, f"the argument is {ours!r}, not {theirs!r}"
+        return (distance if distance == distance else math.inf), Reason(Kind.ARGUMENT, f"{ours}, not {theirs}")
+    return math.inf, Reason(Kind.ARGUMENT, f"{ours!r}, not {theirs!r}")

@@ -1,4 +1,4 @@
-"""Fills in how far the two sides of each row are apart, from the best evidence that both dumps have.
+"""How far the two sides of each row are apart, from the best evidence that both dumps have.
 
 Saved tensors where both have them, else statistics, else checksums. A row that cannot be measured gets the reason,
 never a number.
@@ -7,14 +7,14 @@ never a number.
 from __future__ import annotations
 
 import math
-import struct
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from msprobe.compare.inputs import Source
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.tensors import NotComparable, TensorMetrics, compare_files
-from msprobe.compare.rows import ERROR, OTHER_BYTES, Row, is_tensor
+from msprobe.compare.reasons import NO_REASON, OTHER_BYTES, Kind, Reason
+from msprobe.compare.rows import EQUAL, Measurement, Row, is_tensor
 from msprobe.dump.errors import DumpError
 
 Files = tuple[Path, Path]
@@ -22,110 +22,107 @@ SAME_STATISTICS = 1e-12
 """Statistics that agree this well are of the same numbers: rounding anywhere would show."""
 
 
-def from_records(row: Row) -> None:
-    """What dump.json alone can tell."""
+def from_records(row: Row) -> Measurement:
+    """What dump.json alone can tell. An item that is damaged costs its own row only."""
+    try:
+        return _from_records(row)
+    except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
+        return Measurement(None, Reason(Kind.UNREADABLE, f"the item is damaged ({type(error).__name__}: {error})"))
+
+
+def _from_records(row: Row) -> Measurement:
     target, golden = row.target, row.golden
     side = row.absent
     if side:
         what = "call" if row.match.how == "unmatched" else "item"
-        row.reason = f"unmatched: the {'golden run' if side == 'golden' else side} has no such {what}"
-        return
+        text = f"the {'golden run' if side == 'golden' else side} has no such {what}"
+        return Measurement(None, Reason(Kind.UNMATCHED, text))
     if target is None or golden is None:
-        row.distance = math.inf
-        row.verdict = ERROR
         empty, full = ("target", "golden run") if target is None else ("golden run", "target")
-        row.reason = f"null in the {empty}, a value in the {full}"
-        return
+        return Measurement(math.inf, Reason(Kind.NULL, f"in the {empty}, a value in the {full}"))
     tensors = is_tensor(target), is_tensor(golden)
     if not any(tensors):
-        row.distance, row.reason = distance.of_values(target, golden)
-        if row.distance is None:
-            row.reason = "kind: " + row.reason
-        return
+        away, reason = distance.of_values(target, golden)
+        return EQUAL if away == 0.0 else Measurement(away, reason, away or 0.0)
     if not all(tensors):
-        row.reason = "kind: a tensor on one side, a plain value on the other"
-        return
+        return Measurement(None, Reason(Kind.KIND, "a tensor on one side, a plain value on the other"))
     unreadable = target.get("unreadable") or golden.get("unreadable")
     if unreadable:
-        row.reason = f"unreadable: {unreadable}"
-        return
+        return Measurement(None, Reason(Kind.UNREADABLE, str(unreadable)))
     if target["shape"] != golden["shape"]:
-        row.reason = f"shape: {target['shape']} and {golden['shape']}"
-        return
-    _tensor_records(row, target, golden)
+        if row.is_input:
+            spread = distance.of_broadcast(target, golden)
+            if spread is not None:
+                return spread
+        return Measurement(None, Reason(Kind.SHAPE, f"{target['shape']} and {golden['shape']}"))
+    return _of_tensors(target, golden)
 
 
-def _tensor_records(row: Row, target: dict[str, Any], golden: dict[str, Any]) -> None:
+def _of_tensors(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
     ours, theirs = target.get("md5"), golden.get("md5")
-    if ours is not None and theirs is not None:
+    known = ours is not None and theirs is not None
+    if known:
         if ours == theirs:
-            row.distance = 0.0
-            return
-        if _same_dtype(target, golden) and golden.get("Max") is None:
-            row.distance, row.reason = math.inf, "the checksums differ"
-            return
-    row.distance, row.reason = distance.of_statistics(target, golden)
-    if row.distance is None:
-        row.reason = "kind: " + row.reason
-    elif None not in (ours, theirs) and row.distance < SAME_STATISTICS and _same_dtype(target, golden):
-        _other_bytes(row, golden)
+            return EQUAL
+        if distance.dtype_name(target) == distance.dtype_name(golden):
+            if golden.get("Max") is None:
+                return Measurement(math.inf, Reason(Kind.VALUES, "the checksums differ"), math.inf)
+            return _of_other_bytes(target, golden)
+    return distance.of_statistics(target, golden)
 
 
-def _other_bytes(row: Row, golden: dict[str, Any]) -> None:
-    """Equal statistics, other checksums. Statistics that were rounded to float32 may hide the last bit of an element;
-    ours would show it, and then the elements are the same but for their order."""
-    low, high = distance.number(golden.get("Min")), distance.number(golden.get("Max"))
-    if distance.count(golden) == 1:
-        return
-    row.distance = 0.5 * distance.epsilon(golden)
-    if low is not None and high is not None and distance.is_masked(low, high):
-        return
-    exact = [value for value in (golden.get("Mean"), golden.get("Norm")) if isinstance(value, float)]
-    if any(not _is_float32(value) for value in exact):
-        row.reason = OTHER_BYTES
+def _of_other_bytes(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
+    """The bytes differ. Where the statistics agree, or an infinity hides what they would show, the bytes decide."""
+    found = distance.of_statistics(target, golden)
+    if found.distance is not None and found.distance >= SAME_STATISTICS:
+        return found
+    if _is_constant(target) and _is_constant(golden):
+        return EQUAL
+    finite = all(math.isfinite(v) for v in map(distance.number, map(golden.get, distance.STATISTICS)) if v is not None)
+    if not distance.epsilon(golden) or not finite or found.distance is None:
+        text = "the checksums differ, the statistics do not: another order of the elements, or other elements"
+        return Measurement(math.inf, Reason(Kind.VALUES, text), math.inf)
+    return Measurement(0.5 * distance.epsilon(golden), OTHER_BYTES)
 
 
-def _is_float32(value: float) -> bool:
-    try:
-        return bool(struct.unpack("f", struct.pack("f", value))[0] == value)
-    except OverflowError:
-        return False
+def _is_constant(item: dict[str, Any]) -> bool:
+    """All elements are the same finite number: the statistics say everything about it."""
+    low, high = distance.number(item.get("Min")), distance.number(item.get("Max"))
+    return low is not None and low == high and math.isfinite(low)
 
 
-def _same_dtype(target: dict[str, Any], golden: dict[str, Any]) -> bool:
-    return distance.dtype_name(target) == distance.dtype_name(golden)
-
-
-def files_of(row: Row, target: Source, golden: Source) -> Optional[Files]:
-    """The two tensor files of a row, where both sides have one."""
+def files_of(row: Row, target: Source, golden: Source) -> Union[Files, Reason, None]:
+    """The two tensor files of a row where both sides have one; why not where one has a name that is no file's."""
     if row.absent or row.target is None or row.golden is None:
         return None
     ours, theirs = row.target.get("data_name"), row.golden.get("data_name")
-    if not ours or not theirs or row.reason.startswith("shape"):
+    if not ours or not theirs or row.target.get("shape") != row.golden.get("shape"):
         return None
     try:
         return target.tensor_path(ours), golden.tensor_path(theirs)
     except DumpError as error:
-        row.distance, row.reason = None, f"unreadable: {error}"
-        return None
+        return Reason(Kind.UNREADABLE, str(error))
 
 
-def measure_files(files: Files) -> tuple[Optional[TensorMetrics], str]:
+Measured = tuple[Optional[TensorMetrics], Reason]
+
+
+def measure_files(files: Files) -> Measured:
     """For a worker process: paths in, numbers or a reason out."""
     try:
-        return compare_files(*files), ""
+        return compare_files(*files), NO_REASON
     except NotComparable as error:
-        return None, str(error)
+        return None, error.reason
 
 
-def apply(row: Row, metrics: Optional[TensorMetrics], reason: str) -> None:
+def from_files(measured: Measured) -> Measurement:
     """A file that cannot be read is said, and the row is not compared: statistics do not stand in for it."""
-    row.measured = metrics
+    metrics, reason = measured
     if metrics is None:
-        row.distance, row.reason = None, reason
-        return
-    row.distance, row.reason = metrics.distance, ""
+        return Measurement(None, reason)
     if metrics.special:
-        row.reason = f"{metrics.special} NaN or infinite elements differ, the first at index {metrics.first_special}"
-    elif metrics.different:
-        row.reason = f"{metrics.different} of {metrics.elements} elements differ"
+        text = f"{metrics.special} NaN or infinite elements differ, the first at index {metrics.first_special}"
+        return Measurement(metrics.distance, Reason(Kind.VALUES, text), math.inf, metrics)
+    if metrics.different:
+        reason = Reason(Kind.VALUES, f"{metrics.different} of {metrics.elements} elements differ")
+    return Measurement(metrics.distance, reason, metrics.norm_change, metrics)

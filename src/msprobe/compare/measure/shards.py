@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from msprobe.compare.measure.tensors import Array, NotComparable, TensorMetrics, compare_arrays, compare_pieces
+from msprobe.compare.reasons import NO_REASON, Kind, Reason
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files import codec as files
 
@@ -22,31 +23,31 @@ class ShardFiles(NamedTuple):
     axis: int
 
 
-def measure_shards(work: ShardFiles) -> tuple[Optional[TensorMetrics], str]:
+def measure_shards(work: ShardFiles) -> tuple[Optional[TensorMetrics], Reason]:
     try:
         ours, theirs = _load(work.target), _load(work.golden)
         if work.kind == "same":
             _all_alike(ours)
             _all_alike(theirs)
-            return compare_arrays(ours[0], theirs[0]), ""
+            return compare_arrays(ours[0], theirs[0]), NO_REASON
         if work.kind == "sum":
-            return compare_arrays(_sum(ours), _sum(theirs)), ""
-        return compare_pieces(list(_pieces(ours, theirs, work.axis))), ""
+            return compare_arrays(_sum(ours), _sum(theirs)), NO_REASON
+        return compare_pieces(list(_pieces(ours, theirs, work.axis))), NO_REASON
     except NotComparable as error:
-        return None, str(error)
+        return None, error.reason
 
 
 def _load(paths: Sequence[Path]) -> list[Array]:
     try:
         return [files.load(path, mmap=True) for path in paths]
     except DumpError as error:
-        raise NotComparable(f"unreadable: {error}") from None
+        raise NotComparable(Reason(Kind.UNREADABLE, str(error))) from None
 
 
 def _all_alike(arrays: list[Array]) -> None:
     for other in arrays[1:]:
         if compare_arrays(other, arrays[0]).different:
-            raise NotComparable("kind: the ranks hold other values of what looked like copies")
+            raise NotComparable(Reason(Kind.KIND, "the ranks hold other values of what looked like copies"))
 
 
 def _sum(arrays: list[Array]) -> Array:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from msprobe.compare.reasons import Kind, Reason
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files import codec as files
 
@@ -31,9 +32,10 @@ Array = np.ndarray[Any, Any]
 class TensorMetrics(NamedTuple):
     """The published metrics of the field, and what the verdict rests on.
 
-    `distance` is the largest |a-b| relative to the larger of |b| and the golden tensor's root mean square,
-    `relative_l2` the norm of the difference relative to the norm of the golden tensor. `special`
-    counts NaN and infinities that are not the same on both sides, `first_special` is the flat index of the first.
+    `distance` is the largest |a-b| relative to the larger of |b| and the tensors' root mean square, `relative_l2` the
+    norm of the difference relative to the larger norm, `norm_change` the difference of the norms relative to it.
+    `special` counts NaN and infinities that are not the same on both sides, `first_special` is the flat index of the
+    first.
     """
 
     cosine: float
@@ -49,10 +51,15 @@ class TensorMetrics(NamedTuple):
     distance: float
     relative_l2: float
     scale: float
+    norm_change: float = 0.0
 
 
 class NotComparable(Exception):
-    """Two tensors that cannot be compared element by element; the message is the row's reason."""
+    """Two tensors that cannot be compared element by element, and why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 def compare_files(target: Path, golden: Path) -> TensorMetrics:
@@ -62,8 +69,8 @@ def compare_files(target: Path, golden: Path) -> TensorMetrics:
         try:
             arrays.append(files.load(path, mmap=True))
         except DumpError as error:
-            kind = "missing" if not path.exists() else "unreadable"
-            raise NotComparable(f"{kind}: {error}") from None
+            kind = Kind.UNREADABLE if path.exists() else Kind.MISSING_FILE
+            raise NotComparable(Reason(kind, str(error))) from None
     return compare_arrays(arrays[0], arrays[1])
 
 
@@ -75,10 +82,10 @@ def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
     """The metrics of a tensor that is given in pieces: shards, or the whole as one."""
     for target, golden in pieces:
         if target.shape != golden.shape:
-            raise NotComparable(f"shape: {list(target.shape)} and {list(golden.shape)}")
+            raise NotComparable(Reason(Kind.SHAPE, f"{list(target.shape)} and {list(golden.shape)}"))
     total: Optional[list[float]] = None
     done = 0
-    size = max([_sampled_scale(golden) for _, golden in pieces], default=0.0)
+    size = max([_sampled_scale(side) for piece in pieces for side in piece], default=0.0)
     for target, golden in pieces:
         part = _measured(target, golden, size)
         if part is None:
@@ -96,12 +103,15 @@ def _measured(target: Array, golden: Array, size: float) -> Optional[list[float]
     a, b = _flat(target, golden)
     wide = _needs_float64(a.dtype) or _needs_float64(b.dtype)
     kind = np.dtype(np.float64 if wide else np.float32)
+    wide_integers = all(array.dtype.kind in "iu" and array.dtype.itemsize == 8 for array in (a, b))
     total: Optional[list[float]] = None
     measure = _native or twin
     step = len(a) if a.dtype == kind and b.dtype == kind else BLOCK
     for start in range(0, len(a), max(step, 1)):
         x, y = _block(a, start, step, kind), _block(b, start, step, kind)
-        part = list(measure(x, y, kind.char, _eps(b.dtype), size))
+        part = list(measure(x, y, kind.char, _eps(a.dtype, b.dtype), size))
+        if wide_integers:
+            _count_exactly(part, a[start : start + step], b[start : start + step], size)
         if part[13] >= 0:
             part[13] += start
         total = part if total is None else _joined(total, part)
@@ -123,8 +133,20 @@ def _needs_float64(dtype: np.dtype[Any]) -> bool:
     return dtype == np.float64 or (dtype.kind in "iu" and dtype.itemsize > 2)
 
 
-def _eps(dtype: np.dtype[Any]) -> float:
-    return float(np.finfo(dtype).eps) if dtype.kind == "f" else float(np.finfo(np.float32).eps)
+def _count_exactly(part: list[float], a: Array, b: Array, size: float) -> None:
+    """64-bit integers do not fit into float64: counts those that differ as integers."""
+    unequal = np.flatnonzero(a != b)
+    if len(unequal) == part[10]:
+        return
+    part[10] = len(unequal)
+    away, of = max((abs(int(a[i]) - int(b[i])), abs(int(b[i]))) for i in unequal[:BLOCK])
+    part[4] = max(part[4], float(away))
+    part[6] = max(part[6], away / max(of, size, 1.0))
+
+
+def _eps(*dtypes: np.dtype[Any]) -> float:
+    """What stands for a golden zero: the coarser type's epsilon."""
+    return max(float(np.finfo(d).eps) if d.kind == "f" else float(np.finfo(np.float32).eps) for d in dtypes)
 
 
 def _block(array: Array, start: int, step: int, kind: np.dtype[Any]) -> Array:
@@ -182,8 +204,9 @@ def _finished(total: list[float], size: float) -> TensorMetrics:
         int(other),
         int(first),
         math.inf if other else scaled,
-        math.sqrt(dd / bb) if bb else math.inf if dd else 0.0,
+        math.sqrt(dd / max(aa, bb)) if dd else 0.0,
         size,
+        abs(math.sqrt(aa) - math.sqrt(bb)) / math.sqrt(max(aa, bb)) if different and max(aa, bb) else 0.0,
     )
 
 

@@ -1,87 +1,81 @@
-"""The answer: the first call that introduced the difference, what kind of fault it looks like, and the evidence.
+"""The suspect: the first call that introduced the difference in one rank and step, and the kind of fault.
 
 Order of blame: weights that differ before anything ran; the first forward call that introduced a difference (or the
-call that only one run made, just before it); gradients cut off; then the backward. Over ranks, a difference that
-arrived through a collective is blamed on a rank where it started.
+call that only one run made, just before it); gradients cut off; the backward; then what comes after the backward.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Optional
 
-from msprobe.compare.calls import BACKWARD, FORWARD, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.measure import distance
-from msprobe.compare.measure.distance import value_key
-from msprobe.compare.origin.source import user_line
-from msprobe.compare.origin.trace import Group, Trace, bad_rows, module_of
-from msprobe.compare.origin.wording import Candidate, amount, sentence, spread, summary_of
+from msprobe.compare.measure.distance import result_key, value_key
+from msprobe.compare.origin.trace import Trace, bad_rows
+from msprobe.compare.origin.training import TrainingDifference
+from msprobe.compare.origin.wording import Candidate
+from msprobe.compare.phases import Phase
+from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
 from msprobe.dump.collectives import is_collective
 
 _RANDOM = (
-    "dropout",
-    "bernoulli",
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-    "multinomial",
-    "normal",
-    "uniform",
-    "rrelu",
-    "gumbel_softmax",
-    "exponential",
-)
+    "dropout", "bernoulli", "rand", "randn", "randint", "randperm", "multinomial", "normal", "uniform", "rrelu",
+    "gumbel_softmax", "exponential",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where it started.
-
-    `kind` is weight, input, wiring, argument, call, missing call, extra call, gradient, random, choice or received.
-    `source` is the user's line (`file:line in function`); `spread` counts what followed.
-    """
-
-    name: str
-    module: Optional[str]
-    direction: str
-    step: Optional[int]
-    rank: Optional[int]
-    source: Optional[str]
-    kind: str
-    slot: str
-    sentence: str
-    evidence: tuple[str, ...] = ()
-    spread: dict[str, Any] = field(default_factory=dict)
-
-
-def suspect(trace: Trace) -> Optional[Candidate]:
+def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Optional[Candidate]:
     """The first thing to blame in one unit, or None."""
     if trace.weights:
         index, row = trace.weights[0]
         return _candidate("weight", index, row, trace)
-    forward = [i for i in trace.introduced if not _is_backward(trace, i)]
-    backward = [i for i in trace.introduced if _is_backward(trace, i)]
-    if forward:
-        return _blame(forward[0], trace)
+    first = {phase: [i for i in trace.introduced if trace.phases[i] is phase] for phase in Phase}
+    said = {phase: [one for one in training if one.phase is phase and not one.note_only] for phase in Phase}
+    if first[Phase.FORWARD]:
+        return _blame(first[Phase.FORWARD][0], trace)
     if trace.gradients:
-        index, row = trace.gradients[0]
-        return _candidate("gradient", index, row, trace)
-    if backward:
-        return _blame(backward[0], trace)
+        return _candidate("gradient", *_cut(trace), trace)
+    if said[Phase.BACKWARD] and first[Phase.BACKWARD]:
+        return _training(said[Phase.BACKWARD], trace)
+    if first[Phase.BACKWARD]:
+        return _blame(first[Phase.BACKWARD][0], trace)
+    if said[Phase.AFTER]:
+        return _training(said[Phase.AFTER], trace)
+    if first[Phase.AFTER]:
+        return _blame(first[Phase.AFTER][0], trace)
     return None
 
 
-def _is_backward(trace: Trace, index: int) -> bool:
-    return trace.groups[index][0].call.direction != FORWARD
+def _cut(trace: Trace) -> tuple[int, Row]:
+    """The first row that lost its gradient; the parameter, where it is one that a module hands to the call."""
+    first, row = trace.gradients[0]
+    parent = trace.groups[first][0].call.parent
+    for index, other in trace.gradients:
+        held = trace.groups[index][0].call.name == parent and other.slot.startswith("parameters.")
+        if held and row.is_input and value_key(other.golden) == value_key(row.golden):
+            return index, other
+    return first, row
+
+
+def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
+    """The first difference of the training loop; the first call that shows it, else the one that it follows."""
+    shown = [i for i in trace.introduced if trace.phases[i] is found[0].phase]
+    known = [i for i, (match, _) in enumerate(trace.groups) if match.target and match.target.name == found[0].after]
+    index = (shown or known or [len(trace.groups) - 1])[0]
+    bad = bad_rows(trace.groups[index][1]) if shown else []
+    rest = tuple(one.sentence for one in found[1:4])
+    made = _candidate("training", index, bad[0] if bad else None, trace, rest)
+    return replace(made, said=found[0].sentence, phase=found[0].phase)
 
 
 def _candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
     match = trace.groups[index][0]
     received = kind == "received"
-    return Candidate(kind, index, row, match, trace.epoch(index), received, evidence)
+    return Candidate(kind, index, row, match, trace.epoch(index), received, evidence, phase=trace.phases[index])
 
 
 def _blame(index: int, trace: Trace) -> Candidate:
@@ -90,7 +84,8 @@ def _blame(index: int, trace: Trace) -> Candidate:
     inputs = [row for row in bad if row.is_input]
     arguments = [row for row in inputs if not is_tensor(row.golden) and row.golden is not None]
     if arguments:
-        return _candidate("argument", index, arguments[0], trace)
+        more = tuple(f"{row.slot}: {row.reason}" for row in arguments[1:4])
+        return _candidate("argument", index, arguments[0], trace, more)
     if inputs:
         return _blame_input(index, inputs, trace)
     row = max(bad, key=lambda found: found.distance or 0.0)
@@ -102,14 +97,26 @@ def _blame(index: int, trace: Trace) -> Candidate:
     inexact = any(other.distance for other in rows if other.is_input)
     if inexact and any(_is_discrete(other) for other in bad):
         return _candidate("choice", index, next(r for r in bad if _is_discrete(r)), trace)
-    return replace(_candidate("call", index, row, trace), inputs=_inputs_seen(rows))
+    if all(other.why.kind is Kind.DTYPE for other in bad):
+        return _candidate("dtype", index, row, trace)
+    if match.call.direction == GRADS:
+        return _candidate("parameter gradient", index, row, trace)
+    return replace(_candidate("call", index, row, trace), inputs=_inputs_seen(match, rows))
 
 
-def _inputs_seen(rows: list[Row]) -> str:
-    """Statistics do not see the order of elements: only bytes make inputs the same."""
-    tensors = [row for row in rows if row.is_input and is_tensor(row.golden) and row.target is not None]
+def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
+    """What is known of a call's inputs. Statistics do not see the order of elements: only bytes make them the same."""
+    inputs = [row for row in rows if row.is_input]
+    unseen = [row for row in inputs if row.distance is None and is_tensor(row.target or row.golden)]
+    if unseen:
+        return f"inputs of which {unseen[0].slot} could not be compared ({unseen[0].reason})"
+    if match.how == "fused" or not inputs:
+        return "inputs that were not compared"
+    tensors = [row for row in inputs if is_tensor(row.golden) and row.target is not None]
     if any(row.distance for row in tensors):
         return "inputs that agree but for rounding"
+    if not tensors:
+        return "inputs that were not compared"
     proven = all(row.measured is not None or (row.golden or {}).get("md5") for row in tensors)
     return "the same inputs" if proven else "inputs with the same statistics"
 
@@ -122,14 +129,21 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     """An input that nothing recorded before explains: a call that one run lacks, other wiring, or unseen code."""
     maker = _maker(index, inputs, trace)
     if maker is not None:
-        for row in inputs:
-            row.role = PROPAGATED
+        trace.set_role(inputs, PROPAGATED)
         return _blame(maker, trace)
+    swapped = _swapped(inputs)
+    if swapped is not None:
+        one, other = swapped
+        said = f"{one.slot} is what the golden run passes as {other.golden_slot}, and the other way round"
+        return _candidate("swapped", index, one, trace, (said,))
     structural = _structural(index, inputs, trace)
     if structural is not None:
-        _shift_blame(index, structural.index, trace)
+        trace.set_role(bad_rows(trace.groups[index][1]), PROPAGATED)
+        trace.set_role(trace.groups[structural.index][1], INTRODUCED)
         return structural
     row = inputs[0]
+    if row.why.kind is Kind.DTYPE:
+        return _candidate("dtype", index, row, trace)
     ours = _producer(row.target, index, trace, golden=False)
     theirs = _producer(row.golden, index, trace, golden=True)
     if ours is not None and theirs is not None and ours is not theirs:
@@ -141,7 +155,55 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     if ours is not None:
         said = f"the target passes what {ours.call.name} gave; the golden run passes something else"
         return _candidate("wiring", index, row, trace, (said,))
-    return _candidate("input", index, row, trace)
+    parameter = _parameter_of(index, row, trace)
+    if parameter:
+        said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
+        return replace(_candidate("parameter", index, row, trace), said=said)
+    return _candidate("input", index, row, trace, _extra_before(index, trace))
+
+
+def _parameter_of(index: int, row: Row, trace: Trace) -> str:
+    """The parameter that a call was given without its module: its gradient is what the call's backward gives."""
+    call = trace.groups[index][0].call
+    place = row.slot.removeprefix("input.")
+    given = None
+    for match, rows in trace.groups[index:]:
+        if match.call.direction == BACKWARD and (match.call.key, match.call.number) == (call.key, call.number):
+            given = next((other.golden for other in rows if other.golden_slot == f"output.{place}"), None)
+    key = value_key(given)
+    if key is None:
+        return ""
+    for match, rows in trace.groups:
+        for other in rows if match.call.direction == GRADS else ():
+            if value_key(other.golden) == key:
+                return f"{other.slot.split('.')[1] if '.' in other.slot else other.slot} of {match.call.key}"
+    return ""
+
+
+def _extra_before(index: int, trace: Trace) -> tuple[str, ...]:
+    """The calls just before that only one run made."""
+    near = [i for i in trace.unmatched if index - 8 <= i < index]
+    said = []
+    for side, names in (
+        ("target", [trace.groups[i][0].target for i in near]),
+        ("golden run", [trace.groups[i][0].golden for i in near]),
+    ):
+        made = [call.name for call in names if call is not None and call.direction == FORWARD]
+        if made:
+            said.append(f"just before it, only the {side} calls {', '.join(made[-3:])}")
+    return tuple(said)
+
+
+def _swapped(inputs: list[Row]) -> Optional[tuple[Row, Row]]:
+    """Two inputs that have changed places."""
+    for one in inputs:
+        for other in inputs:
+            if one is other:
+                continue
+            here, there = result_key(one.target), result_key(other.target)
+            if here and there and here == result_key(other.golden) and there == result_key(one.golden):
+                return one, other
+    return None
 
 
 def _maker(index: int, inputs: list[Row], trace: Trace) -> Optional[int]:
@@ -158,14 +220,6 @@ def _maker(index: int, inputs: list[Row], trace: Trace) -> Optional[int]:
         if any(value_key(row.golden) in wanted for row in bad):
             return later
     return None
-
-
-def _shift_blame(index: int, to: int, trace: Trace) -> None:
-    """The call that only one run made introduced it; the one that noticed passed it on."""
-    for row in bad_rows(trace.groups[index][1]):
-        row.role = PROPAGATED
-    for row in trace.groups[to][1]:
-        row.role = INTRODUCED
 
 
 def _golden_name(match: Match) -> str:
@@ -189,6 +243,7 @@ def _producer(item: Any, index: int, trace: Trace, golden: bool) -> Optional[Mat
 
 
 def _structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidate]:
+    """A call that only one run made, and whose result is the input that differs, or that stands just before it."""
     direction = trace.groups[index][0].call.direction
     before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
     if not before:
@@ -199,7 +254,7 @@ def _structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candida
         wanted = {value_key(row.golden if golden_only else row.target) for row in inputs} - {None}
         for row in rows:
             if not row.is_input and value_key(row.golden if golden_only else row.target) in wanted:
-                return _candidate("missing call" if golden_only else "extra call", i, row, trace)
+                return _unmatched_call(i, row, before, trace)
     adjacent = []
     i = index - 1
     while i >= 0 and (i in before or trace.groups[i][0].call.kind == "module"):
@@ -209,81 +264,43 @@ def _structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candida
     if not adjacent:
         return None
     found = min(adjacent)
-    match, rows = trace.groups[found]
-    kind = "missing call" if match.target is None else "extra call"
-    return _candidate(kind, found, rows[0] if rows else None, trace)
+    rows = trace.groups[found][1]
+    return _unmatched_call(found, rows[0] if rows else None, before, trace)
 
 
-@dataclass(frozen=True)
-class Unit:
-    """What `settle` needs of one compared rank and step."""
-
-    step: Optional[int]
-    rank: Optional[int]
-    trace: Trace
-    stacks: Any
-    candidate: Optional[Candidate]
-
-
-def settle(units: Sequence[Unit]) -> Optional[Origin]:
-    """The one origin over steps and ranks."""
-    guilty = [unit for unit in units if unit.candidate is not None]
-    if not guilty:
-        return None
-    steps = list(dict.fromkeys(unit.step for unit in units))
-    first = next(step for step in steps if any(unit.step == step for unit in guilty))
-    here = [unit for unit in guilty if unit.step == first]
-    chosen = min(here, key=_blame_order)
-    return describe(chosen, here, later=first != steps[0])
+def _unmatched_call(index: int, row: Optional[Row], before: list[int], trace: Trace) -> Candidate:
+    """A call is missing (or extra) only where one run makes it less often; beside an unmatched call of the other run
+    it is replaced by that."""
+    match = trace.groups[index][0]
+    made: Counter[tuple[bool, str]] = Counter()
+    for other, _ in trace.groups:
+        for golden, call in ((False, other.target), (True, other.golden)):
+            if call is not None and call.direction == match.call.direction:
+                made[golden, call.key] += 1
+    golden_only = match.target is None
+    kind = "missing call" if golden_only else "extra call"
+    partner = _replacement(index, before, trace)
+    if partner is not None:
+        return replace(_candidate("replaced", index, row, trace), other=partner)
+    if made[golden_only, match.call.key] > made[not golden_only, match.call.key]:
+        return _candidate(kind, index, row, trace)
+    return _candidate("elsewhere", index, row, trace)
 
 
-def _blame_order(unit: Unit) -> tuple[int, int, int, int]:
-    found = unit.candidate
-    assert found is not None
-    late = 1 if found.match.call.direction != FORWARD else 0
-    return (1 if found.received else 0, late, found.epoch, found.index)
+def _replacement(index: int, before: list[int], trace: Trace) -> Optional[str]:
+    """The nearest unmatched call of the other run in the same module and the same gap."""
+    match = trace.groups[index][0]
+    for step in (1, -1):
+        i = index + step
+        while i in before:
+            other = trace.groups[i][0]
+            if (other.target is None) != (match.target is None):
+                same_place = _module_name(other.call.parent) == _module_name(match.call.parent)
+                return other.call.name if same_place and other.call.kind == match.call.kind else None
+            i += step
+    return None
 
 
-def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
-    """`later`: an earlier step was compared too, and agrees."""
-    found = unit.candidate
-    assert found is not None
-    match, row = found.match, found.row
-    call = match.call
-    handed = found.kind in ("input", "wiring", "gradient") and row is not None and row.slot.startswith("input.")
-    given = row if handed else None
-    name = row.name if found.kind == "weight" and row else call.name
-    module = module_of(call, unit.trace.groups, given)
-    source = user_line(unit.stacks, match)
-    evidence = [*found.evidence]
-    if row is not None:
-        evidence.append(f"{row.slot}: {row.reason or 'differs'}" + amount(row))
-        evidence.append(f"target: {summary_of(row.target)}")
-        evidence.append(f"golden: {summary_of(row.golden)}")
-    elsewhere = [other for other in others if other is not unit and other.candidate and other.candidate.received]
-    if elsewhere:
-        ranks = ", ".join(str(other.rank) for other in elsewhere)
-        evidence.append(f"it reached rank {ranks} through {elsewhere[0].candidate.match.call.name}")  # type: ignore[union-attr]
-    return Origin(
-        name=name,
-        module=module,
-        direction=call.direction,
-        step=unit.step,
-        rank=unit.rank,
-        source=source,
-        kind=found.kind,
-        slot=row.slot if row else "",
-        sentence=sentence(found, call, module, unit.step if later else None),
-        evidence=tuple(evidence),
-        spread=spread(unit.trace, found),
-    )
-
-
-def group_under_choice(origin: Optional[Origin], groups: Sequence[Group]) -> None:
-    """What follows from a random or discrete choice is put under it."""
-    if origin is None or origin.kind not in ("random", "choice"):
-        return
-    for match, rows in groups:
-        if match.call.name != origin.name:
-            for row in bad_rows(rows):
-                row.cause = origin.name
+def _module_name(name: Optional[str]) -> str:
+    """`Module.a.Block.forward.0` -> `a`: classes may differ."""
+    return ".".join((name or "").split(".")[1:-3])

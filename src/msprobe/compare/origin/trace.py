@@ -10,45 +10,50 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, forward_name
 from msprobe.compare.measure.distance import value_key
-from msprobe.compare.rows import ERROR, INTRODUCED, PROPAGATED, WARNING, Row, is_tensor
+from msprobe.compare.phases import Phase, Stacks, phases_of, updates_weights
+from msprobe.compare.reasons import Kind
+from msprobe.compare.rows import ERROR, INTRODUCED, PROPAGATED, WARNING, Group, Row, is_tensor
 from msprobe.dump.collectives import is_collective
-from msprobe.dump.names import forward_of
 
-Group = tuple[Match, list[Row]]
 BAD = (WARNING, ERROR)
 
 
 @dataclass
 class Trace:
-    """Where differences entered one unit (one rank in one step): indices into its groups, in execution order."""
+    """Where differences entered one unit (one rank in one step): indices into its groups, in execution order.
+
+    `roles` says of each differing row, by its id, whether it introduced a difference or passed one on.
+    """
 
     groups: Sequence[Group]
+    phases: Sequence[Phase]
     weights: list[tuple[int, Row]] = field(default_factory=list)
     introduced: list[int] = field(default_factory=list)
     gradients: list[tuple[int, Row]] = field(default_factory=list)
     unmatched: list[int] = field(default_factory=list)
     propagated: int = 0
+    roles: dict[int, str] = field(default_factory=dict)
 
     def epoch(self, index: int) -> int:
         """How many collectives had completed before this call."""
         return sum(1 for match, _ in self.groups[:index] if match.how != "unmatched" and is_collective(match.call.key))
+
+    def set_role(self, rows: Iterable[Row], role: str) -> None:
+        self.roles.update((id(row), role) for row in rows)
 
 
 def bad_rows(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row.verdict in BAD]
 
 
-def only_requires_grad(row: Row) -> bool:
-    return row.verdict == WARNING and row.reason.startswith("requires_grad")
-
-
-def follow(groups: Sequence[Group]) -> Trace:
-    """Sets the role of every differing row, and says where differences entered."""
-    trace = Trace(groups)
+def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
+    """Says where differences entered, and the role of every differing row."""
+    trace = Trace(groups, phases_of(groups))
+    phases = list(trace.phases)
     tree = _Tree(groups)
-    seen = False
+    seen: set[Phase] = set()
     for index, (match, rows) in enumerate(groups):
         if match.how == "unmatched":
             trace.unmatched.append(index)
@@ -56,33 +61,41 @@ def follow(groups: Sequence[Group]) -> Trace:
         bad = bad_rows(rows)
         if not bad:
             continue
-        numeric = [row for row in bad if not only_requires_grad(row)]
-        trace.gradients += [(index, row) for row in bad if row not in numeric]
+        if phases[index] is Phase.FORWARD and updates_weights(match, stacks):
+            phases[index] = Phase.AFTER
+        numeric = [row for row in bad if row.why.kind is not Kind.GRADIENT]
+        trace.gradients += [(index, row) for row in bad if row.why.kind is Kind.GRADIENT]
         weights = [row for row in numeric if row.slot.startswith("parameters.")]
         if weights and match.call.direction == FORWARD:
             trace.weights += [(index, row) for row in weights]
         if not numeric:
             continue
-        role = _role(match, numeric, seen, tree)
-        for row in numeric:
-            row.role = INTRODUCED if role == INTRODUCED or row in weights else PROPAGATED
+        role = _role(match, numeric, phases[index], seen, tree)
+        trace.set_role(numeric, role)
+        trace.set_role(weights, INTRODUCED)
         if role == INTRODUCED:
             trace.introduced.append(index)
         else:
             trace.propagated += 1
         tree.mark(match.call)
-        seen = True
+        seen.add(phases[index])
+    trace.phases = phases
     return trace
 
 
-def _role(match: Match, bad: list[Row], seen: bool, tree: _Tree) -> str:
+def _role(match: Match, bad: list[Row], phase: Phase, seen: set[Phase], tree: _Tree) -> str:
     call = match.call
     if call.kind == "module" and tree.holds_bad(call.name):
         return PROPAGATED
     if call.direction == GRADS:
         return PROPAGATED if seen else INTRODUCED
     inputs = [row for row in bad if row.is_input]
-    if any(not is_tensor(row.golden) and row.target is not None and row.golden is not None for row in inputs):
+    given = any(not is_tensor(row.golden) and row.target is not None and row.golden is not None for row in inputs)
+    if phase is Phase.AFTER:
+        # Clipping and the optimizer work on gradients and on states that nobody hands in: they pass on what is wrong.
+        earlier = any(other < phase for other in seen)
+        return PROPAGATED if earlier or (phase in seen and not given) else INTRODUCED
+    if given:
         return INTRODUCED
     if inputs:
         return PROPAGATED if seen else INTRODUCED
@@ -147,12 +160,6 @@ def _of_side(call: Call, groups: Sequence[Group]) -> dict[str, tuple[Call, list[
     golden = any(match.golden is call for match, _ in groups)
     sides = [(match.golden if golden else match.target, rows) for match, rows in groups]
     return {one.name: (one, rows) for one, rows in sides if one is not None}
-
-
-def forward_name(call: Call) -> str:
-    if call.direction != BACKWARD:
-        return call.name
-    return forward_of(call.name)
 
 
 def _module_key(name: Optional[str]) -> Optional[str]:

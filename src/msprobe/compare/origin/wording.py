@@ -8,12 +8,15 @@ from typing import Any, Optional
 from msprobe.compare.calls import Call, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.origin.trace import Trace, bad_rows
+from msprobe.compare.phases import Phase
+from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import Row
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A suspect of one unit; `index` is its place there, `received` that it came from another rank."""
+    """A suspect of one unit; `index` is its place there, `received` that it came from another rank, `said` a sentence
+    that is ready, `other` the call of the other run that stands in its place."""
 
     kind: str
     index: int
@@ -23,32 +26,143 @@ class Candidate:
     received: bool
     evidence: tuple[str, ...] = ()
     inputs: str = "the same inputs"
+    phase: Phase = Phase.FORWARD
+    said: str = ""
+    other: str = ""
+
+
+_ARGUMENTS = {
+    "linear": "input weight bias",
+    "layer_norm": "input normalized_shape weight bias eps",
+    "rms_norm": "input normalized_shape weight eps",
+    "group_norm": "input num_groups weight bias eps",
+    "batch_norm": "input running_mean running_var weight bias training momentum eps",
+    "dropout": "input p training inplace",
+    "softmax": "input dim",
+    "log_softmax": "input dim",
+    "cross_entropy": "input target weight size_average ignore_index reduce reduction label_smoothing",
+    "nll_loss": "input target weight size_average ignore_index reduce reduction",
+    "mse_loss": "input target",
+    "embedding": "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
+    "scaled_dot_product_attention": "query key value attn_mask dropout_p is_causal scale enable_gqa",
+    "addmm": "input mat1 mat2",
+    "conv1d": "input weight bias stride padding dilation groups",
+    "conv2d": "input weight bias stride padding dilation groups",
+    "masked_fill": "self mask value",
+    "cat": "tensors dim",
+    "stack": "tensors dim",
+    "where": "condition input other",
+    "matmul": "input other",
+    "__matmul__": "self other",
+    "__add__": "self other",
+    "__sub__": "self other",
+    "__mul__": "self other",
+    "__truediv__": "self other",
+    "bmm": "input mat2",
+    "topk": "input k dim largest sorted",
+    "lerp_": "self end weight",
+    "addcmul_": "self tensor1 tensor2",
+    "addcdiv_": "self tensor1 tensor2",
+}
+"""Names of positional arguments, by the last word of an API."""
+
+
+def slot_text(call: Call, slot: str) -> str:
+    """`eps (input.4)` for an argument whose name is known, else the slot."""
+    parts = slot.split(".")
+    if call.kind != "api" or call.direction != "forward" or parts[0] != "input" or len(parts) < 2:
+        return slot
+    names = _ARGUMENTS.get(call.key.rpartition(".")[2], "").split()
+    if not parts[1].isdigit() or int(parts[1]) >= len(names):
+        return slot
+    listed = f"[{parts[2]}]" if len(parts) > 2 else ""
+    return f"{names[int(parts[1])]}{listed} ({slot})"
 
 
 def amount(row: Row) -> str:
-    return "" if row.distance is None else f" (relative difference {row.distance:.3g})"
+    if row.distance is None or row.why.kind in (Kind.DTYPE, Kind.GRADIENT, Kind.NULL, Kind.ARGUMENT):
+        return ""
+    return f" (relative difference {row.distance:.3g})"
 
 
 def sentence(found: Candidate, call: Call, module: Optional[str], later: Optional[int]) -> str:
     row = found.row
+    if found.said:
+        return found.said
+    where = f" in {module}" if module and module != call.key else ""
+    slot = slot_text(call, row.slot) if row else ""
+    reason = row.reason if row else ""
+    name = call.name
+    if found.kind == "weight":
+        return _weight_sentence(row, module or name, later)
+    if found.kind == "gradient" and row is not None and row.slot.startswith("parameters."):
+        return f"the gradient is cut off: {row.slot.partition('.')[2]} of {module or name}: {reason}"
+    if found.kind == "call" and found.match.target and found.match.golden:
+        name = _both_names(found.match, where)
+        where = ""
+    return {
+        "input": f"{name}{where} was given another {slot}: it differs before any recorded call made it",
+        "wiring": f"{name}{where} was given another {slot}, though what was recorded before it agrees",
+        "swapped": f"{name}{where} was given its operands swapped",
+        "argument": f"{name}{where} was called with another argument: {slot}: {reason}",
+        "call": f"{name}{where} gives another {slot} for {found.inputs}",
+        "dtype": f"{name}{where} computes in another precision: of {slot} {reason}",
+        "missing call": f"{name}{where} is missing in the target",
+        "extra call": f"{name}{where} exists only in the target",
+        "replaced": _replaced(found, where),
+        "elsewhere": f"{name}{where} has no counterpart at this place; the other run makes such calls elsewhere",
+        "gradient": f"the gradient is cut off at {name}{where}: of {slot} {reason}",
+        "parameter gradient": f"the gradient of {slot.partition('.')[2] or slot} of {module or name} differs, "
+        "though no backward call that was compared does",
+        "random": f"{name}{where} drew other random numbers",
+        "choice": f"{name}{where} made another discrete choice from inputs that differ by rounding only",
+        "received": f"{name}{where} received a difference from another rank",
+    }[found.kind]
+
+
+def _weight_sentence(row: Optional[Row], module: str, later: Optional[int]) -> str:
+    slot = row.slot.partition(".")[2] if row else ""
     when = "before anything ran"
     if later is not None:
         when = f"at the start of step {later}, though the step before agrees: look at the optimizer"
-    where = f" in {module}" if module and module != call.key else ""
-    slot = row.slot if row else ""
-    return {
-        "weight": f"weight {slot.partition('.')[2]} of {module or call.name} differs {when}",
-        "input": f"{call.name}{where} was given another {slot}: it differs before any recorded call made it",
-        "wiring": f"{call.name}{where} was given another {slot}, though what was recorded before it agrees",
-        "argument": f"{call.name}{where} was called with another argument: {row.reason if row else ''}",
-        "call": f"{call.name}{where} gives another {slot} for {found.inputs}",
-        "missing call": f"{call.name}{where} is missing in the target",
-        "extra call": f"{call.name}{where} exists only in the target",
-        "gradient": f"the gradient is cut off at {call.name}{where}: {row.reason if row else ''}",
-        "random": f"{call.name}{where} drew other random numbers",
-        "choice": f"{call.name}{where} made another discrete choice from inputs that differ by rounding only",
-        "received": f"{call.name}{where} received a difference from another rank",
-    }[found.kind]
+    what = "differs"
+    if row is not None and row.why.kind is Kind.DTYPE:
+        what = row.reason.removeprefix("the dtype ").replace("is ", "has another dtype (", 1) + ")"
+    return f"{slot} of {module} {what} {when}" if slot == "weight" else f"weight {slot} of {module} {what} {when}"
+
+
+def _both_names(match: Match, where: str) -> str:
+    assert match.target is not None
+    assert match.golden is not None
+    if match.target.key == match.golden.key or match.how in ("renamed", "mapping"):
+        return f"{match.target.name}{where}"
+    return f"{match.target.name}{where}, which stands in the place of {match.golden.name},"
+
+
+def _replaced(found: Candidate, where: str) -> str:
+    name, other = found.match.call.name, found.other
+    golden, target = (name, other) if found.match.target is None else (other, name)
+    return f"{golden}{where} is replaced by {target} in the target"
+
+
+def next_step(found: Candidate) -> str:
+    """What to run to know more."""
+    row = found.row
+    saved = row is not None and row.measured is not None
+    if found.kind == "training":
+        return "make the setting the same in both runs and compare again"
+    if found.kind == "weight":
+        return "compare how the two runs load or initialise their weights (seed, checkpoint, dtype)"
+    if found.kind == "call" and found.inputs == "inputs with the same statistics":
+        return (
+            "statistics do not see the order of elements: collect with summary_mode md5 to know whether the inputs are "
+            "the same, or with --next-config FILE the tensors of the suspects"
+        )
+    if found.kind in ("input", "wiring"):
+        return "look at the code between the last recorded call and this one; --next-config FILE collects the tensors"
+    if saved:
+        return "run this call alone on the saved inputs: msprobe run_ut"
+    return "--next-config FILE writes a config.json that collects the tensors of the suspects"
 
 
 def spread(trace: Trace, found: Candidate) -> dict[str, Any]:
@@ -62,8 +176,8 @@ def summary_of(item: Optional[dict[str, Any]]) -> str:
         return "nothing"
     if "value" in item:
         return str(item["value"])
-    parts = [f"{key.lower()} {item[key]:.6g}" for key in ("Max", "Min", "Mean", "Norm") if _is_number(item.get(key))]
-    return f"{distance.dtype_name(item)}{item.get('shape', '')} " + (", ".join(parts) or item.get("md5", ""))
+    parts = [f"{key.lower()} {item[key]:.6g}" for key in distance.STATISTICS if _is_number(item.get(key))]
+    return f"{distance.dtype_name(item)}{item.get('shape', '')} " + (", ".join(parts) or str(item.get("md5", "")))
 
 
 def _is_number(value: object) -> bool:

@@ -23,7 +23,9 @@ from typing import Callable, Optional
 import xxhash
 
 from msprobe.dump import layout
+from msprobe.dump.descriptors import Descriptor
 from msprobe.dump.tensor_files.codec import Payload, encode
+from msprobe.interrupts import let_through
 
 _NO_MORE_LINKS = {errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP}
 
@@ -47,12 +49,13 @@ class TensorStore:
         self.directory = directory
         self.counts = Counts()
         self._fail = fail
-        self._fd: Optional[int] = None
+        self._fd: Optional[Descriptor] = None
         self._broken = False
         self._known: dict[Key, str] = {}
         self._holds: dict[str, Key] = {}
         self._linked: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may save a tensor while this thread saves one
+        self._closing = False
 
     def save(self, name: str, file_name: str, payload: Payload) -> None:
         def work(fd: int) -> None:
@@ -82,8 +85,18 @@ class TensorStore:
         self._guarded(name, file_name, work)
 
     def close(self) -> None:
+        """At once, or where a thread is just saving (and perhaps waits for the caller), when it has done so."""
+        self._closing = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
+
+    def _close(self) -> None:
+        self._closing = False
         if self._fd is not None:
-            os.close(self._fd)
+            self._fd.close()
             self._fd = None
 
     def _forget(self, file_name: str) -> None:
@@ -99,15 +112,19 @@ class TensorStore:
                 self.counts.dropped += 1
                 return
             try:
-                if self._fd is None:
+                if self._fd is None or not self._fd.is_ours():
                     layout.make_directory(self.directory)
-                    self._fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                work(self._fd)
+                    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+                    self._fd = Descriptor(os.open(self.directory, flags))
+                work(self._fd.number)
                 if layout.is_over_long(name, file_name[file_name.rfind(".") :]):
-                    self._list_in_mapping(self._fd, file_name, name)
+                    self._list_in_mapping(self._fd.number, file_name, name)
             except Exception as error:
+                let_through(error)
                 self._broken = isinstance(error, OSError) and error.errno != errno.ENOENT
                 self._fail("tensor files", error)
+            if self._closing:
+                self._close()
 
     def _hard_link(self, fd: int, existing: str, file_name: str) -> bool:
         """False where links end; then the content has to be written again."""

@@ -63,6 +63,7 @@ class GraphHooks:
 
     gradients = variables = forward_hooks = None
     records_elsewhere = 0
+    watchers: Sequence[Companion] = ()
 
     def __init__(self, context: StepContext) -> None:
         texts = TensorTexts(context.statistics, context.writer)

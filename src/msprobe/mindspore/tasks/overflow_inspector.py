@@ -20,6 +20,7 @@ from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import STATS, dtypes, measure, measure_array
 from msprobe.stats.dtype_ranges import Ranges
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN, look_at
+from msprobe.stats.own_infinities import Signs, signs_of
 from msprobe.stats.scan import FORMATS
 from msprobe.tasks.overflow_check.open_calls import Holder
 
@@ -71,6 +72,17 @@ class MindSporeTensorInspector:
             return _state(measure(pointer, row.code, tensor._shape, tuple(tensor.stride()), STATS))
         count = tensor._size * (2 if row.name in _COMPLEX else 1)
         return look_at(pointer, code, count, row.mindspore, ranges, title)
+
+    def infinities(self, tensor: Any) -> Optional[Signs]:
+        if isinstance(tensor, Snapshot):
+            return signs_of(tensor.array)
+        try:
+            row = row_of(tensor)
+            if row is None or row.kind not in (dtypes.FLOAT, dtypes.COMPLEX):
+                return None
+            return signs_of(copied(tensor)[0])
+        except Exception:  # see `look`
+            return None
 
     def version(self, tensor: Any) -> int:
         return 0

@@ -8,10 +8,12 @@ calls. The twin has the same code but does not hand itself to modes again.
 from __future__ import annotations
 
 import threading
+import traceback
 from types import FunctionType
 from typing import Any, Callable
 
 import torch
+import torch.fx
 from torch.overrides import TorchFunctionMode
 
 from msprobe.collect.calls.api_calls import ApiCalls
@@ -19,6 +21,7 @@ from msprobe.collect.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import ANY, Api, ApiTable
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 from msprobe.pytorch.apis.collectives import Collectives
+from msprobe.pytorch.apis.destinations import MAKERS, Destinations
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.gradients.backward_graph import Inputs
@@ -71,17 +74,24 @@ class Apis(ApiCalls, TorchFunctionMode):
         self._leaf = _Leaf()
         self._table = table
         self._lookup = table.lookup
-        self._plain = table.plain
+        self._plain = table.plain - MAKERS
         self._spelling = spelling
+        self.wrapped: dict[Any, Any] = {}  # wrapper that the script put on a method -> the method
         self._twins: dict[Any, Callable[..., Any]] = {}
         self._plain_globals: dict[int, dict[str, Any]] = {}
         self._inside = dict.fromkeys((*table.composite, *_BACKWARD), self._run_inside)
+        self._inside.update(dict.fromkeys(MAKERS, self._make))
+        self.destinations = Destinations()
+        self.unwritten = self.destinations.unwritten
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in self._plain and not kwargs:
             return func(*args)
         kwargs = kwargs or {}
         api = self._lookup.get(func)
+        if self.wrapped and func in self.wrapped:
+            func = self.wrapped[func]
+            api = api or self._lookup.get(func)
         if api is None:
             inside = self._inside.get(func)
             if inside is not None and not _overridden(types):
@@ -95,6 +105,8 @@ class Apis(ApiCalls, TorchFunctionMode):
         if api is not None and not self._recorder.closed and _tracing_state() is None:
             # A method without arguments arrives with the type of its tensor, others with those that handle functions.
             if types and not (len(types) == 1 and (types[0] is _Tensor or types[0] is _Parameter)):
+                if any(map(_is_proxy, types)):  # torch.fx notes everything that is done to them
+                    return func(*args, **kwargs)
                 with _NoTorchFunction():
                     return self.record(api, _with_torch_function(func), args, kwargs)
             return self.record(api, func, args, kwargs)
@@ -107,11 +119,24 @@ class Apis(ApiCalls, TorchFunctionMode):
 
     def _distrust(self, func: Any, args: Any) -> None:
         """Memory changes, or may change from now on, although no version counter moves."""
+        if self.unwritten and func is not torch.Tensor.data.__get__:
+            with _NoTorchFunction():
+                self.destinations.written_somehow(args)
         if func in _EXPOSING and args:
             with _NoTorchFunction():
                 self._texts.expose(args[0])
         else:
             self._texts.forget()
+
+    def _make(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """torch.empty and its like: what they return is followed until it is written."""
+        made = func(*args, **kwargs)
+        try:
+            with _NoTorchFunction():
+                self.destinations.made(made)
+        except Exception:
+            self._recorder.fault(func.__name__, traceback.format_exc())
+        return made
 
     def _wrote(self, writes: int, args: Any, kwargs: Any) -> None:
         if writes == ANY:
@@ -124,6 +149,13 @@ class Apis(ApiCalls, TorchFunctionMode):
             self._texts.forget()
         else:
             self._wrote(api.writes, args, kwargs)
+
+    def _mark_arguments(self, api: Api, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        return self.destinations.marked(api, args, kwargs)
+
+    def _mark_output(self, api: Api, args: Any, kwargs: Any, output: Any) -> Any:
+        self.destinations.wrote(api, args, kwargs)
+        return self.destinations.marked_value(output)
 
     def _distrust_memory(self) -> None:
         self._texts.forget()
@@ -227,6 +259,10 @@ def _with_torch_function(func: Any) -> Callable[..., Any]:
             return func(*args, **kwargs)
 
     return call
+
+
+def _is_proxy(kind: type) -> bool:
+    return issubclass(kind, torch.fx.Proxy)
 
 
 def _overridden(types: Any) -> bool:

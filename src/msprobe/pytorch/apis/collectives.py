@@ -15,8 +15,10 @@ import torch
 from msprobe.collect.calls.collectives import UnfinishedCollective, UnfinishedCollectives, as_list
 from msprobe.collect.recorder import Recorder
 from msprobe.pytorch.gradients.backward_graph import tensors_in
+from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 
+_FUNCTIONAL = ("_c10d_functional.", "_c10d_functional_autograd.")
 _SENDS = frozenset({"send", "isend", "barrier", "monitored_barrier", "send_object_list"})
 _RESULT_IS_SECOND = {"gather": "gather_list"}
 _FIRST_NAMES = (
@@ -43,6 +45,9 @@ class Collectives(UnfinishedCollectives):
     def leave(self, api: str, call: Optional[int], name: str, args: Any, kwargs: Any, returned: Any) -> None:
         """The call has returned; `returned` is a work handle, a list of them, or nothing."""
         if call is None:
+            return
+        if api.startswith(_FUNCTIONAL):
+            self._recorder.leave(call, name, _waited(api, returned))
             return
         produced = _produced(api, args, kwargs)
         works = [work for work in as_list(returned) if hasattr(work, "wait")]
@@ -115,6 +120,16 @@ class _Waiting(UnfinishedCollective):
     def produced(self) -> Any:
         tensors = self.tensors()
         return tensors if self._is_list else (tensors[0] if tensors else None)
+
+
+def _waited(api: str, returned: Any) -> Any:
+    """What a functional collective returned, when it is there. The script waits for it by its first use, at the latest;
+    a second wait does nothing."""
+    if not api.endswith((".wait_tensor", "._wrap_tensor_autograd")):
+        with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
+            for tensor in tensors_in(returned, []):
+                torch.ops._c10d_functional.wait_tensor(getattr(tensor, "elem", tensor))
+    return returned
 
 
 def _produced(api: str, args: Any, kwargs: Any) -> Any:

@@ -15,6 +15,7 @@ from msprobe.collect.recorder import Recorder
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_stack import is_on, modes, put_on, take_off
 from msprobe.pytorch.apis.opaque_regions import OpaqueRegions, may_run_without_modes
+from msprobe.pytorch.apis.wrapped_methods import wrapped_methods
 from msprobe.pytorch.modules.module_calls import Modules, is_compiled_in_place
 
 
@@ -30,6 +31,7 @@ class ApiModeScope(OpaqueRegions):
         for mode in modes():  # a step ended inside a backward pass, and torch has put its mode back since
             if isinstance(mode, Apis) and mode.recorder.closed:
                 take_off(mode)
+        self._apis.wrapped = wrapped_methods()
         put_on(self._apis)
         self._install_hooks()
         self._install_switch()

@@ -164,6 +164,7 @@ class OpaqueRegions:
 
     def _around_compiled(self, callback: Any) -> Any:
         """Replaces dynamo's switch: a compiled function turns it on when it begins and back when it ends."""
+        set_eval_frame = self._set_eval_frame or self._dynamo._maybe_set_eval_frame  # stop() may come at any moment
         frame = sys._getframe(1)
         ends = self._open.ends_with(frame)
         try:
@@ -171,7 +172,7 @@ class OpaqueRegions:
                 self._enter_compiled(frame)
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
-        result = self._set_eval_frame(callback)  # compiled code begins or ends here: it must see nothing of ours
+        result = set_eval_frame(callback)  # compiled code begins or ends here: it must see nothing of ours
         try:
             if ends:
                 self._leave_compiled(frame.f_locals)

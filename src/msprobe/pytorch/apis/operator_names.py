@@ -37,6 +37,7 @@ class OperatorNames:
         self._operators: dict[str, Callable[..., Any]] = {}
         # By id: hashing a code object reads all of it. The ids stay valid, because _operators holds the code.
         self._by_code: dict[int, tuple[str, Any]] = {}
+        self._originals: dict[str, Any] = {}
         self._before: dict[str, Any] = {}
         self._installed = False
         for dunder, method in ARRIVES_AS.items():
@@ -44,6 +45,7 @@ class OperatorNames:
             if original is not None and arriving is not None:
                 operator = _pass_on(dunder, original)
                 self._operators[dunder] = operator
+                self._originals[dunder] = original
                 self._by_code[id(operator.__code__)] = (dunder, arriving)
 
     def install(self) -> None:
@@ -53,7 +55,8 @@ class OperatorNames:
         own = vars(torch.Tensor)
         self._before = {dunder: own[dunder] for dunder in self._operators if dunder in own}
         for dunder, operator in self._operators.items():
-            setattr(torch.Tensor, dunder, operator)
+            if getattr(torch.Tensor, dunder) is self._originals[dunder]:  # the script may have wrapped it
+                setattr(torch.Tensor, dunder, operator)
         self._installed = True
 
     def remove(self) -> None:

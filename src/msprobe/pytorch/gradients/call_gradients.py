@@ -7,6 +7,7 @@ them has fired.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,12 @@ import torch
 from msprobe.collect.gradients.backward_record import assign_exits
 from msprobe.pytorch.gradients.backward_graph import Inputs, tensors_in, walk
 from msprobe.pytorch.gradients.parameter_gradients import ParameterGradients
+
+# Calls that return their input by design: a cast to the same dtype, dropout with p=0 or in eval.
+_MAY_RETURN_ITS_INPUT = re.compile(
+    r"\.(\w*dropout\w*|contiguous|to|type|type_as|float|double|half|bfloat16|cpu|cuda|npu|reshape|flatten|identity)\.\d+\."
+    r"forward$|\.\w*(Dropout\w*|Identity|DropPath|Flatten)\.forward\.\d+$"
+)
 
 
 class Gradients(ParameterGradients):
@@ -57,6 +64,10 @@ class Gradients(ParameterGradients):
         for node, leading in leaving.items():
             node.register_hook(partial(Gradients._fire, self, record, (), leading))
         record.waiting += len(entries) + len(leaving)
+
+    def close(self) -> None:
+        super().close()
+        self.without_node = {name for name in self.without_node if not _MAY_RETURN_ITS_INPUT.search(name)}
 
     def _add(self, held: Any, gradient: Any) -> Any:
         with torch.no_grad():

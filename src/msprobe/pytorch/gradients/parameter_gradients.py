@@ -33,7 +33,7 @@ class ParameterGradients(CallGradients):
         self._changed: dict[str, None] = {}
         self._watched: list[tuple[Any, Any, Any]] = []
         self._forwards = 0
-        self.came: dict[int, int] = {}
+        self.came: dict[int, int] = {}  # id of a parameter: the forward after which its gradient came
         self._left: list[Any] = []
         self._graph_making: set[int] = set()
 
@@ -75,15 +75,24 @@ class ParameterGradients(CallGradients):
         try:
             with _NoTorchFunction():
                 self.came[parameter] = self._forwards
-                path = recorder.tensors_path(record, "")[:-1]
-                text = recorder.values.value(gradient, f"{path}.{name}" if path else "")
-                self._parameters[record][name] = f"{key_text(name)}: [{text}]"
-                self._changed[record] = None
+                self._note_parameter(record, name, gradient)
                 number = self.running_pass()
                 if number not in self._pending:
                     self._begin_pass(number)
         except Exception:
             recorder.fault(record, traceback.format_exc())
+
+    def note_parameter(self, record: str, name: str, gradient: Any) -> None:
+        """The gradient of a parameter that no hook of ours has seen."""
+        selection = self._recorder.selection
+        if selection.everything or selection.enter(record, ()):
+            self._note_parameter(record, name, gradient)
+
+    def _note_parameter(self, record: str, name: str, gradient: Any) -> None:
+        path = self._recorder.tensors_path(record, "")[:-1]
+        text = self._recorder.values.value(gradient, f"{path}.{name}" if path else "")
+        self._parameters.setdefault(record, {})[name] = f"{key_text(name)}: [{text}]"
+        self._changed[record] = None
 
     def write_parameters(self) -> None:
         for name in self._changed:

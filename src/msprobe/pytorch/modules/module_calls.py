@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Callable
 
 import torch
+from torch.fx import _symbolic_trace
 from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
 
@@ -23,11 +24,12 @@ from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _tracing_state = torch._C._get_tracing_state
+_is_fx_tracing = getattr(_symbolic_trace, "is_fx_symbolic_tracing", None) or _symbolic_trace.is_fx_tracing
 
 
 def is_traced() -> bool:
-    """Whether a compiler traces the code that runs (dynamo, torch.jit.trace): it must see nothing of ours."""
-    return torch.compiler.is_compiling() or _tracing_state() is not None
+    """Whether the code that runs is traced (dynamo, torch.jit.trace, torch.fx): the trace must see nothing of ours."""
+    return torch.compiler.is_compiling() or _tracing_state() is not None or _is_fx_tracing()
 
 
 def is_opaque(module: Any) -> bool:

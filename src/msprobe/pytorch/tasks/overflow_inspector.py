@@ -15,6 +15,7 @@ from msprobe.pytorch.tensors.tensor_text import EXCHANGE, TensorTexts
 from msprobe.stats import STATS, measure
 from msprobe.stats.dtype_ranges import Ranges
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN, judged, look_at
+from msprobe.stats.own_infinities import Signs, signs_of
 from msprobe.stats.scan import FORMATS, look
 from msprobe.tasks.overflow_check.open_calls import Holder
 
@@ -73,6 +74,17 @@ class TorchTensorInspector:
             plain = found.detach().resolve_conj().resolve_neg()
         stats = measure(plain.data_ptr(), code, plain.shape, plain.stride(), STATS)
         return NAN if stats.nan else INFINITE if stats.posinf or stats.neginf else FINITE
+
+    def infinities(self, tensor: Any) -> Optional[Signs]:
+        found, _, _ = nonplain_tensors.as_plain(tensor)
+        if found is None or not (found.dtype.is_floating_point or found.dtype.is_complex):
+            return None
+        with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
+            if found.is_complex():
+                wide = found.to(torch.complex128)
+            else:
+                wide = found.double() if found.dtype is torch.float64 else found.float()
+            return signs_of(wide.numpy())
 
     def version(self, tensor: Any) -> int:
         try:

@@ -132,6 +132,9 @@ class DeferredWriter:
     def debug(self, name: str, text: str) -> None:
         self._hold(self._writer.debug, name, text)
 
+    def training(self, text: str) -> None:
+        self._hold(self._writer.training, text)
+
     def settle(self) -> None:
         """Reads all pending results back and writes the held records."""
         held, self._held = self._held, []

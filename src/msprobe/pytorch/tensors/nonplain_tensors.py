@@ -6,6 +6,8 @@ the script.
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Optional
 
@@ -14,10 +16,25 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from msprobe.collect.values import quoted, scalar_text
-from msprobe.stats import dtypes, render_array
+from msprobe.interrupts import let_through
+from msprobe.stats import STATS, dtypes, render_array
 
 _functorch = torch._C._functorch
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+_FLOAT4 = [sign * value for sign in (1.0, -1.0) for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)]
+
+
+def _read_as() -> Iterator[tuple[Any, Any]]:
+    """The dtypes of torch that only name bits, and what they are read as."""
+    for bits in range(1, 8):
+        yield getattr(torch, f"int{bits}", None), torch.int8
+        yield getattr(torch, f"uint{bits}", None), torch.uint8
+    yield getattr(torch, "float4_e2m1fn_x2", None), torch.float32
+
+
+_READ_AS = {dtype: kind for dtype, kind in _read_as() if dtype is not None}
 
 
 def without_modes() -> AbstractContextManager[Any]:
@@ -34,6 +51,7 @@ def as_plain(tensor: Any) -> tuple[Optional[Any], str, str]:
         with torch.no_grad(), torch._C.DisableTorchFunction(), without_modes():
             plain, notes = _values(tensor)
     except Exception as error:
+        let_through(error)
         return None, kind, f', "unreadable": {quoted(f"{type(error).__name__}: {error}"[:200])}'
     if plain is not None and type(plain) not in (torch.Tensor, torch.nn.Parameter):
         return None, kind, ', "unreadable": "it stands for other tensors"'
@@ -45,6 +63,8 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
     if isinstance(local, torch.Tensor):
         plain, notes = _values(local)
         return plain, f', "local_shape": {list(local.shape)}{notes}'
+    if type(tensor).__name__ == "AsyncCollectiveTensor":  # the result of a collective that may still be under way
+        return _values(tensor.trigger_wait())
     if _functorch.is_functorch_wrapped_tensor(tensor):
         inner = tensor
         while _functorch.is_functorch_wrapped_tensor(inner):
@@ -54,11 +74,19 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
     if tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return None, ', "unreadable": "it has no data"'
     if tensor.is_nested:
-        return _host(torch.cat([part.flatten() for part in tensor.unbind()])), ', "layout": "nested"'
+        parts = tensor.unbind()
+        sizes = torch.tensor([list(part.shape) for part in parts])
+        return _host(torch.cat([part.flatten() for part in parts])), f', "layout": "nested"{_places(sizes=sizes)}'
     if tensor.layout is torch.sparse_coo:
-        return _host(tensor._values()), f', "layout": "{tensor.layout}", "nnz": {tensor._nnz()}'
+        places = _places(indices=tensor._indices())
+        return _host(tensor._values()), f', "layout": "{tensor.layout}", "nnz": {tensor._nnz()}{places}'
     if tensor.layout in _COMPRESSED:
-        return _host(tensor.values()), f', "layout": "{tensor.layout}", "nnz": {tensor._nnz()}'
+        rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+        places = _places(
+            compressed_indices=tensor.crow_indices() if rows else tensor.ccol_indices(),
+            plain_indices=tensor.col_indices() if rows else tensor.row_indices(),
+        )
+        return _host(tensor.values()), f', "layout": "{tensor.layout}", "nnz": {tensor._nnz()}{places}'
     if tensor.layout is not torch.strided:
         return _host(tensor.to_dense()), f', "layout": "{tensor.layout}"'
     if tensor.is_quantized:
@@ -67,7 +95,32 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
         return torch.zeros(tensor.shape, dtype=tensor.dtype), ""
     if tensor.is_cpu and not has_memory(tensor):
         return None, ', "unreadable": "its memory was freed"'
+    if tensor.dtype in _READ_AS:
+        return _bits_as_values(tensor), f', "read_as": "{_READ_AS[tensor.dtype]}"'
     return _host(tensor), ""
+
+
+def _bits_as_values(tensor: Any) -> Any:
+    """Of a dtype with which nothing can be computed: its bytes as whole numbers; of float4, two numbers a byte."""
+    kind = _READ_AS[tensor.dtype]
+    if kind is not torch.float32:
+        return _host(tensor.view(kind))
+    packed = _host(tensor.contiguous().view(torch.uint8))
+    numbers = torch.tensor(_FLOAT4)
+    pairs = torch.stack([numbers[(packed & 15).long()], numbers[(packed >> 4).long()]], dim=-1)
+    return pairs.flatten(-2) if packed.dim() else pairs
+
+
+def _places(**indices: Any) -> str:
+    """Where the values are: the indices of a sparse tensor, the sizes of the parts of a nested one, by figures and
+    checksum (of int64, in C order)."""
+    members = []
+    for name, tensor in indices.items():
+        array = np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.int64)
+        figures = render_array(array, want=STATS)[0]
+        digest = f"{zlib.crc32(array.tobytes()):08x}"
+        members.append(f'"{name}": {{"shape": {list(array.shape)}, {figures}, "md5": "{digest}"}}')
+    return f', "places": {{{", ".join(members)}}}'
 
 
 def has_memory(tensor: Any) -> bool:

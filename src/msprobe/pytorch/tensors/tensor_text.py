@@ -18,6 +18,7 @@ import torch
 from msprobe.collect.values import quoted, scalar_text
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.frameworks.pytorch.tensors import CODES, payload
+from msprobe.interrupts import let_through
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.accelerators import DeviceStatistics
 from msprobe.stats import TensorCache, describe
@@ -122,7 +123,8 @@ class TensorTexts:
         """The text up to requires_grad and the digest after it, or None if the tensor is not plain."""
         try:
             return describe(tensor, EXCHANGE, _HEADS, _strided, self._want)
-        except (RuntimeError, ValueError):
+        except (RuntimeError, ValueError) as error:
+            let_through(error)
             return None
 
     def _fresh(self, tensor: Any, path: str) -> str:

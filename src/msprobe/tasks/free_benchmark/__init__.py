@@ -13,6 +13,7 @@ class FreeBenchmark(Task):
     name = "free_benchmark"
     writes_records = False
     records_every_call = False
+    records_training = False
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

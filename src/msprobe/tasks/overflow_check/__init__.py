@@ -11,6 +11,7 @@ from msprobe.tasks.overflow_check.run import OverflowRun
 class OverflowCheck(Task):
     name = "overflow_check"
     records_every_call = False
+    records_training = False
     files = True
 
     def __init__(self, settings: Settings) -> None:

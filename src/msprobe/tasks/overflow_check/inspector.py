@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Protocol
 
 from msprobe.stats.dtype_ranges import Ranges
+from msprobe.stats.own_infinities import Signs
 from msprobe.tasks.overflow_check.open_calls import Holder
 
 
@@ -17,6 +18,9 @@ class TensorInspector(Protocol):
 
     def look(self, tensor: Any, ranges: Optional[Ranges] = None, title: str = "") -> int:
         """FINITE, INFINITE or NAN. `ranges` notes how near the call `title` comes to the limits of its dtype."""
+
+    def infinities(self, tensor: Any) -> Optional[Signs]:
+        """1, -1 or 0 for each of its elements: +inf, -inf, anything else. None where its elements cannot be read."""
 
     def version(self, tensor: Any) -> int: ...
 

@@ -2,8 +2,8 @@
 
 A call overflows when an output holds NaN or infinity. It is the **producer** when everything it received was finite,
 and a **propagator** otherwise. An infinity that the user put in (a mask of -inf, `masked_fill` with -inf) and that a
-call only passes on is not an overflow, until a call of this run has produced an infinity. A NaN that such an infinity
-leads to (a softmax over a row of -inf) has its producer there.
+call only passes on is not an overflow, until a call of this run has produced an infinity (own_infinities.py tells one
+from the other). A NaN that such an infinity leads to (a softmax over a row of -inf) has its producer there.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from msprobe.tasks.overflow_check.call_states import CallStates
 from msprobe.tasks.overflow_check.finding_writer import FindingWriter, OverflowStop
 from msprobe.tasks.overflow_check.inspector import TensorInspector
 from msprobe.tasks.overflow_check.open_calls import OpenCall, numbers_state
+from msprobe.tasks.overflow_check.own_infinities import call_makes_own
 from msprobe.tasks.overflow_check.policy import PRODUCER, Finding, OverflowPolicy
 from msprobe.tasks.overflow_check.run import OverflowRun
 
@@ -85,9 +86,12 @@ class OverflowRecorder(Recorder):
             return
         self.calls.known.clear()  # what is known finite may have been written through another name
         complete = call.restore() if call.released else True
-        role = self.policy.role(state, self._given(call, parameters), len(self.policy.found) > call.found_before)
+        inside = len(self.policy.found) > call.found_before
+        role = self.policy.role(state, self._given(call, parameters), inside)
         if role is None:
-            return
+            if inside or call.lost or not call_makes_own(self.inspector, name, *call.original(), output):
+                return
+            role = PRODUCER
         members = self._members(call, output, role)
         if not complete:
             members.append('"inputs_gone": true')

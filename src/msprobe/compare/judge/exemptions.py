@@ -1,0 +1,91 @@
+"""Rows that say nothing about the run: memory that a call only writes, and what nobody has written yet.
+
+Comparing a run with its own repetition must find nothing, and such memory holds other bytes each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msprobe.compare.calls import FORWARD, Match
+from msprobe.compare.measure.distance import ValueKey, value_key
+from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.rows import Row
+
+_UNINITIALISED = {"empty", "empty_like", "empty_strided", "new_empty", "empty_permuted", "emptylike"}
+_FILLING = {
+    "copy_", "__setitem__", "setitem", "uniform_", "normal_", "zero_", "fill_", "random_", "bernoulli_", "exponential_",
+    "cauchy_", "log_normal_", "geometric_", "trunc_normal_", "_foreach_copy_", "_foreach_zero_", "index_copy_",
+    "set_", "resize_",
+}  # fmt: skip
+"""Calls that write into their first argument, whatever it held."""
+_RECEIVING = {
+    "all_gather", "all_gather_into_tensor", "_all_gather_base", "reduce_scatter", "reduce_scatter_tensor",
+    "_reduce_scatter_base", "recv", "irecv", "scatter", "gather", "all_to_all", "all_to_all_single", "broadcast",
+}  # fmt: skip
+_VIEWING = {
+    "__getitem__", "view", "reshape", "transpose", "permute", "narrow", "select", "expand", "squeeze", "unsqueeze",
+    "chunk", "split", "contiguous", "to", "t", "flatten", "view_as", "detach", "unbind", "slice", "as_strided",
+}  # fmt: skip
+
+_GATHER_BUFFER = "all_gather_copy_in"
+"""FSDP's call that gives the buffer which the next collective fills."""
+
+_DESTINATION = Reason(Kind.DESTINATION, "the call only writes this tensor")
+_BUFFER = Reason(Kind.RECEIVE_BUFFER)
+_UNWRITTEN = Reason(Kind.UNINITIALISED)
+
+
+class Exemptions:
+    """For one rank and step; calls are asked for in execution order."""
+
+    def __init__(self) -> None:
+        self._unwritten: set[ValueKey] = set()
+
+    def of_call(self, match: Match, rows: Sequence[Row]) -> dict[int, Reason]:
+        """Why rows that do not agree are not judged, by their place among `rows`."""
+        call = match.call
+        if call.direction != FORWARD:
+            return {}
+        word = call.key.rpartition(".")[2]
+        written = _written(match, word)
+        found: dict[int, Reason] = {}
+        seen_unwritten = False
+        for place, row in enumerate(rows):
+            if not row.distance and row.distance is not None and word not in _UNINITIALISED:
+                continue
+            if row.is_input:
+                reason = _destination(row, written)
+                if not reason and self._unwritten and row.distance != 0.0 and self._is_unwritten(row):
+                    reason = _UNWRITTEN
+                    seen_unwritten = True
+                if reason:
+                    found[place] = reason
+            elif word in _UNINITIALISED or word == _GATHER_BUFFER or (seen_unwritten and word in _VIEWING):
+                found[place] = _UNWRITTEN
+                self._unwritten.update(key for key in (value_key(row.target), value_key(row.golden)) if key)
+        return found
+
+    def _is_unwritten(self, row: Row) -> bool:
+        return value_key(row.target) in self._unwritten and value_key(row.golden) in self._unwritten
+
+
+def _written(match: Match, word: str) -> tuple[Reason, str]:
+    """The first argument as what it is for a call that only writes it, and the beginning of its slots."""
+    key = match.call.key
+    if key.startswith(("Distributed.", "MintDistributed.")) and word in _RECEIVING:
+        return _BUFFER, "input.0"
+    if key.startswith("Ops.fsdp."):
+        return _BUFFER, "input."
+    if word in _FILLING:
+        return _DESTINATION, "input.0"
+    return _DESTINATION, "input.out"
+
+
+def _destination(row: Row, written: tuple[Reason, str]) -> Reason:
+    if (row.target or {}).get("destination") is True or (row.golden or {}).get("destination") is True:
+        return _DESTINATION
+    reason, slot = written
+    if row.slot == slot or (row.slot.startswith(slot) and (slot.endswith(".") or row.slot[len(slot)] == ".")):
+        return reason
+    return Reason()

@@ -1,0 +1,81 @@
+"""How far a row may be off: its own rounding, and what it inherits from rows before it.
+
+Two limits a row. The largest element of rounding noise says little, so maximum and minimum get a wide one. Norm and
+mean average rounding out; in coarse types they get a narrow one, which sees an error of a few percent however noisy
+the elements are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Optional
+
+from msprobe.compare.calls import BACKWARD, FORWARD
+from msprobe.compare.judge.rounding import Context, epsilon_of
+from msprobe.compare.measure import distance
+from msprobe.compare.rows import Row
+
+AMPLIFICATION = 16.0
+"""How much larger than all noise before it the worst element may be and still be called noise."""
+WIDEST = 0.4
+"""However noisy and however coarse the type: beyond this an extreme differs."""
+COARSE = 2.0**-16
+"""Types with a larger epsilon have a limit of their own for norm and mean."""
+AVERAGE_CAP = 0.04
+"""However noisy: beyond this the norm of a tensor with many elements differs."""
+COMPUTED_ARGUMENT = 1e-3
+"""How far a plain float argument may be off where the runs differ by rounding: it may have been computed from them."""
+NOISE_MARGIN = 8.0
+"""How many times the measured noise of a row (`--noise`) is still noise."""
+TAIL = 8.0
+"""The worst element of rounding noise is some times its root mean square."""
+
+
+class Limits(NamedTuple):
+    extreme: float
+    average: float
+
+
+class Noise:
+    """The noise seen so far in one rank: `level` is the largest difference that was accepted, 0 while the runs agree
+    bit for bit; `at_start` what it was when the step began."""
+
+    def __init__(self) -> None:
+        self.level = 0.0
+        self.at_start = 0.0
+        self.kinks = 0.0
+        self._forward = 0.0
+        self._coarsest = 0.0
+
+    def learn(self, row: Row, away: float, context: Context) -> None:
+        self.level = max(self.level, away)
+        self._coarsest = max(self._coarsest, epsilon_of(row))
+        if context.direction == FORWARD:
+            self._forward = max(self._forward, away)
+        elif context.has_kink:
+            self.kinks = max(self.kinks, away)
+
+    def limits(self, row: Row, context: Context, measured: Optional[float]) -> Limits:
+        """`measured` is the row's noise between two golden runs, where `--noise` gave one."""
+        eps = epsilon_of(row)
+        level = self.at_start if row.slot.startswith("parameters.") else self.level
+        if eps == 0.0:
+            is_float = row.golden is not None and isinstance(row.golden.get("value"), float)
+            both = min(AMPLIFICATION * level, COMPUTED_ARGUMENT) if is_float else 0.0
+            return Limits(both, both)
+        own = context.rounding(row, eps, quiet=level == 0.0)
+        cap = min(max(4.0 * math.sqrt(max(eps, self._coarsest)), own, 4.0 * self.kinks), WIDEST)
+        if measured is not None:
+            both = min(max(own, NOISE_MARGIN * measured), max(cap, 1.0))
+            return Limits(both, both)
+        extreme = min(max(own, AMPLIFICATION * level), cap)
+        if context.has_kink and context.direction == BACKWARD:
+            extreme = min(max(extreme, TAIL * math.sqrt(self._forward)), WIDEST)
+        if eps <= COARSE or row.golden is None:
+            return Limits(extreme, extreme)
+        root = math.sqrt(max(distance.count(row.golden), 1))
+        if level == 0.0:
+            return Limits(extreme, min(extreme, max(0.75 * eps, 2.0 * own / root)))
+        spread = 2.0 * min(extreme, max(8.0 * eps, 1.5e-3), 0.25) / root
+        floor = max(min(2.0 * eps, 0.02), spread, 4.0 * context.average_given)
+        return Limits(extreme, min(extreme, floor, max(min(5.0 * eps, AVERAGE_CAP), spread)))

@@ -1,0 +1,133 @@
+"""The answer over steps and ranks: the one origin, with its module, its source lines and the evidence.
+
+Over ranks, a difference that arrived through a collective is blamed on a rank where it started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from msprobe.compare.calls import FORWARD
+from msprobe.compare.origin.source import library_line, user_line
+from msprobe.compare.origin.trace import Trace, bad_rows, module_of
+from msprobe.compare.origin.wording import Candidate, amount, next_step, sentence, slot_text, spread, summary_of
+from msprobe.compare.phases import Phase, Stacks
+from msprobe.compare.rows import Group
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where it started.
+
+    `kind` is weight, input, wiring, swapped, argument, call, dtype, missing call, extra call, replaced, elsewhere,
+    parameter, gradient, parameter gradient, training, random, choice or received. `direction` is the phase: forward,
+    backward or after the backward. `source` is the user's line (`file:line in function`), `library` the innermost one
+    of installed code; `next` says what to run to know more; `spread` counts what followed.
+    """
+
+    name: str
+    module: Optional[str]
+    direction: str
+    step: Optional[int]
+    rank: Optional[int]
+    source: Optional[str]
+    kind: str
+    slot: str
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    spread: dict[str, Any] = field(default_factory=dict)
+    library: Optional[str] = None
+    next: str = ""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What `settle` needs of one compared rank and step."""
+
+    step: Optional[int]
+    rank: Optional[int]
+    trace: Trace
+    stacks: Stacks
+    candidate: Optional[Candidate]
+
+
+def settle(units: Sequence[Unit]) -> Optional[Origin]:
+    """The one origin over steps and ranks."""
+    guilty = [unit for unit in units if unit.candidate is not None]
+    if not guilty:
+        return None
+    steps = list(dict.fromkeys(unit.step for unit in units))
+    first = next(step for step in steps if any(unit.step == step for unit in guilty))
+    here = [unit for unit in guilty if unit.step == first]
+    chosen = min(here, key=_blame_order)
+    return describe(chosen, here, later=first != steps[0])
+
+
+def _blame_order(unit: Unit) -> tuple[int, int, int, int]:
+    found = unit.candidate
+    assert found is not None
+    return (1 if found.received else 0, int(found.phase), found.epoch, found.index)
+
+
+def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
+    """`later`: an earlier step was compared too, and agrees."""
+    found = unit.candidate
+    assert found is not None
+    match, row = found.match, found.row
+    call = match.call
+    handed = found.kind in ("input", "wiring", "gradient") and row is not None and row.slot.startswith("input.")
+    given = row if handed else None
+    name = row.name if found.kind == "weight" and row else call.name
+    module = None if found.kind == "training" else module_of(call, unit.trace.groups, given)
+    evidence = [*found.evidence]
+    if found.kind == "weight":
+        evidence.append(_weights(unit.trace))
+    if row is not None:
+        said = slot_text(call, row.slot)
+        evidence.append(f"{said}: {row.reason or 'differs'}" + amount(row))
+        evidence.append(f"target: {summary_of(row.target)}")
+        evidence.append(f"golden: {summary_of(row.golden)}")
+    elsewhere = [other for other in others if other is not unit and other.candidate and other.candidate.received]
+    if elsewhere:
+        ranks = ", ".join(str(other.rank) for other in elsewhere)
+        evidence.append(f"it reached rank {ranks} through {elsewhere[0].candidate.match.call.name}")  # type: ignore[union-attr]
+    return Origin(
+        name=name,
+        module=module,
+        direction=found.phase.text,
+        step=unit.step,
+        rank=unit.rank,
+        source=user_line(unit.stacks, match),
+        kind=found.kind,
+        slot=row.slot if row else "",
+        sentence=sentence(found, call, module, unit.step if later else None),
+        evidence=tuple(evidence),
+        spread=spread(unit.trace, found),
+        library=library_line(unit.stacks, match),
+        next=next_step(found),
+    )
+
+
+def _weights(trace: Trace) -> str:
+    """How many weights differ, each counted once however often its module is called."""
+    differ = {row.name for _, row in trace.weights}
+    known = {
+        row.name
+        for match, rows in trace.groups
+        if match.call.direction == FORWARD and match.call.kind == "module"
+        for row in rows
+        if row.slot.startswith("parameters.")
+    }
+    return f"{len(differ)} of {max(len(known), len(differ))} weights differ"
+
+
+def group_under_choice(origin: Optional[Origin], groups: Sequence[Group]) -> dict[int, str]:
+    """What follows from a random or discrete choice, by the id of the row: the choice."""
+    if origin is None or origin.kind not in ("random", "choice"):
+        return {}
+    return {id(row): origin.name for match, rows in groups if match.call.name != origin.name for row in bad_rows(rows)}
+
+
+__all__ = ["Origin", "Phase", "Unit", "describe", "group_under_choice", "settle"]

@@ -1,0 +1,229 @@
+"""What the two training loops did differently: optimizers, clipping, loss scaling, clearing of gradients.
+
+The collection side writes what happened between start() and stop() into training.json. A difference there is said as
+such ("AdamW: lr is 0.0011, not 0.001"), instead of as the first call of the optimizer that shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from msprobe.compare.phases import Phase
+
+Event = Mapping[str, Any]
+
+_HOW = {"foreach", "fused", "capturable", "differentiable", "maximize_foreach"}
+"""Settings that change how a step is computed, not what."""
+_UNIMPORTANT = {"names", "parameters", "elements", "initial_lr", *_HOW}
+_ORDER = ("lr", "betas", "eps", "weight_decay", "momentum")
+
+
+class TrainingDifference(NamedTuple):
+    """`phase` is where it acts, `after` the record (of the target) that it follows."""
+
+    sentence: str
+    phase: Phase
+    kind: str
+    after: Optional[str] = None
+    note_only: bool = False
+
+
+def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> list[TrainingDifference]:
+    """In the order of the step; empty where either run has no such record."""
+    if not target or not golden:
+        return []
+    return [*_clearing(target, golden), *_clipping(target, golden), *_scaling(target, golden), *_steps(target, golden)]
+
+
+def takes_other_parts(target: Sequence[Event], golden: Sequence[Event]) -> bool:
+    """The runs have another number of backward passes in the step."""
+    ours, theirs = len(_of(target, "backward")), len(_of(golden, "backward"))
+    return bool(ours and theirs and ours != theirs)
+
+
+def _of(events: Sequence[Event], *kinds: str) -> list[Event]:
+    return [event for event in events if isinstance(event, Mapping) and event.get("event") in kinds]
+
+
+def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
+    """Gradients that the first backward of the step adds to."""
+    ours, theirs = _of(target, "backward")[:1], _of(golden, "backward")[:1]
+    if not ours or not theirs:
+        return
+    held, usual = ours[0].get("with_gradient"), theirs[0].get("with_gradient")
+    if not isinstance(held, int) or not isinstance(usual, int) or bool(held) == bool(usual):
+        return
+    if held:
+        text = (
+            f"the gradients were not cleared before the backward (optimizer.zero_grad): {held} parameters still hold "
+            "one, and the backward adds to it"
+        )
+    else:
+        text = f"the gradients were cleared before the backward; the golden run adds to those of {usual} parameters"
+    yield TrainingDifference(text, Phase.BACKWARD, "zero_grad", _after(ours[0]))
+
+
+def _clipping(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
+    ours, theirs = _of(target, "clip_grad_norm_end"), _of(golden, "clip_grad_norm_end")
+    if len(ours) != len(theirs):
+        yield from _other_number(target, golden, "clip_grad_norm", "clip_grad_norm_")
+        return
+    starts = zip(_of(target, "clip_grad_norm"), _of(golden, "clip_grad_norm"))
+    for (a, b), (start, other) in zip(zip(ours, theirs), starts):
+        if a.get("max_norm") != b.get("max_norm"):
+            text = f"clip_grad_norm_: max_norm is {_shown(a.get('max_norm'))}, not {_shown(b.get('max_norm'))}"
+            yield TrainingDifference(text, Phase.AFTER, "clipping", _after(start))
+        if start.get("norm_type") != other.get("norm_type"):
+            text = f"clip_grad_norm_: norm_type is {_shown(start.get('norm_type'))}, not {other.get('norm_type')}"
+            yield TrainingDifference(text, Phase.AFTER, "clipping", _after(start))
+    values, others = _of(target, "clip_grad_value"), _of(golden, "clip_grad_value")
+    if len(values) != len(others):
+        yield from _other_number(target, golden, "clip_grad_value", "clip_grad_value_")
+    for a, b in zip(values, others):
+        if a.get("clip_value") != b.get("clip_value"):
+            text = f"clip_grad_value_: clip_value is {_shown(a.get('clip_value'))}, not {_shown(b.get('clip_value'))}"
+            yield TrainingDifference(text, Phase.AFTER, "clipping", _after(a))
+
+
+def _other_number(
+    target: Sequence[Event], golden: Sequence[Event], kind: str, name: str
+) -> Iterator[TrainingDifference]:
+    ours, theirs = len(_of(target, kind)), len(_of(golden, kind))
+    if not ours:
+        text = f"{name} is not called; the golden run calls it {_times(theirs)}"
+    elif not theirs:
+        text = f"{name} is called {_times(ours)}; the golden run does not call it"
+    else:
+        text = f"{name} is called {_times(ours)}, not {_times(theirs)}"
+    found = _of(target, kind) or _of(target, "optimizer_step")
+    yield TrainingDifference(text, Phase.AFTER, "clipping", _after(found[0]) if found else None)
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
+def _scaling(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
+    ours, theirs = _of(target, "scaler_step"), _of(golden, "scaler_step")
+    if len(ours) != len(theirs):
+        yield from _other_number(target, golden, "scaler_step", "GradScaler.step")
+    for a, b in zip(ours, theirs):
+        if a.get("scale") != b.get("scale"):
+            text = f"GradScaler: the loss scale is {_shown(a.get('scale'))}, not {_shown(b.get('scale'))}"
+            yield TrainingDifference(text, Phase.BACKWARD, "loss scale", _after(a))
+    for a, b in zip(_of(target, "scaler_step_end"), _of(golden, "scaler_step_end")):
+        if a.get("skipped") != b.get("skipped"):
+            side, other = ("target", "golden run") if a.get("skipped") else ("golden run", "target")
+            text = f"GradScaler skips the optimizer's step in the {side}, not in the {other}"
+            yield TrainingDifference(text, Phase.AFTER, "loss scale", _after(a))
+
+
+def _steps(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
+    ours, theirs = _of(target, "optimizer_step"), _of(golden, "optimizer_step")
+    if len(ours) != len(theirs):
+        name = _type(ours[0] if ours else theirs[0])
+        yield from _other_number(target, golden, "optimizer_step", f"{name}.step")
+        return
+    for a, b in zip(ours, theirs):
+        if _type(a) != _type(b):
+            text = f"the optimizer is {_type(a)}, not {_type(b)}"
+            yield TrainingDifference(text, Phase.AFTER, "optimizer", _after(a))
+            continue
+        yield from _groups(a, b)
+        done, expected = a.get("steps_done"), b.get("steps_done")
+        if done != expected and isinstance(done, int) and isinstance(expected, int):
+            text = f"{_type(a)}: it has done {done} steps, not {expected}"
+            yield TrainingDifference(text, Phase.AFTER, "optimizer", _after(a))
+    yield from _rates(target, golden)
+
+
+def _rates(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
+    """The rates at stop(): what a scheduler made of them."""
+    ours, theirs = _of(target, "learning_rate"), _of(golden, "learning_rate")
+    for event in [*ours, *theirs][:1]:
+        a, b = (one[0].get("lr") if one else None for one in (ours, theirs))
+        if a == b:
+            continue
+        if a is None or b is None:
+            side = "golden run" if a is None else "target"
+            text = f"a scheduler changes the learning rate after this step in the {side} only"
+        else:
+            text = f"the scheduler sets the learning rate to {_shown(a)} after this step, not to {_shown(b)}"
+        yield TrainingDifference(text, Phase.AFTER, "schedule", _after(event), note_only=True)
+
+
+def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
+    name, after = _type(a), _after(a)
+    ours, theirs = (_list(event.get("groups")) for event in (a, b))
+    if len(ours) != len(theirs):
+        text = f"{name}: it has {len(ours)} parameter groups, not {len(theirs)}"
+        yield TrainingDifference(f"{text}{_settings_by_parameter(ours, theirs)}", Phase.AFTER, "optimizer", after)
+        return
+    for index, (group, other) in enumerate(zip(ours, theirs)):
+        where = f" in parameter group {index}" if len(ours) > 1 else ""
+        known = [key for key in _ORDER if key in group or key in other]
+        for key in [*known, *(key for key in {**group, **other} if key not in known)]:
+            if key in _UNIMPORTANT or group.get(key) == other.get(key):
+                continue
+            text = f"{name}: {key} is {_shown(group.get(key))}, not {_shown(other.get(key))}{where}"
+            yield TrainingDifference(text, Phase.AFTER, "hyper-parameter", after)
+        if group.get("parameters") != other.get("parameters"):
+            text = f"{name}: it updates {group.get('parameters')} parameters, not {other.get('parameters')}{where}"
+            yield TrainingDifference(text + _other_names(group, other), Phase.AFTER, "optimizer", after)
+        if any(group.get(key) != other.get(key) for key in ("foreach", "fused")):
+            changed = [k for k in ("foreach", "fused") if group.get(k) != other.get(k)]
+            said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in changed)
+            text = f"{name} computes its step in another way ({said})"
+            yield TrainingDifference(text, Phase.AFTER, "how", after, note_only=True)
+
+
+def _other_names(group: Event, other: Event) -> str:
+    ours, theirs = (_list(one.get("names")) for one in (group, other))
+    lost = [name for name in theirs if name and name not in ours]
+    extra = [name for name in ours if name and name not in theirs]
+    text = ""
+    if lost:
+        text += f"; without {_some(lost)}"
+    if extra:
+        text += f"; with {_some(extra)}"
+    return text
+
+
+def _settings_by_parameter(ours: Sequence[Event], theirs: Sequence[Event]) -> str:
+    """The settings that some parameter has otherwise, whatever group it is in."""
+    known: dict[str, Event] = {str(name): group for group in theirs for name in _list(group.get("names")) if name}
+    changed: dict[str, list[str]] = {}
+    for group in ours:
+        for name in _list(group.get("names")):
+            other = known.get(str(name))
+            for key in group if other is not None else ():
+                if key not in _UNIMPORTANT and other is not None and group.get(key) != other.get(key):
+                    text = f"{key} is {_shown(group.get(key))}, not {_shown(other.get(key))}"
+                    changed.setdefault(text, []).append(str(name))
+    return "".join(f"; {text} for {_some(names)}" for text, names in changed.items())
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _type(event: Event) -> str:
+    return str(event.get("type", "the optimizer")).rpartition(".")[2]
+
+
+def _after(event: Event) -> Optional[str]:
+    value = event.get("after")
+    return value if isinstance(value, str) else None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_shown(one) for one in value) + "]"
+    return str(value)

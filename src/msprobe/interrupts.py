@@ -1,0 +1,103 @@
+"""What the script's signal handlers do while msprobe is at work.
+
+Python runs a handler between two instructions of whatever runs, ours included. An exception that it raises belongs to
+the script and has to reach it. A handler that calls start(), stop() or step() while one of them runs waits its turn.
+And SIGTERM, whose default is to end the process at once, first writes what was recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import signal
+import threading
+from collections import deque
+from types import FrameType
+from typing import Any, Callable, Optional
+
+
+def is_of_the_script(error: Optional[BaseException]) -> bool:
+    """Whether a signal handler of the script has raised it: a function that was given a signal and a frame."""
+    if error is None or threading.current_thread() is not threading.main_thread():
+        return False
+    trace = error.__traceback__
+    while trace is not None:
+        if _is_handler(trace.tb_frame):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def let_through(error: BaseException) -> None:
+    """Raises an exception of the script again; called where others of its kind are no trouble."""
+    if is_of_the_script(error):
+        raise error
+
+
+def _is_handler(frame: FrameType) -> bool:
+    code, scope = frame.f_code, frame.f_locals
+    names = code.co_varnames[: code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)]
+    values: list[Any] = []
+    for name in names:
+        value = scope.get(name)
+        values += value if isinstance(value, tuple) else (value,)  # def handler(*args)
+    return any(isinstance(one, int) and isinstance(two, FrameType) for one, two in zip(values, values[1:]))
+
+
+class Turns:
+    """One after the other: what comes from inside of a turn, on the same thread, is done after it."""
+
+    def __init__(self) -> None:
+        self._thread: Optional[int] = None
+        self._later: deque[Callable[[], None]] = deque()
+
+    def take(self, act: Callable[[], None]) -> None:
+        me = threading.get_ident()
+        if self._thread == me:
+            self._later.append(act)
+            return
+        self._thread = me
+        try:
+            act()
+        finally:
+            self._thread = None
+            while self._later:
+                self.take(self._later.popleft())
+
+
+class WritesOnTerm:
+    """While a step is open, SIGTERM calls `write` first; then what was there before us happens, as without us."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+        self._before: Any = None
+        self._pid = os.getpid()
+        self._installed = False
+
+    def install(self) -> None:
+        if self._installed or threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.getsignal(signal.SIGTERM)
+        if before is None or before is signal.SIG_IGN:  # set outside of Python; or nobody minds
+            return
+        self._before = before
+        signal.signal(signal.SIGTERM, self._terminate)
+        self._installed = True
+
+    def remove(self) -> None:
+        if not self._installed or threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) == self._terminate:  # a handler that the script put over ours stays
+            signal.signal(signal.SIGTERM, self._before)
+        self._installed = False
+
+    def _terminate(self, number: int, frame: Any) -> None:
+        if os.getpid() == self._pid:  # not in a forked child
+            with contextlib.suppress(Exception):
+                self._write()
+        if callable(self._before):
+            self._before(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)

@@ -1,0 +1,65 @@
+"""The hyper-parameters of an optimizer as plain values, and the numbers that training code holds in tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import torch
+
+from msprobe.interrupts import let_through
+from msprobe.pytorch.tensors import nonplain_tensors
+
+_LISTS = ("params", "param_names")
+_LENGTH = 64
+
+
+def number(value: Any) -> Optional[float]:
+    """The value of a number or of a tensor that holds one; None where it cannot be read here."""
+    try:
+        with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
+            value = getattr(value, "_local_tensor", value)
+            found = value.item() if isinstance(value, torch.Tensor) else value
+        return None if isinstance(found, complex) else float(found)
+    except Exception as error:  # a meta tensor, a graph that is being captured
+        let_through(error)
+        return None
+
+
+def plain_value(value: Any) -> Any:
+    """What JSON can hold of a hyper-parameter."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (float, torch.Tensor)):
+        return number(value)
+    if isinstance(value, (list, tuple)) and len(value) <= _LENGTH:
+        return [plain_value(one) for one in value]
+    return type(value).__qualname__
+
+
+def groups_of(optimizer: Any) -> list[dict[str, Any]]:
+    """Every parameter group: its hyper-parameters and how much it holds."""
+    groups = []
+    for group in optimizer.param_groups:
+        found = {str(name): plain_value(value) for name, value in group.items() if name not in _LISTS}
+        parameters = list(group["params"])
+        found["parameters"] = len(parameters)
+        found["elements"] = sum(parameter.numel() for parameter in parameters)
+        groups.append(found)
+    return groups
+
+
+def names_in(optimizer: Any, names: Mapping[int, str]) -> list[list[Optional[str]]]:
+    """The names of the parameters of each group: those of the model, else those that the optimizer was given."""
+    found = []
+    for group in optimizer.param_groups:
+        given = group.get("param_names") or [None] * len(group["params"])
+        found.append([names.get(id(one), name) for one, name in zip(group["params"], given)])
+    return found
+
+
+def steps_done(optimizer: Any) -> Optional[float]:
+    """How many steps the optimizer has made before, where its state counts them."""
+    for state in getattr(optimizer, "state", {}).values():
+        return number(state["step"]) if isinstance(state, Mapping) and "step" in state else None
+    return 0.0

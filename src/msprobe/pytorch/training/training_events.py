@@ -1,0 +1,202 @@
+"""Notes what the training loop does, as events of training.json: comparing tells the phases of a step by them.
+
+Torch's own hooks tell of optimizer steps. Everything else is a Python function that torch looks up by its name each
+time: while collecting, ours stands there, notes the event and calls torch's. Each runs a few times in a step.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import traceback
+import weakref
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import torch
+import torch.nn.utils.clip_grad as clip_grad
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from msprobe.collect.probe import Companion
+from msprobe.collect.recorder import Recorder
+from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
+from msprobe.pytorch.tensors import nonplain_tensors
+from msprobe.pytorch.training.hyper_parameters import groups_of, names_in, number, plain_value, steps_done
+
+_graph_task = torch._C._current_graph_task_id
+_Note = Callable[..., Any]
+
+
+class TrainingEvents(Companion):
+    """Of one step. `around` is told when a backward pass begins and ends."""
+
+    def __init__(self, recorder: Recorder, around: Optional[GradientsAfterBackward] = None) -> None:
+        self._recorder = recorder
+        self._around = around
+        self._models: Sequence[Any] = ()
+        self._put: list[tuple[Any, str, Any, Any]] = []
+        self._hooks: list[Any] = []
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self._named: set[int] = set()
+        self._steps = 0
+
+    def install(self, models: Sequence[Any]) -> None:
+        if self._hooks:
+            return
+        self._models = models
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._guarded(self._step_begins)),
+            register_optimizer_step_post_hook(self._guarded(self._step_ends)),
+        ]
+        self._stand_in(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
+        self._stand_in(clip_grad, "_get_total_norm", self._clip_begins, None)
+        self._stand_in(clip_grad, "_clip_grads_with_norm_", None, self._clip_ends)
+        self._stand_in(torch.nn.utils, "clip_grad_value_", self._clip_value_begins, None)
+        self._stand_in(torch.optim.Optimizer, "zero_grad", self._zero_begins, None)
+        self._stand_in(torch.nn.Module, "zero_grad", self._zero_begins, None)
+        self._stand_in(torch.amp.GradScaler, "step", self._scaler_begins, self._scaler_ends)
+        self._stand_in(torch.amp.GradScaler, "update", None, self._scaler_updated)
+
+    def remove(self) -> None:
+        for owner, name, ours, original in reversed(self._put):
+            if vars(owner).get(name) is ours:  # what somebody has put over ours since, stays
+                setattr(owner, name, original)
+        self._put.clear()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._models = ()
+        self._guarded(self._tell_rates)()
+
+    def _stand_in(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
+        """`before` is given the call's arguments; `after` those and, last, what the call returned."""
+        original = vars(owner).get(name)
+        if original is None:
+            return
+        noted_before = None if before is None else self._guarded(before)
+        noted_after = None if after is None else self._guarded(after)
+
+        @functools.wraps(original)
+        def ours(*args: Any, **kwargs: Any) -> Any:
+            if noted_before is not None:
+                noted_before(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if noted_after is not None:
+                noted_after(*args, **kwargs)
+            return result
+
+        setattr(owner, name, ours)
+        self._put.append((owner, name, ours, original))
+
+    def _guarded(self, note: _Note) -> _Note:
+        """Nothing of ours reaches the script, or a compiler that follows it."""
+
+        def noted(*args: Any, **kwargs: Any) -> None:
+            if torch.compiler.is_compiling() or self._recorder.closed:
+                return
+            try:
+                with torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
+                    note(*args, **kwargs)
+            except Exception:
+                self._recorder.fault("training.json", traceback.format_exc())
+
+        return noted
+
+    def _note(self, event: str, **members: Any) -> None:
+        self._recorder.writer.training(json.dumps({"event": event, **members})[1:-1])
+
+    def _number(self, optimizer: Any) -> int:
+        return self._numbers.setdefault(optimizer, len(self._numbers))
+
+    # Optimizers.
+
+    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._steps += 1
+        index = self._number(optimizer)
+        kind = type(optimizer)
+        groups = groups_of(optimizer)
+        self._rates[optimizer] = [group.get("lr") for group in groups]
+        if index not in self._named:
+            self._named.add(index)
+            for group, names in zip(groups, names_in(optimizer, self._parameter_names())):
+                if any(name is not None for name in names):
+                    group["names"] = names
+        self._note(
+            "optimizer_step",
+            optimizer=index,
+            type=f"{kind.__module__}.{kind.__qualname__}",
+            steps_done=steps_done(optimizer),
+            groups=groups,
+        )
+
+    def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._note("optimizer_step_end", optimizer=self._number(optimizer))
+
+    def _parameter_names(self) -> dict[int, str]:
+        names: dict[int, str] = {}
+        for index, model in enumerate(self._models):
+            start = f"{index}." if len(self._models) > 1 else ""
+            for name, parameter in model.named_parameters():
+                names.setdefault(id(parameter), f"{start}{name}")
+        return names
+
+    def _zero_begins(self, owner: Any, set_to_none: bool = True) -> None:
+        whose: dict[str, Any] = {"module": type(owner).__qualname__}
+        if isinstance(owner, torch.optim.Optimizer):
+            whose = {"optimizer": self._number(owner)}
+        self._note("zero_grad", **whose, set_to_none=bool(set_to_none))
+
+    def _tell_rates(self) -> None:
+        """A scheduler that has stepped since the optimizer did has left its rate there."""
+        for optimizer, before in list(self._rates.items()):
+            now = [plain_value(group.get("lr")) for group in optimizer.param_groups]
+            if now != before:
+                self._note("learning_rate", optimizer=self._number(optimizer), lr=now)
+        self._rates.clear()
+
+    # Backward passes.
+
+    def _backward_begins(self, outputs: Any, *args: Any, accumulate_grad: bool = False, **kwargs: Any) -> None:
+        if _graph_task() < 0:  # not one inside another: a recomputation
+            self._note("backward", call="backward" if accumulate_grad else "grad", **self._held_gradients())
+            if self._around is not None:
+                self._around.begin()
+
+    def _backward_ends(self, outputs: Any, *args: Any, **kwargs: Any) -> None:
+        if _graph_task() < 0:
+            if self._around is not None:
+                self._around.end()
+            self._note("backward_end")
+
+    def _held_gradients(self) -> dict[str, int]:
+        """How many parameters have a gradient already: it is added to."""
+        if not self._models:
+            return {}
+        parameters = [one for model in self._models for one in model.parameters()]
+        return {"parameters": len(parameters), "with_gradient": sum(one.grad is not None for one in parameters)}
+
+    # Clipping.
+
+    def _clip_begins(
+        self, tensors: Any, norm_type: Any = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
+    ) -> None:
+        self._note("clip_grad_norm", norm_type=plain_value(norm_type), gradients=len(list(tensors)), foreach=foreach)
+
+    def _clip_ends(self, parameters: Any, max_norm: Any, total_norm: Any, foreach: Any = None) -> None:
+        self._note("clip_grad_norm_end", max_norm=plain_value(max_norm), total_norm=number(total_norm))
+
+    def _clip_value_begins(self, parameters: Any, clip_value: Any, foreach: Any = None) -> None:
+        self._note("clip_grad_value", clip_value=plain_value(clip_value), foreach=foreach)
+
+    # Loss scaling.
+
+    def _scaler_begins(self, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        self._steps = 0
+        self._note("scaler_step", optimizer=self._number(optimizer), scale=number(scaler.get_scale()))
+
+    def _scaler_ends(self, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        self._note("scaler_step_end", optimizer=self._number(optimizer), skipped=not self._steps)
+
+    def _scaler_updated(self, scaler: Any, *args: Any, **kwargs: Any) -> None:
+        self._note("scaler_update", scale=number(scaler.get_scale()))
