@@ -52,8 +52,8 @@ setup(
             optional=True,
         ),
         Extension(
-            "msprobe.collect._frames",
-            sources=["src/msprobe/collect/_frames.c"],
+            "msprobe.collect.records._frames",
+            sources=["src/msprobe.collect.records._frames.c"],
             extra_compile_args=["-O3"],
             optional=True,
         ),

@@ -23,7 +23,7 @@ from msprobe.check.online import frame_mac, frames, parcel, receiver, sender, tl
 from msprobe.check.online.frames import Channel, Refused
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
-from msprobe.processes import python_command
+from msprobe.system.processes import python_command
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_a_dump_that_is_being_written_can_be_shown_and_is_not_recovered(
 ) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from msprobe.dump.writer import Head, RankWriter, Worker\n"
+        "from msprobe.dump.writing.writer import Head, RankWriter, Worker\n"
         "w = RankWriter(Path(sys.argv[1]), Head('statistics', 'mix', 'pytorch'), Worker())\n"
         "w.record('Torch.add.0.forward', None, None, ''); w.flush(); print('on', flush=True); sys.stdin.read()\n"
     )

@@ -10,7 +10,7 @@ import pytest
 from msprobe.cli import main
 from msprobe.dump import layout
 from msprobe.dump.summary import kind_of
-from msprobe.dump.writer import Head, RankWriter, Worker
+from msprobe.dump.writing.writer import Head, RankWriter, Worker
 
 DATA = Path(__file__).parents[1] / "dump/data"
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from msprobe.collect import stacks
+from msprobe.collect.records import stacks
 
-_frames = pytest.importorskip("msprobe.collect._frames", reason="the C part is not built: no compiler at installation")
+_frames = pytest.importorskip(
+    "msprobe.collect.records._frames", reason="the C part is not built: no compiler at installation"
+)
 
 
 def both(skip):

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import Lifecycle, UsageError
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.values import Values
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.values import Values
+from msprobe.collect.run.lifecycle import Lifecycle, UsageError
 from msprobe.config import load
 from msprobe.tasks import make_task
 

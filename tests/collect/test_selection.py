@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe.collect.names import CallNumbers
-from msprobe.collect.selection import Selection, matches
+from msprobe.collect.records.call_numbers import CallNumbers
+from msprobe.collect.records.selection import Selection, matches
 from msprobe.dump.names import api_stem, backward_of
 
 apis = st.sampled_from(["relu", "linear", "prelu", "conv2d", "__add__"])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe.collect.values import Values
+from msprobe.collect.records.values import Values
 
 
 class Plain:

@@ -9,7 +9,7 @@ import numpy as np
 
 from msprobe.dump.reader import open_dump
 from msprobe.dump.tensor_files.codec import Payload
-from msprobe.dump.writer import Head, RankWriter, Worker
+from msprobe.dump.writing.writer import Head, RankWriter, Worker
 
 
 def saved(writer: RankWriter, name: str, value: float) -> None:

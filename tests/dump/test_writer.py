@@ -20,7 +20,7 @@ import pytest
 
 from msprobe.dump import layout
 from msprobe.dump.reader import open_dump
-from msprobe.dump.writer import Head, Payload, RankWriter, Worker
+from msprobe.dump.writing.writer import Head, Payload, RankWriter, Worker
 
 HEAD = Head("statistics", "mix", "pytorch")
 ARRAY = np.arange(6, dtype=np.float32)

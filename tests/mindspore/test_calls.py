@@ -13,7 +13,7 @@ from mindspore.ops import relu as bound_relu
 from mscollecting import Dump, assert_same, collecting, configured
 from msmodels import Net, batch, made, tensor
 
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.frameworks.api_lists import ApiListError
 from msprobe.frameworks.mindspore.api_table import CATEGORIES, PACKAGED, load_table
 from msprobe.mindspore import PrecisionDebugger

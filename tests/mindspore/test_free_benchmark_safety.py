@@ -17,7 +17,7 @@ from mscollecting import configured
 from msmodels import trained
 from msranks import needs_msrun, run_two
 
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import ConfigError
 from msprobe.mindspore import PrecisionDebugger
 from msprobe.mindspore.executor import differentiating

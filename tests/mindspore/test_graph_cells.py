@@ -14,11 +14,11 @@ from mindspore import Tensor, nn, ops
 from mscollecting import Dump, assert_same, configured
 from msmodels import made, tensor
 
-from msprobe.collect.lifecycle import UsageError
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.selection import Selection
-from msprobe.collect.values import Values
-from msprobe.dump.writer import Head, RankWriter, Worker
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.selection import Selection
+from msprobe.collect.records.values import Values
+from msprobe.collect.run.lifecycle import UsageError
+from msprobe.dump.writing.writer import Head, RankWriter, Worker
 from msprobe.mindspore import PrecisionDebugger
 from msprobe.mindspore.graph.cell_records import GraphCells
 from msprobe.mindspore.graph.taps import TAPS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import load
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 from mscollecting import collecting
 
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.mindspore.kernels.kernel_calls import Kernels
 
 

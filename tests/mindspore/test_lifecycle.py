@@ -14,7 +14,7 @@ from mindspore.train import Model
 from mscollecting import Dump, assert_same, collecting, configured
 from msmodels import Net, batch, made, tensor
 
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import ConfigError
 from msprobe.mindspore import MsprobeInitStep, MsprobeStep, PrecisionDebugger
 from msprobe.mindspore.common.utils import MsprobeStep as MsprobeStepOfTheGuide

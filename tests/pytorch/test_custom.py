@@ -16,7 +16,7 @@ from collecting import Dump, configured
 from torch import nn
 
 from msprobe.collect.custom import CustomApis
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.pytorch import PrecisionDebugger
 
 X = torch.ones(2)

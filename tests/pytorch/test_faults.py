@@ -12,8 +12,8 @@ from collecting import Dump, collecting, configured
 from models import train
 from torch import nn
 
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.values import Values
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.values import Values
 from msprobe.pytorch import PrecisionDebugger
 from msprobe.pytorch.apis import opaque_regions
 from msprobe.pytorch.gradients import call_gradients

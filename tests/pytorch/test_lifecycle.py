@@ -9,7 +9,7 @@ import torch
 from collecting import Dump, assert_same, collecting, configured
 from torch import nn
 
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.pytorch import PrecisionDebugger
 
 

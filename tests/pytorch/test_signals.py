@@ -16,7 +16,7 @@ import torch
 from collecting import Dump, configured
 
 from msprobe.dump.reader import open_dump
-from msprobe.dump.worker import Worker
+from msprobe.dump.writing.worker import Worker
 from msprobe.pytorch import PrecisionDebugger
 
 MODEL = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
@@ -48,7 +48,7 @@ def raised_inside(monkeypatch, owner, name):
 @pytest.mark.parametrize("place", ["enter", "leave", "write_record"])
 @pytest.mark.parametrize("kind", [Late, RuntimeError, KeyboardInterrupt])
 def test_what_a_handler_raises_reaches_the_script(tmp_path, monkeypatch, handled, place, kind):
-    from msprobe.collect.recorder import Recorder
+    from msprobe.collect.records.recorder import Recorder
 
     def handler(number, frame):
         raise kind("too late")
@@ -75,7 +75,7 @@ class Bound:
 
 @pytest.mark.parametrize("handler_of", [lambda act: lambda *args: act(), lambda act: Bound(act).on])
 def test_any_form_of_handler_is_recognised(tmp_path, monkeypatch, handled, handler_of):
-    from msprobe.collect.recorder import Recorder
+    from msprobe.collect.records.recorder import Recorder
 
     def act():
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)
@@ -93,7 +93,7 @@ def test_any_form_of_handler_is_recognised(tmp_path, monkeypatch, handled, handl
 
 
 def test_a_fault_of_ours_still_does_not_reach_the_script(tmp_path, monkeypatch):
-    from msprobe.collect.recorder import Recorder
+    from msprobe.collect.records.recorder import Recorder
 
     def broken(*args, **kwargs):
         raise RuntimeError("ours")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import load
 from msprobe.config.schema import MATRIX
 from msprobe.tasks import make_task, refuse_other_tasks, task_names

@@ -212,7 +212,7 @@ class _Imports(importlib.abc.MetaPathFinder):
         loader.exec_module = execute_then_act
 
     def _torch_is_here(self) -> None:
-        from msprobe.collect.lifecycle import UsageError
+        from msprobe.collect.run.lifecycle import UsageError
         from msprobe.pytorch.driver import StepDriver
 
         if self._watches:

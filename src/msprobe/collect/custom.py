@@ -13,7 +13,7 @@ import types
 from typing import Any, Callable, NamedTuple, Optional, Protocol
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 
 _METHODS = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _CLASS_METHODS = (classmethod, types.ClassMethodDescriptorType)

@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 
-from msprobe.interrupts import let_through
+from msprobe.system.interrupts import let_through
 
 _logger = logging.getLogger("msprobe")
 _said: set[str] = set()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Optional, Protocol
 
 from msprobe.collect import notices, tokens
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.saved_variables import SavedVariables, VariableAccess
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.saved_variables import SavedVariables, VariableAccess
 
 
 class GradientCounts(Protocol):

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Optional
 
 from msprobe.collect.levels import Level
-from msprobe.collect.recorder import Recorder, Writer
-from msprobe.collect.selection import Selection
+from msprobe.collect.records.recorder import Recorder, Writer
+from msprobe.collect.records.selection import Selection
+from msprobe.collect.records.values import Adapter, Values
 from msprobe.collect.task import Task
-from msprobe.collect.values import Adapter, Values
 from msprobe.config import Settings
-from msprobe.dump.writer import RankWriter
+from msprobe.dump.writing.writer import RankWriter
 from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 
 _SUMMARIES = {"md5": STATS | CRC, "xor": XOR}

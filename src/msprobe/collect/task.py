@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional, Union
 
-from msprobe.collect.selection import Selection
+from msprobe.collect.records.selection import Selection
 from msprobe.config import Settings
 from msprobe.dump import layout
-from msprobe.dump.writer import Head
+from msprobe.dump.writing.writer import Head
 
 
 class Task:

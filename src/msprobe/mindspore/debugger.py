@@ -9,10 +9,10 @@ from mindspore import nn
 
 from msprobe.collect import notices
 from msprobe.collect.custom import CustomApis
-from msprobe.collect.debugger import Debugger, OnClassOrInstance, RunControl
 from msprobe.collect.levels import LEVELS
-from msprobe.collect.lifecycle import Lifecycle, UsageError
 from msprobe.collect.probe import StepHooks
+from msprobe.collect.run.debugger import Debugger, OnClassOrInstance, RunControl
+from msprobe.collect.run.lifecycle import Lifecycle, UsageError
 from msprobe.collect.step_context import StepContext
 from msprobe.collect.task import Task, find_hooks
 from msprobe.config import Settings, load

@@ -8,8 +8,8 @@ from typing import Any, Callable, Optional
 
 from msprobe.collect.custom import CustomApis
 from msprobe.collect.probe import Companion
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.saved_variables import VariableAccess
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.saved_variables import VariableAccess
 from msprobe.collect.step_context import StepContext
 from msprobe.collect.tokens import RegisteredHooks
 from msprobe.mindspore.apis.api_calls import Apis

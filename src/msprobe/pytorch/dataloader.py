@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import dataloader
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import Lifecycle
+from msprobe.collect.run.lifecycle import Lifecycle
 
 
 class CollectionFinished(SystemExit):

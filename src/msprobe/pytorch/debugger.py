@@ -9,10 +9,10 @@ from typing import Any, Callable, Optional
 import torch
 from torch.nn.parameter import is_lazy
 
-from msprobe.collect.debugger import Debugger
 from msprobe.collect.levels import LEVELS
-from msprobe.collect.lifecycle import Lifecycle
-from msprobe.collect.stacks import hide_files
+from msprobe.collect.records.stacks import hide_files
+from msprobe.collect.run.debugger import Debugger
+from msprobe.collect.run.lifecycle import Lifecycle
 from msprobe.collect.step_context import StepContext
 from msprobe.collect.task import Task, find_hooks
 from msprobe.config import Settings

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from msprobe.collect import notices
 from msprobe.collect.levels import LEVELS
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import Settings
 from msprobe.pytorch.debugger import PrecisionDebugger
 from msprobe.pytorch.kernels.kernel_replay import dumped_gradients

@@ -8,8 +8,8 @@ from typing import Any, Callable, Optional
 
 from msprobe.collect.custom import CustomApis
 from msprobe.collect.probe import Companion
-from msprobe.collect.recorder import Recorder, Writer
-from msprobe.collect.saved_variables import VariableAccess
+from msprobe.collect.records.recorder import Recorder, Writer
+from msprobe.collect.records.saved_variables import VariableAccess
 from msprobe.collect.step_context import StepContext
 from msprobe.frameworks.pytorch.api_table import ApiTable
 from msprobe.pytorch.apis.api_calls import Apis

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 

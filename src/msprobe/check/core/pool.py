@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.dump.errors import DumpError
-from msprobe.processes import python_command, python_environment
+from msprobe.system.processes import python_command, python_environment
 
 AT_ONCE = 8
 Task = dict[str, Any]

@@ -15,8 +15,8 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.check.core.framework import Call, Framework, Results
-from msprobe.processes import python_command, python_environment
 from msprobe.stats import dtypes
+from msprobe.system.processes import python_command, python_environment
 
 Array = np.ndarray[Any, Any]
 

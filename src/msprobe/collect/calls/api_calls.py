@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect.gradients.call_gradients import RECOMPUTED, CallGradients
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import FORWARD
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 
 
 class UnfinishedCollective:

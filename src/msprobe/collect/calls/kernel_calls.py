@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import FORWARD
 
 

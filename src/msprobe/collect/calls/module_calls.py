@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from msprobe.collect.gradients.call_gradients import RECOMPUTED, CallGradients
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.values import key_text
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.values import key_text
 from msprobe.dump.names import FORWARD
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Callable, NamedTuple, Optional
 
 from msprobe.collect.gradients.backward_record import BackwardRecord, Places
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import backward_of
 
 RECOMPUTED = '"is_recompute": true'

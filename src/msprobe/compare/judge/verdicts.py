@@ -22,18 +22,7 @@ from msprobe.compare.judge.presets import Preset
 from msprobe.compare.judge.rounding import Context
 from msprobe.compare.measure import distance
 from msprobe.compare.reasons import Kind, Reason
-from msprobe.compare.rows import (
-    ERROR,
-    NOT_COMPARED,
-    PASS,
-    PASSED,
-    WARNING,
-    Group,
-    Judgement,
-    Row,
-    is_tensor,
-    slots,
-)
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor, slots
 
 WARNING_BAND = 4.0
 """Up to this many tolerances a difference is a warning, beyond an error."""

@@ -23,9 +23,9 @@ from typing import Callable, Optional
 import xxhash
 
 from msprobe.dump import layout
-from msprobe.dump.descriptors import Descriptor
 from msprobe.dump.tensor_files.codec import Payload, encode
-from msprobe.interrupts import let_through
+from msprobe.dump.writing.descriptors import Descriptor
+from msprobe.system.interrupts import let_through
 
 _NO_MORE_LINKS = {errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP}
 

@@ -19,12 +19,7 @@ import torch.nn.functional
 
 from msprobe.frameworks.pytorch.api_list import read_lists
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
-from msprobe.frameworks.pytorch.overridable import (
-    builtin_functions,
-    dispatches,
-    python_functions,
-    untracked_functions,
-)
+from msprobe.frameworks.pytorch.overridable import builtin_functions, dispatches, python_functions, untracked_functions
 
 PACKAGED = Path(__file__).parents[2] / "pytorch" / "support_wrap_ops.yaml"
 

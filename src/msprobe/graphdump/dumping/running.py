@@ -15,7 +15,7 @@ from msprobe.collect import notices
 from msprobe.graphdump.dumping.dump_settings import DumpSettings, load_settings
 from msprobe.graphdump.dumping.framework_config import NO_KERNEL, list_remarks, prepare
 from msprobe.graphdump.dumping.worker import Job
-from msprobe.processes import python_command, python_environment
+from msprobe.system.processes import python_command, python_environment
 
 VARIABLE = "MINDSPORE_DUMP_CONFIG"
 DISK_BUDGET = 2 << 30

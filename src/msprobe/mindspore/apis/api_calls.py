@@ -6,7 +6,7 @@ import threading
 from typing import Any, Callable
 
 from msprobe.collect.calls.api_calls import ApiCalls
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.collectives import Collectives
 from msprobe.mindspore.gradients.call_gradients import Gradients

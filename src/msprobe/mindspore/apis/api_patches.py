@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 
 from mindspore import ops
 
-from msprobe.collect.values import Values
+from msprobe.collect.records.values import Values
 from msprobe.frameworks.mindspore.api_table import Api, Listed
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.tensors.tensor_text import TensorTexts

@@ -12,7 +12,7 @@ from mindspore._c_expression import CommHandle
 from mindspore.communication import comm_func
 
 from msprobe.collect.calls.collectives import UnfinishedCollective, UnfinishedCollectives, as_list
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.mindspore.gradients.backward_graph import tensors_in
 
 _SENDS = frozenset({"send", "isend", "barrier"})

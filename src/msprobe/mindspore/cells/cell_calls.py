@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Optional
 
 from msprobe.collect.calls.module_calls import ModuleCalls
 from msprobe.collect.calls.module_names import ModuleFacts, name_modules
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.mindspore.executor import backward_pass
 from msprobe.mindspore.gradients.call_gradients import Gradients
 

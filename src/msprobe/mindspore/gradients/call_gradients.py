@@ -15,7 +15,7 @@ from mindspore._c_expression import TensorPy
 from msprobe.collect.gradients import backward_record
 from msprobe.collect.gradients.backward_record import BackwardRecord, assign_exits
 from msprobe.collect.gradients.call_gradients import BackwardEngine, CallGradients
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.mindspore.tensors import Array, copied, has_values
 from msprobe.mindspore.executor import backward_pass, requires_grad, when_backward_ends
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, LEAF, Graph, Inputs, node_of, tensors_in

@@ -13,8 +13,8 @@ from typing import Any, Callable, Optional
 
 from mindspore._c_expression import TensorPy
 
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.values import quoted
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.values import quoted
 from msprobe.mindspore.executor import EXECUTOR
 
 

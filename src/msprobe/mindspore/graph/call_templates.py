@@ -14,7 +14,7 @@ from typing import Any, Optional, Protocol, Union
 from mindspore._c_expression import typing as kinds
 from mindspore.ops.primitive import PrimitiveWithInfer
 
-from msprobe.collect.values import Values, quoted
+from msprobe.collect.records.values import Values, quoted
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import dtypes
 

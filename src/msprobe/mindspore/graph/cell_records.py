@@ -14,8 +14,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.values import quoted
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.values import quoted
 from msprobe.dump.names import FORWARD, backward_of
 from msprobe.frameworks.mindspore.tensors import Array, bits
 from msprobe.mindspore.graph.call_templates import CallTemplate, CallTemplates

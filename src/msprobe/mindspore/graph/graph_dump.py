@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Optional, Union
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.graphdump.dumping.running import DISK_BUDGET, LEAST_BUDGET, VARIABLE, DumpRun, PreparedDump, prepare_dump
 
 _running: Optional[DumpRun] = None

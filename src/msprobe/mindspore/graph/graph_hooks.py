@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from msprobe.collect import notices
-from msprobe.collect.header import run_facts
-from msprobe.collect.lifecycle import UsageError
 from msprobe.collect.probe import Companion
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.run_summary import log_faults
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.run.header import run_facts
+from msprobe.collect.run.lifecycle import UsageError
+from msprobe.collect.run.run_summary import log_faults
 from msprobe.collect.step_context import StepContext
 from msprobe.config import Settings
 from msprobe.dump import layout
-from msprobe.dump.writer import RankWriter, Worker
+from msprobe.dump.writing.writer import RankWriter, Worker
 from msprobe.mindspore import header
 from msprobe.mindspore.cells.cell_calls import is_compiled, named_below
 from msprobe.mindspore.executor import synchronize

@@ -13,7 +13,7 @@ from typing import Any
 import mindspore
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.dump.archive import put_aside

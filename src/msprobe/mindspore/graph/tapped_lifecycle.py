@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import Lifecycle
+from msprobe.collect.run.lifecycle import Lifecycle
 from msprobe.mindspore import header
 from msprobe.mindspore.cells.cell_calls import is_compiled, named_below
 from msprobe.mindspore.graph.graph_hooks import GraphHooks

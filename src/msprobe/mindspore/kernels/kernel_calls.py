@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from msprobe.collect.calls.kernel_calls import enter_kernel
 from msprobe.collect.calls.module_calls import ModulePlaces
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import BACKWARD, FORWARD, backward_of
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis

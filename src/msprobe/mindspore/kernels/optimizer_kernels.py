@@ -11,7 +11,7 @@ from typing import Any, Callable
 from mindspore import nn
 
 from msprobe.collect.calls.kernel_calls import enter_kernel
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import FORWARD
 
 try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import Frontend, Lifecycle
+from msprobe.collect.run.lifecycle import Frontend, Lifecycle
 from msprobe.collect.task import Task
 from msprobe.config import ConfigError, Settings
 from msprobe.dump.archive import put_aside

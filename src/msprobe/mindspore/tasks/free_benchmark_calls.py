@@ -15,7 +15,7 @@ from mindspore import ops
 from mindspore._c_expression import TensorPy
 
 from msprobe.collect import notices
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.executor import differentiating, no_grad, requires_grad, synchronize

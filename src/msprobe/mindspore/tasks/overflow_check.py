@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable
 
+from msprobe.collect.records.values import Values
 from msprobe.collect.step_context import StepContext
-from msprobe.collect.values import Values
 from msprobe.mindspore.step_hooks import TaskHooks, digest_texts
 from msprobe.mindspore.tasks.overflow_calls import (
     OverflowApis,

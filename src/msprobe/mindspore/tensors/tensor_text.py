@@ -17,7 +17,7 @@ from mindspore import Tensor
 from mindspore._c_expression import TensorPy
 from mindspore._c_expression import typing as kinds
 
-from msprobe.collect.values import quoted, scalar_text
+from msprobe.collect.records.values import quoted, scalar_text
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.frameworks.mindspore.tensors import Array, address, bits, payload, row_of, strides_of
 from msprobe.stats import dtypes, render, render_array

@@ -12,10 +12,9 @@ from mindspore._c_expression import TensorPy
 from mindspore.train.callback import Callback
 
 from msprobe.collect import notices
+from msprobe.mindspore.watch.monitor import Monitor
 from msprobe.watch.attached import Attached
 from msprobe.watch.settings import Config
-
-from .monitor import Monitor
 
 
 class MsprobeCallback(Callback):

@@ -9,12 +9,11 @@ from mindspore._c_expression import TensorPy
 
 from msprobe.mindspore.executor import backward_pass, requires_grad
 from msprobe.mindspore.header import in_graph_mode
+from msprobe.mindspore.watch.tensors import Outside, dtype_name, is_float, read
 from msprobe.watch import gauge
 from msprobe.watch.recording import Recording
 from msprobe.watch.selection import Filter
 from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Figures, Target
-
-from .tensors import Outside, dtype_name, is_float, read
 
 _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
 

@@ -17,13 +17,12 @@ from mindspore import nn
 from mindspore._c_expression import TensorPy
 
 from msprobe.mindspore.header import mindspore_facts, rank
+from msprobe.mindspore.watch.cells import CellHooks
+from msprobe.mindspore.watch.parameters import DifferentiationHook, OptimizerHooks, Parameters, gradients_of
 from msprobe.watch import gauge
 from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
 from msprobe.watch.settings import Config, load
 from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, STATE, UPDATE
-
-from .cells import CellHooks
-from .parameters import DifferentiationHook, OptimizerHooks, Parameters, gradients_of
 
 
 class Monitor(BaseMonitor):

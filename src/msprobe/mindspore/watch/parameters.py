@@ -15,12 +15,11 @@ from mindspore import nn
 from msprobe.collect import notices
 from msprobe.mindspore.executor import EXECUTOR
 from msprobe.mindspore.header import in_graph_mode
+from msprobe.mindspore.watch.tensors import Outside, dtype_name, read, sample
 from msprobe.watch import gauge
 from msprobe.watch.recording import Recording, update_figures
 from msprobe.watch.selection import Filter
 from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, UPDATE, WEIGHT, Figures, Target
-
-from .tensors import Outside, dtype_name, read, sample
 
 Found = dict[int, Figures]
 NAMES = {"moment1": "exp_avg", "moment2": "exp_avg_sq", "moments": "momentum_buffer", "accum": "momentum_buffer"}

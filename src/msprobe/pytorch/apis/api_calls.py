@@ -17,7 +17,7 @@ import torch.fx
 from torch.overrides import TorchFunctionMode
 
 from msprobe.collect.calls.api_calls import ApiCalls
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import ANY, Api, ApiTable
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 from msprobe.pytorch.apis.collectives import Collectives

@@ -13,7 +13,7 @@ from weakref import ref
 import torch
 
 from msprobe.collect.calls.collectives import UnfinishedCollective, UnfinishedCollectives, as_list
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.backward_graph import tensors_in
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.tensor_text import TensorTexts

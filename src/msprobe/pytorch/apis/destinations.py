@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from msprobe.collect.values import Marked
+from msprobe.collect.records.values import Marked
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.gradients.backward_graph import tensors_in
 from msprobe.pytorch.tensors import nonplain_tensors

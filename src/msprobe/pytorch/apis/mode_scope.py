@@ -11,7 +11,7 @@ from typing import Any, Optional
 import torch
 
 from msprobe.collect import notices
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_stack import is_on, modes, put_on, take_off
 from msprobe.pytorch.apis.opaque_regions import OpaqueRegions, may_run_without_modes

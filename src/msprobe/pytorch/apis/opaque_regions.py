@@ -19,7 +19,7 @@ import torch
 from torch.nn.modules import module as module_hooks
 
 from msprobe.collect import notices
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off

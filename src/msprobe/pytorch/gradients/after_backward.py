@@ -13,7 +13,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from msprobe.collect.probe import Companion
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.module_calls import class_of, named_below
 

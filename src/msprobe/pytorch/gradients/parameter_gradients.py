@@ -11,8 +11,8 @@ import torch
 
 from msprobe.collect.gradients.backward_record import BackwardRecord
 from msprobe.collect.gradients.call_gradients import BackwardEngine, CallGradients
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.values import key_text
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.values import key_text
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _gradient_edge = torch.autograd.graph.get_gradient_edge

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from msprobe.collect.calls.kernel_calls import enter_kernel
 from msprobe.collect.calls.module_calls import ModulePlaces
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import BACKWARD, FORWARD, backward_of
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import UsageError
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import Settings
 from msprobe.dump.names import backward_of
 from msprobe.pytorch.gradients.backward_graph import tensors_in

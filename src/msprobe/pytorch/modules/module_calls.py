@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from msprobe.collect.calls.module_calls import ModuleCalls
 from msprobe.collect.calls.module_names import ModuleFacts, name_modules
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 import torch
 
 from msprobe.collect.gradients.backward_record import BackwardRecord
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.backward_graph import tensors_in
 from msprobe.pytorch.gradients.held_gradients import HeldGradients
 from msprobe.pytorch.tasks.perturb import change_arguments, map_leaves

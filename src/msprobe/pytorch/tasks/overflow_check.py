@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable
 
+from msprobe.collect.records.values import Values
 from msprobe.collect.step_context import StepContext
-from msprobe.collect.values import Values
 from msprobe.pytorch.step_hooks import TaskHooks, digest_texts
 from msprobe.pytorch.tasks.overflow_calls import OverflowApis, OverflowGradients, OverflowModules
 from msprobe.pytorch.tasks.overflow_inspector import TorchTensorInspector

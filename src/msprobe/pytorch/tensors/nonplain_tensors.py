@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from msprobe.collect.values import quoted, scalar_text
-from msprobe.interrupts import let_through
+from msprobe.collect.records.values import quoted, scalar_text
 from msprobe.stats import STATS, dtypes, render_array
+from msprobe.system.interrupts import let_through
 
 _functorch = torch._C._functorch
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)

@@ -15,14 +15,14 @@ from typing import Any, Callable, Optional, Protocol
 
 import torch
 
-from msprobe.collect.values import quoted, scalar_text
+from msprobe.collect.records.values import quoted, scalar_text
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.frameworks.pytorch.tensors import CODES, payload
-from msprobe.interrupts import let_through
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.accelerators import DeviceStatistics
 from msprobe.stats import TensorCache, describe
 from msprobe.stats.tensor_cache import Entry
+from msprobe.system.interrupts import let_through
 
 _HEADS = {dtype: (code, f'{{"type": "torch.Tensor", "dtype": "{dtype}", "shape": ') for dtype, code in CODES.items()}
 _strided = torch.strided

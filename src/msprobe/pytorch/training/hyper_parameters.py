@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 import torch
 
-from msprobe.interrupts import let_through
 from msprobe.pytorch.tensors import nonplain_tensors
+from msprobe.system.interrupts import let_through
 
 _LISTS = ("params", "param_names")
 _LENGTH = 64

@@ -18,7 +18,7 @@ import torch.nn.utils.clip_grad as clip_grad
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from msprobe.collect.probe import Companion
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.training.hyper_parameters import groups_of, names_in, number, plain_value, steps_done

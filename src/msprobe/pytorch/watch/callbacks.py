@@ -12,10 +12,9 @@ from typing import Any, Optional
 
 import torch
 
+from msprobe.pytorch.watch.monitor import Monitor
 from msprobe.watch.attached import Attached
 from msprobe.watch.settings import Config
-
-from .monitor import Monitor
 
 
 class MsprobeCallback:

@@ -15,9 +15,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from msprobe.collect import notices
+from msprobe.pytorch.watch.monitor import Monitor
 from msprobe.watch.settings import WatchSettings
-
-from .monitor import Monitor
 
 
 class WatchDriver:

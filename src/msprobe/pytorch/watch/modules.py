@@ -14,11 +14,10 @@ from typing import Any, Callable
 import torch
 
 from msprobe.collect import notices
+from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch.recording import Recording
 from msprobe.watch.selection import Filter, plain_name
 from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Figures, Target
-
-from .tensors import Gauge
 
 _graph_task = torch._C._current_graph_task_id
 _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
@@ -143,7 +142,7 @@ class _Returned:
 
 
 def _named(models: list[Any]) -> Iterator[tuple[str, Any]]:
-    from .parameters import unwrapped
+    from msprobe.pytorch.watch.parameters import unwrapped
 
     for number, model in enumerate(models):
         prefix = str(number) if len(models) > 1 else ""

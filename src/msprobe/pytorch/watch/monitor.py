@@ -14,15 +14,14 @@ from typing import Any, Optional
 
 import torch
 
+from msprobe.pytorch.watch.modules import ModuleHooks
+from msprobe.pytorch.watch.parameters import BackwardHooks, OptimizerHooks, Parameters, torch_optimizers, unwrapped
+from msprobe.pytorch.watch.ranks import RankCheck, facts, rank
+from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch import gauge
 from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
 from msprobe.watch.settings import Config, WatchSettings, load
 from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
-
-from .modules import ModuleHooks
-from .parameters import BackwardHooks, OptimizerHooks, Parameters, torch_optimizers, unwrapped
-from .ranks import RankCheck, facts, rank
-from .tensors import Gauge
 
 
 class Monitor(BaseMonitor):

@@ -13,12 +13,11 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from msprobe.pytorch.watch.tensors import Gauge, local, sample, shard_of
 from msprobe.watch import gauge
 from msprobe.watch.recording import Recording, update_figures
 from msprobe.watch.selection import Filter, plain_name
 from msprobe.watch.targets import GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Figures, Target
-
-from .tensors import Gauge, local, sample, shard_of
 
 Found = dict[int, Figures]
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msprobe.collect.selection import Selection
+from msprobe.collect.records.selection import Selection
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.config.settings import FreeBenchmarkSettings

@@ -12,7 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
-from msprobe.collect.stacks import Stacks
+from msprobe.collect.records.stacks import Stacks
 from msprobe.dump.stack_frames import source_line
 from msprobe.stats import dtypes
 from msprobe.stats.scan import FORMATS, ratio, scan

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from msprobe.collect.values import quoted
+from msprobe.collect.records.values import quoted
 from msprobe.dump.names import backward_of
 from msprobe.stats.finiteness import FINITE
 from msprobe.tasks.overflow_check.open_calls import held, restored

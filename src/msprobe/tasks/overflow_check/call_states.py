@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, Optional
 from weakref import ref
 
-from msprobe.collect.stacks import Stacks
+from msprobe.collect.records.stacks import Stacks
 from msprobe.stats.dtype_ranges import Ranges
 from msprobe.stats.finiteness import FINITE
 from msprobe.tasks.overflow_check.inspector import TensorInspector

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable, Optional
 
-from msprobe.collect.recorder import Recorder
-from msprobe.collect.stacks import Stacks
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.stacks import Stacks
 from msprobe.collect.step_context import StepContext
 from msprobe.dump.stack_frames import source_line
 from msprobe.stats.finiteness import WORDS

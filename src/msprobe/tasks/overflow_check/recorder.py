@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
+from msprobe.collect.records.values import Values
 from msprobe.collect.step_context import StepContext
-from msprobe.collect.values import Values
 from msprobe.stats.finiteness import FINITE
 from msprobe.tasks.overflow_check.call_states import CallStates
 from msprobe.tasks.overflow_check.finding_writer import FindingWriter, OverflowStop

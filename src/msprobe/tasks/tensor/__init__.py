@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Optional
 
 from msprobe.collect.levels import LEVELS
-from msprobe.collect.online import OnlineSender
+from msprobe.collect.run.online import OnlineSender
 from msprobe.collect.task import Task
 from msprobe.config.settings import TensorSettings
 

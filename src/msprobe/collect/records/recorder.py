@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, Callable, Optional, Protocol
 
-from msprobe.collect.names import CallNumbers
-from msprobe.collect.selection import Selection
-from msprobe.collect.stacks import Stacks
-from msprobe.collect.values import Values
-from msprobe.interrupts import is_of_the_script
+from msprobe.collect.records.call_numbers import CallNumbers
+from msprobe.collect.records.selection import Selection
+from msprobe.collect.records.stacks import Stacks
+from msprobe.collect.records.values import Values
+from msprobe.system.interrupts import is_of_the_script
 
 
 class Writer(Protocol):
-    """The part of `msprobe.dump.writer.RankWriter` that recording needs."""
+    """The part of `msprobe.dump.writing.writer.RankWriter` that recording needs."""
 
     def begin(self, call: int, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None: ...
 

@@ -18,12 +18,12 @@ from typing import Any, Callable, Optional, Union
 
 from msprobe.dump import archive, journal, layout, write_errors
 from msprobe.dump.archive import archive_older_run
-from msprobe.dump.descriptors import Descriptor
 from msprobe.dump.journal import Head
 from msprobe.dump.json_files import one_a_line, write_results
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.dump.tensor_files.store import TensorStore
-from msprobe.dump.worker import BATCH, Worker
+from msprobe.dump.writing.descriptors import Descriptor
+from msprobe.dump.writing.worker import BATCH, Worker
 
 __all__ = ["Finished", "Head", "Payload", "RankWriter", "Worker", "archive_older_run"]
 

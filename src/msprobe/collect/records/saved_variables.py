@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Callable, Protocol
 
-from msprobe.collect.recorder import Recorder
+from msprobe.collect.records.recorder import Recorder
 
 
 class VariableAccess(Protocol):

@@ -16,7 +16,7 @@ from typing import Optional
 
 from msprobe.collect import notices
 from msprobe.config import TensorSettings
-from msprobe.processes import python_command, python_environment
+from msprobe.system.processes import python_command, python_environment
 
 _KEYS = ("nfs_path", "host", "port", "secret_file", "tls_cert", "tls_key", "tls_ca")
 

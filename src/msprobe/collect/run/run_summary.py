@@ -11,7 +11,7 @@ from msprobe.collect import notices
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.dump import layout
-from msprobe.dump.writer import Finished
+from msprobe.dump.writing.writer import Finished
 
 _MANY_STEPS = 100
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Callable, Optional
 
-_OWN = str(Path(__file__).resolve().parents[1]) + os.sep
+_OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 Position = tuple[str, int, str]
 
 
@@ -31,7 +31,7 @@ def _key(skip: int) -> Hashable:
 
 
 try:
-    from msprobe.collect._frames import key as stack_key
+    from msprobe.collect.records._frames import key as stack_key
 except ImportError:
     stack_key = _key  # type: ignore[assignment]
 

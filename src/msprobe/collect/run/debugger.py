@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Callable, ClassVar, Optional, Protocol, TypeVar
 
 from msprobe.collect import notices
-from msprobe.collect.lifecycle import UsageError
 from msprobe.collect.probe import Probe
+from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import Settings, load
 
 _D = TypeVar("_D", bound="Debugger")

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect import notices
-from msprobe.collect.header import run_facts
 from msprobe.collect.levels import LEVELS
 from msprobe.collect.probe import Probe, StepHooks
-from msprobe.collect.run_summary import RunSummary
+from msprobe.collect.run.header import run_facts
+from msprobe.collect.run.run_summary import RunSummary
 from msprobe.collect.step_context import StepContext
 from msprobe.collect.task import Task
 from msprobe.dump import layout
 from msprobe.dump.archive import archive_older_run
-from msprobe.dump.null_writer import NullWriter
-from msprobe.dump.writer import RankWriter, Worker
-from msprobe.interrupts import Turns, WritesOnTerm
+from msprobe.dump.writing.null_writer import NullWriter
+from msprobe.dump.writing.writer import RankWriter, Worker
+from msprobe.system.interrupts import Turns, WritesOnTerm
 
 
 class UsageError(ValueError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.dump import layout
-from msprobe.dump.writer import Finished, RankWriter
+from msprobe.dump.writing.writer import Finished, RankWriter
 
 
 class NullWriter(RankWriter):

@@ -11,7 +11,7 @@ import json
 from functools import lru_cache
 from typing import Any, Callable, Optional, Protocol
 
-from msprobe.interrupts import let_through
+from msprobe.system.interrupts import let_through
 
 _DEPTH = 16
 _TEXT = 1000

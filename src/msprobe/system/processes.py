@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-_ABOVE_PACKAGE = Path(__file__).resolve().parents[1]
+_ABOVE_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def python_command(code: str) -> list[str]:

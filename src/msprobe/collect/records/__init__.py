@@ -1,0 +1,1 @@
+"""One record: which calls are wanted, their numbers, values as text, stacks."""

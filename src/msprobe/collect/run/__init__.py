@@ -1,0 +1,1 @@
+"""One run: start, stop, step, the debugger that the user calls, and the summary at the end."""
