@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from msprobe.collect.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import ANY, Api, ApiTable
 from msprobe.pytorch.apis.collectives import Collectives
-from msprobe.pytorch.apis.destinations import MAKERS, Destinations
+from msprobe.pytorch.apis.destinations import MAKERS, MARKED, Destinations
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
 from msprobe.pytorch.apis.operator_names import ARRIVES_AS, OperatorNames
 from msprobe.pytorch.gradients.backward_graph import Inputs
@@ -153,7 +153,7 @@ class Apis(TorchFunctionMode):
         wanted = selection.everything
         given, named = args, kwargs
         try:
-            if api.writes or api.untracked or "out" in kwargs or self.destinations.unwritten:
+            if api.name in MARKED or "out" in kwargs or self.destinations.unwritten:
                 given, named = self.destinations.marked(api, args, kwargs)
             wanted = wanted or selection.enter(name, parents)
             if wanted and selection.forward:
