@@ -47,6 +47,8 @@ class ApiCalls:
     """Records the API calls of one step. `frames` is how many frames of ours are between `record` and the script."""
 
     frames: int
+    marked: frozenset[str] = frozenset()
+    """The names of the APIs that may write an argument without reading it, apart from `out`."""
     unwritten: Mapping[Any, Any] = MappingProxyType({})
     """Memory that nobody has written since it was allocated, where the frontend follows it."""
 
@@ -71,7 +73,7 @@ class ApiCalls:
         inputs: Any = None
         given, named = args, kwargs
         try:
-            if api.changes or self.unwritten or "out" in kwargs:
+            if self.unwritten or api.name in self.marked or "out" in kwargs:
                 given, named = self._mark_arguments(api, args, kwargs)
             wanted = selection.everything or selection.enter(name, parents)
             if wanted and selection.forward:

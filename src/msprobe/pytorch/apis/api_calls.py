@@ -21,7 +21,7 @@ from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import ANY, Api, ApiTable
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 from msprobe.pytorch.apis.collectives import Collectives
-from msprobe.pytorch.apis.destinations import MAKERS, Destinations
+from msprobe.pytorch.apis.destinations import MAKERS, MARKED, Destinations
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.gradients.backward_graph import Inputs
@@ -58,6 +58,7 @@ class Apis(ApiCalls, TorchFunctionMode):
     """Records the calls of one step while it is entered."""
 
     frames = 2
+    marked = MARKED
 
     def __init__(
         self,

@@ -49,6 +49,8 @@ _AT: dict[str, tuple[int, str]] = {
     "Ops.fsdp.all_gather_copy_in": (1, "all_gather_output"),
     "Ops.fsdp.copy_": (0, "tensor"),
 }
+MARKED = _FILLING | _RECEIVING | {"__setitem__", *(title.partition(".")[2] for title in _AT)}
+"""The names of the APIs that may have a destination, apart from `out=`."""
 _RECEIVED = ("tensor", "tensor_list", "output_tensor", "output", "output_tensor_list")
 _EVERYTHING = (slice(None), Ellipsis)
 
