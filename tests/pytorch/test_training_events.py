@@ -169,3 +169,29 @@ def test_the_events_are_there_after_a_crash(tmp_path):
     found = rank.training
     assert [event["event"] for event in found][:3] == ["backward", "backward_end", "optimizer_step"]
     assert found[2]["groups"][0]["lr"] == 0.5
+
+
+def test_stop_inside_a_hook_of_the_optimizer_does_not_reach_the_script(tmp_path):
+    """Torch iterates over its hooks then: the set must not change, and the next step is collected as usual."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    debugger = PrecisionDebugger(dump_path=str(tmp_path / "dump"), task="statistics", level="mix")
+
+    def end_step(*call):
+        debugger.stop()
+        debugger.step()
+
+    handle = register_optimizer_step_post_hook(end_step)
+    try:
+        for _ in range(2):
+            debugger.start(model)
+            model(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+    finally:
+        handle.remove()
+    debugger.start(model)
+    debugger.stop()
+    events = [json.loads((tmp_path / "dump" / f"step{n}" / "rank" / "training.json").read_text()) for n in (0, 1)]
+    assert [sum("optimizer_step" in json.dumps(event) for event in one["events"]) > 0 for one in events] == [True, True]

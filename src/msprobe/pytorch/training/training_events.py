@@ -21,6 +21,7 @@ from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.tensors import nonplain_tensors
+from msprobe.pytorch.training.optimizer_hooks import is_in_optimizer_step, remove_optimizer_hooks
 from msprobe.pytorch.training.hyper_parameters import groups_of, names_in, number, plain_value, steps_done
 
 _graph_task = torch._C._current_graph_task_id
@@ -42,13 +43,14 @@ class TrainingEvents(Companion):
         self._steps = 0
 
     def install(self, models: Sequence[Any]) -> None:
-        if self._hooks:
+        if self._put:
             return
         self._models = models
-        self._hooks = [
-            register_optimizer_step_pre_hook(self._guarded(self._step_begins)),
-            register_optimizer_step_post_hook(self._guarded(self._step_ends)),
-        ]
+        if not is_in_optimizer_step():  # torch iterates over its hooks there
+            self._hooks = [
+                register_optimizer_step_pre_hook(self._guarded(self._step_begins)),
+                register_optimizer_step_post_hook(self._guarded(self._step_ends)),
+            ]
         self._stand_in(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
         self._stand_in(clip_grad, "_get_total_norm", self._clip_begins, None)
         self._stand_in(clip_grad, "_clip_grads_with_norm_", None, self._clip_ends)
@@ -63,8 +65,7 @@ class TrainingEvents(Companion):
             if vars(owner).get(name) is ours:  # what somebody has put over ours since, stays
                 setattr(owner, name, original)
         self._put.clear()
-        for hook in self._hooks:
-            hook.remove()
+        remove_optimizer_hooks(self._hooks)
         self._hooks.clear()
         self._models = ()
         self._guarded(self._tell_rates)()
