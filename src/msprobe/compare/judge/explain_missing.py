@@ -30,7 +30,7 @@ def explain(groups: Sequence[Group], stacks: Stacks = ({}, {}), other_parts: boo
     odd = [
         place
         for place, (match, rows) in enumerate(groups)
-        if match.how == "unmatched" or any(row.verdict != PASS or row.why for row in rows)
+        if match.how == "unmatched" or any([row.judgement.verdict != PASS for row in rows])
     ]
     return _Explainer(groups, stacks).explain(odd) if odd else {}
 

@@ -166,8 +166,8 @@ class Judge:
         if row.is_input and self._weights and distance.value_key(row.golden) in self._weights:
             extreme = max(extreme, self._weight_tolerance)
             limits = limits._replace(average=max(limits.average, extreme))
-        away = context.relative_to_inputs(row, self._away(row, context))
-        average = context.relative_to_inputs(row, measurement.average)
+        share = context.share_of_inputs(row)
+        away, average = share * self._away(row, context), share * measurement.average
         if away <= extreme and average <= limits.average:
             self._learn(row, away, context)
             return Judgement(PASS, extreme)
@@ -246,7 +246,7 @@ def _as_float32(value: float) -> float:
 
 
 def _is_normalised_step(row: Row) -> bool:
-    """A weight that Adam has updated: noise in a gradient near zero turns its step round, and does no more than that."""
+    """A weight that Adam has updated: noise in a gradient near zero turns its step round, and does no more."""
     match = row.match
     if row.is_input or match.target is None or match.golden is None or row.golden is None or row.target is None:
         return False
