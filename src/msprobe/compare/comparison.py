@@ -104,13 +104,14 @@ class _Stages:
         judge.judge_step(groups, self._levels.get(pair.golden.path))
         stacks = (pair.target.stacks, pair.golden.stacks)
         events = _training(pair.target), _training(pair.golden)
-        explained = explain(groups, stacks, takes_other_parts(*events))
+        training = training_differences(*events)
+        other_update = any(one.kind == "how" for one in training)
+        explained = explain(groups, stacks, takes_other_parts(*events), other_update)
         if explained:
             for _, rows in groups:
                 for row in rows:
                     row.judgement = explained.get(id(row), row.judgement)
         trace = follow(groups, stacks)
-        training = training_differences(*events)
         found = suspect(trace, training)
         if trace.roles:
             for _, rows in groups:
