@@ -137,7 +137,7 @@ class Judge:
             elif away is None:
                 found.append(_RECOMPUTED if call.recompute and row.absent else _NOT_MEASURED)
             elif away == 0.0:
-                found.append(self._with_properties(row, PASSED))
+                found.append(PASSED if _is_alike(row) else self._with_properties(row, PASSED))
             elif row.measurement.reason.kind is Kind.NULL:
                 found.append(Judgement(ERROR))
             elif row.is_input and self._noise_keys and distance.direction_key(row.golden) in self._noise_keys:
@@ -236,6 +236,16 @@ class Judge:
     def _remember_gradient(self, key: str, rows: Sequence[Row]) -> None:
         scales = [distance.scale(r.golden) for r in rows if r.is_input and r.golden and is_tensor(r.golden)]
         self._gradient_scale[key] = max([self._gradient_scale.get(key, 0.0), *scales])
+
+
+def _is_alike(row: Row) -> bool:
+    """Both sides have the same dtype and requires_grad; plain values have neither."""
+    target, golden = row.target, row.golden
+    if target is None or golden is None:
+        return True
+    return bool(
+        target.get("dtype") == golden.get("dtype") and target.get("requires_grad") == golden.get("requires_grad")
+    )
 
 
 def _as_float32(value: float) -> float:
