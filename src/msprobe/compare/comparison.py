@@ -22,7 +22,7 @@ from msprobe.compare.origin.training import TrainingDifference, takes_other_part
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
-from msprobe.compare.rows import NOT_COMPARED, PASS, Group
+from msprobe.compare.rows import NOT_COMPARED, PASS, Group, Judgement
 from msprobe.dump.errors import DumpError
 
 ALIKE = 0.3
@@ -104,13 +104,14 @@ class _Stages:
         judge.judge_step(groups, self._levels.get(pair.golden.path))
         stacks = (pair.target.stacks, pair.golden.stacks)
         events = _training(pair.target), _training(pair.golden)
-        explained = explain(groups, stacks, takes_other_parts(*events))
+        training = training_differences(*events)
+        other_update = any(one.kind == "how" for one in training)
+        explained = explain(groups, stacks, takes_other_parts(*events), other_update)
         if explained:
             for _, rows in groups:
                 for row in rows:
                     row.judgement = explained.get(id(row), row.judgement)
         trace = follow(groups, stacks)
-        training = training_differences(*events)
         found = suspect(trace, training)
         if trace.roles:
             for _, rows in groups:
@@ -118,13 +119,14 @@ class _Stages:
                     row.role = trace.roles.get(id(row), "")
         self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         self.results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks))
-        self._note(judge, groups, training)
+        self._note(judge, groups, training, explained)
 
     def _note(
         self,
         judge: Judge,
         groups: Sequence[Group],
         training: Sequence[TrainingDifference],
+        explained: Mapping[int, Judgement],
     ) -> None:
         said = [
             f"the target computes in {ours} where the golden run computes in {theirs}: rows are judged by the coarser"
@@ -132,9 +134,10 @@ class _Stages:
         ]
         said += [one.sentence for one in training]
         self.settings.update(one.sentence for one in training if not one.note_only)
-        for match, rows in groups:
+        if any(one.reason.kind is Kind.ARGUMENT for one in explained.values()):
             said += [
                 f"{match.call.key}: {row.slot.partition('.')[2]}: {row.reason}; this changes no result"
+                for match, rows in groups
                 for row in rows
                 if row.verdict == PASS and row.judgement.reason.kind is Kind.ARGUMENT
             ]

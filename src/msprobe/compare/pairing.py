@@ -20,6 +20,7 @@ class Pairing:
 
     def __init__(self, translation: Translation) -> None:
         self._translation = translation
+        self._plain = translation.plain
         self._swapped: set[tuple[str, int]] = set()
 
     def rows(self, match: Match) -> list[Row]:
@@ -41,7 +42,9 @@ class Pairing:
         rows = []
         loose: list[tuple[str, Item]] = []
         for slot, item in ours:
-            to = moved[slot] if slot in moved else self._golden_slot(target, golden, slot, theirs)
+            to = slot
+            if moved or not self._plain:
+                to = moved[slot] if slot in moved else self._golden_slot(target, golden, slot, theirs)
             if to in theirs:
                 other = theirs.pop(to)
                 if item is not None or other is not None:
@@ -54,7 +57,7 @@ class Pairing:
 
     def _golden_slot(self, target: Call, golden: Call, slot: str, theirs: dict[str, Item]) -> str:
         translation = self._translation
-        if translation.plain:
+        if self._plain:
             return slot
         rule = translation.apis.get(target.key)
         mapped = translation.slots.get(row_name(target, slot))
@@ -97,6 +100,8 @@ def _operands_swapped(ours: list[tuple[str, Item]], theirs: dict[str, Item]) -> 
 
 def _shifted_gradients(ours: list[tuple[str, Item]], theirs: dict[str, Item]) -> dict[str, str]:
     """Where as many gradients stand at other places (an argument is None in one run), the n-th is the n-th."""
+    if len(ours) == len(theirs) and all((item is None) == (theirs.get(slot) is None) for slot, item in ours):
+        return {}
     left = [(slot, item) for slot, item in ours if item is not None and slot.startswith("output.")]
     right = [(slot, item) for slot, item in theirs.items() if item is not None and slot.startswith("output.")]
     if len(left) != len(right) or [slot for slot, _ in left] == [slot for slot, _ in right]:

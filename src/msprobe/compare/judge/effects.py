@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Optional
 
@@ -18,7 +19,7 @@ class Effects:
         self._parent: dict[str, Optional[str]] = {}
         self._calls: dict[str, Call] = {}
         self._agree: dict[str, bool] = {}
-        self._used: dict[tuple[str, ValueKey], bool] = {}
+        self._groups = groups
         self._golden = golden
         self._cut: set[str] = set()
         self._large: set[str] = set()
@@ -29,8 +30,6 @@ class Effects:
                 continue
             self._parent[call.name] = call.parent
             self._calls[call.name] = call
-            if match.how != "unmatched":
-                self._remember_inputs(call, rows)
             if call.kind == "module" and any(row.why.kind is Kind.GRADIENT for row in rows):
                 self._cut.add(call.name)
             if call.kind == "module" and any(_is_large(row) for row in results(rows)):
@@ -41,12 +40,19 @@ class Effects:
                 if call.kind == "grads" and not agree:
                     self._bad_gradients.append(module_path(call.key))
 
-    def _remember_inputs(self, call: Call, rows: Sequence[Row]) -> None:
-        for row in rows:
-            key = value_key(row.golden if self._golden else row.target) if row.is_input else None
-            if key is not None:
-                place = (call.direction, key)
-                self._used[place] = self._used.get(place, True) and row.verdict == PASS
+    @functools.cached_property
+    def _used(self) -> dict[tuple[str, ValueKey], bool]:
+        """Whether a value agrees wherever it is an input, by direction."""
+        used: dict[tuple[str, ValueKey], bool] = {}
+        for match, rows in self._groups:
+            if match.how == "unmatched":
+                continue
+            for row in rows:
+                key = value_key(row.golden if self._golden else row.target) if row.is_input else None
+                if key is not None:
+                    place = (match.call.direction, key)
+                    used[place] = used.get(place, True) and row.verdict == PASS
+        return used
 
     def covering(self, call: Call, rows: Sequence[Row]) -> str:
         """Why an unmatched call does not matter; empty where it may."""

@@ -21,18 +21,21 @@ Judgements = dict[int, Judgement]
 _NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
 
 
-def explain(groups: Sequence[Group], stacks: Stacks = ({}, {}), other_parts: bool = False) -> Judgements:
+def explain(
+    groups: Sequence[Group], stacks: Stacks = ({}, {}), other_parts: bool = False, other_update: bool = False
+) -> Judgements:
     """New judgements for rows without counterpart, and for differences that changed nothing.
 
-    `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation)."""
+    `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation);
+    `other_update`: their optimizers compute the step in another way (foreach, fused)."""
     if other_parts and _gradients_agree(groups):
         return _explain_parts(groups)
     odd = [
         place
         for place, (match, rows) in enumerate(groups)
-        if match.how == "unmatched" or any(row.verdict != PASS or row.why for row in rows)
+        if match.how == "unmatched" or any(row.judgement.verdict != PASS for row in rows)
     ]
-    return _Explainer(groups, stacks).explain(odd) if odd else {}
+    return _Explainer(groups, stacks, other_update).explain(odd) if odd else {}
 
 
 def _gradients_agree(groups: Sequence[Group]) -> bool:
@@ -63,12 +66,12 @@ def _explain_parts(groups: Sequence[Group]) -> Judgements:
 
 
 class _Explainer:
-    def __init__(self, groups: Sequence[Group], stacks: Stacks) -> None:
+    def __init__(self, groups: Sequence[Group], stacks: Stacks, other_update: bool) -> None:
         self._groups = groups
         self._stacks = stacks
         self._sides = (Effects(groups, golden=False), Effects(groups, golden=True))
         self._run = _Run(groups)
-        self._other_way = _updates_in_another_way(groups, self._run.phases)
+        self._other_way = other_update or _updates_in_another_way(groups, self._run.phases)
         self._found: Judgements = {}
         self._reordered: dict[str, list[tuple[Row, bool]]] = {}
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -36,13 +37,10 @@ class Context:
         self.module = call.kind == "module"
         self.sizes = [distance.count(item) for item in inputs]
         self.widest = max([item["shape"][-1] for item in inputs if item["shape"]], default=1)
-        self.output_floor = min([s for s in (_scale(r) for r in floats if not r.is_input) if s > 0], default=0.0)
-        self.input_floor = min([s for s in (_scale(r) for r in floats if r.is_input) if s > 0], default=0.0)
+        self._floats = floats
+        self._call = call
+        self._gradient_scale = gradient_scale
         self.average_given = max([r.measurement.average for r in floats if r.is_input and r.distance], default=0.0)
-        if call.direction == FORWARD and call.kind == "api" and operation_of(call.key) in _RELATIVE:
-            self.input_floor = 0.0
-        if call.direction == GRADS:
-            self.input_floor = gradient_scale.get(call.key, 0.0)
         if match.how == "fused":
             self._take_whole_calls(match)
         self.direction = call.direction
@@ -59,13 +57,26 @@ class Context:
                     self.widest = max(self.widest, *item["shape"])
         self.module = True
 
-    def relative_to_inputs(self, row: Row, away: float) -> float:
+    @functools.cached_property
+    def _output_floor(self) -> float:
+        return min([s for s in (_scale(r) for r in self._floats if not r.is_input) if s > 0], default=0.0)
+
+    @functools.cached_property
+    def _input_floor(self) -> float:
+        call = self._call
+        if call.direction == GRADS:
+            return self._gradient_scale.get(call.key, 0.0)
+        if call.direction == FORWARD and call.kind == "api" and operation_of(call.key) in _RELATIVE:
+            return 0.0
+        return min([s for s in (_scale(r) for r in self._floats if r.is_input) if s > 0], default=0.0)
+
+    def share_of_inputs(self, row: Row) -> float:
         """A result that cancels to nothing is rounding of what went in: measured against that, not against itself."""
-        if row.golden is None or not is_tensor(row.golden) or not math.isfinite(away):
-            return away
-        floor = 0.01 * self.output_floor if row.is_input else self.input_floor
-        own = _scale(row)
-        return away * own / floor if 0 < own < floor else away
+        if row.golden is None or not is_tensor(row.golden):
+            return 1.0
+        floor = 0.01 * self._output_floor if row.is_input else self._input_floor
+        own = _scale(row) if floor else 0.0
+        return own / floor if 0 < own < floor else 1.0
 
     def rounding(self, row: Row, eps: float, quiet: bool) -> float:
         """`quiet`: the runs agree bit for bit so far."""
@@ -95,6 +106,8 @@ class Context:
 
 def _scale(row: Row) -> float:
     """The larger of the two sides' root mean squares."""
+    if row.distance == 0.0:
+        return distance.scale(row.golden) if row.golden is not None else 0.0
     sides = [distance.scale(item) for item in (row.target, row.golden) if item is not None and is_tensor(item)]
     return max(sides, default=0.0)
 

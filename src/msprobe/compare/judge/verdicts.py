@@ -126,7 +126,7 @@ class Judge:
             elif away is None:
                 found.append(_RECOMPUTED if call.recompute and row.absent else _NOT_MEASURED)
             elif away == 0.0:
-                found.append(self._with_properties(row, PASSED))
+                found.append(PASSED if _is_alike(row) else self._with_properties(row, PASSED))
             elif row.measurement.reason.kind is Kind.NULL:
                 found.append(Judgement(ERROR))
             elif row.is_input and self._noise_keys and distance.direction_key(row.golden) in self._noise_keys:
@@ -155,8 +155,8 @@ class Judge:
         if row.is_input and self._weights and distance.value_key(row.golden) in self._weights:
             extreme = max(extreme, self._weight_tolerance)
             limits = limits._replace(average=max(limits.average, extreme))
-        away = context.relative_to_inputs(row, self._away(row, context))
-        average = context.relative_to_inputs(row, measurement.average)
+        share = context.share_of_inputs(row)
+        away, average = share * self._away(row, context), share * measurement.average
         if away <= extreme and average <= limits.average:
             self._learn(row, away, context)
             return Judgement(PASS, extreme)
@@ -215,7 +215,8 @@ class Judge:
             return judgement
         if target.get("dtype") != golden.get("dtype") and self._preset is None:
             pair = float_dtypes(row)
-            if pair is not None and pair[0] != pair[1] and pair not in self.run_wide:
+            fine = max(distance.epsilon(target), distance.epsilon(golden)) <= distance.EPSILON["float32"]
+            if pair is not None and pair[0] != pair[1] and pair not in self.run_wide and not fine:
                 return Judgement(WARNING, judgement.tolerance, Reason(Kind.DTYPE, f"{pair[0]}, not {pair[1]}"))
         ours, theirs = target.get("requires_grad"), golden.get("requires_grad")
         if ours != theirs and ours is not None and theirs is not None and not self._recomputed:
@@ -225,6 +226,16 @@ class Judge:
     def _remember_gradient(self, key: str, rows: Sequence[Row]) -> None:
         scales = [distance.scale(r.golden) for r in rows if r.is_input and r.golden and is_tensor(r.golden)]
         self._gradient_scale[key] = max([self._gradient_scale.get(key, 0.0), *scales])
+
+
+def _is_alike(row: Row) -> bool:
+    """Both sides have the same dtype and requires_grad; plain values have neither."""
+    target, golden = row.target, row.golden
+    if target is None or golden is None:
+        return True
+    return bool(
+        target.get("dtype") == golden.get("dtype") and target.get("requires_grad") == golden.get("requires_grad")
+    )
 
 
 def _as_float32(value: float) -> float:

@@ -39,7 +39,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         return _blame(first[Phase.FORWARD][0], trace)
     if trace.gradients:
         return _candidate("gradient", *_cut(trace), trace)
-    if said[Phase.BACKWARD] and first[Phase.BACKWARD]:
+    if said[Phase.BACKWARD] and (first[Phase.BACKWARD] or first[Phase.AFTER]):
         return _training(said[Phase.BACKWARD], trace)
     if first[Phase.BACKWARD]:
         return _blame(first[Phase.BACKWARD][0], trace)

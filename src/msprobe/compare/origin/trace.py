@@ -45,7 +45,7 @@ class Trace:
 
 
 def bad_rows(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if row.verdict in BAD]
+    return [row for row in rows if row.judgement.verdict in BAD]
 
 
 def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
