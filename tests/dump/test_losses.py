@@ -17,7 +17,7 @@ FULL_FOR_A_WHILE = """
 import resource, signal, sys
 from pathlib import Path
 from msprobe.dump import layout
-from msprobe.dump.writer import Head, RankWriter, Worker
+from msprobe.dump.writing.writer import Head, RankWriter, Worker
 
 TENSOR = (
     '{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [1], "Max": 1.0, "Min": 1.0, "Mean": 1.0, "Norm": 1.0}'

@@ -13,6 +13,7 @@ from collecting import Dump, collecting
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from msprobe.dump.reader import open_dump
+from msprobe.pytorch import PrecisionDebugger
 
 LEVELS = ["L0", "L1", "mix"]
 

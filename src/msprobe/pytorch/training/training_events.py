@@ -21,8 +21,8 @@ from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.tensors import nonplain_tensors
-from msprobe.pytorch.training.optimizer_hooks import is_in_optimizer_step, remove_optimizer_hooks
 from msprobe.pytorch.training.hyper_parameters import groups_of, names_in, number, plain_value, steps_done
+from msprobe.pytorch.training.optimizer_hooks import is_in_optimizer_step, remove_optimizer_hooks
 
 _graph_task = torch._C._current_graph_task_id
 _Note = Callable[..., Any]
