@@ -43,7 +43,7 @@ SICKNESSES = [
     Sickness("underflow", ("underflow",), "grad/", config={"low_precision": "fp16"}),
     Sickness("saturation", ("saturation",), "output/blocks.1", config=FP8),
     Sickness("nan_data", ("nan",), "output/blocks.0.fc", config=OUTPUTS),
-    Sickness("nan_data", ("nan",), "loss"),
+    Sickness("nan_data", ("nan",), ""),
     Sickness("adam_epsilon", ("nan",), "blocks.0.fc.weight", step=0, steps=5, options={"dead_column": True}),
     Sickness("clipped", ("clipped",), "grad/", late=1),
     Sickness("router_collapse", ("zero",), "moe."),

@@ -18,6 +18,7 @@ from msprobe.watch.recording import Recording, update_figures
 from msprobe.watch.selection import Filter, plain_name
 from msprobe.watch.targets import GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Figures, Target
 
+from .ranks import world_size
 from .tensors import Gauge, local, sample, shard_of
 
 Found = dict[int, Figures]
@@ -76,6 +77,12 @@ class Parameters:
                 gradient = getattr(one.tensor, "main_grad", None)
             if gradient is not None:
                 read(gradient, found, one.row(kind, recording))
+
+    def copy_figures(self, source: str, kind: str, found: Found) -> None:
+        for one in self.all:
+            figures = found.get(one.rows.get(source, -1))
+            if figures is not None:
+                found[one.row(kind, self._recording)] = figures
 
     def sample(self) -> None:
         for one in self.all:
@@ -237,5 +244,9 @@ class BackwardHooks:
 
     def _last_callback(self) -> None:
         self._queued = False
-        if self._handles:
+        if not self._handles:
+            return
+        if self._local and world_size() == 1:  # nothing is reduced: they are what grad_local has just measured
+            self._parameters.copy_figures(GRAD_LOCAL, GRAD_BEFORE_CLIP, self._found)
+        else:
             self._parameters.read_gradients(GRAD_BEFORE_CLIP, self._found)
