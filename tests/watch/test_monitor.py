@@ -42,7 +42,9 @@ class Net(nn.Module):
         return self.head(x.transpose(1, 2))
 
 
-def train(path=None, config=None, steps=6, model=None, fused=False, accumulate=1, clip=None, scaler=None, make=None):
+def train(
+    path=None, config=None, steps=6, model=None, fused=False, accumulate=1, clip=None, scaler=None, make=None, factor=1
+):
     torch.manual_seed(0)
     model = model or Net()
     optimizer = (make or torch.optim.AdamW)(model.parameters(), 1e-2, **({"fused": True} if fused else {}))
@@ -54,7 +56,7 @@ def train(path=None, config=None, steps=6, model=None, fused=False, accumulate=1
         optimizer.zero_grad()
         for _ in range(accumulate):
             x = torch.randint(32, (4, 8))
-            loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+            loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten()) * factor
             (scaler.scale(loss) if scaler else loss).backward()
         if clip:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -150,7 +152,7 @@ def test_statistics_are_right(tmp_path):
 
 def test_a_scaler_that_skips_a_step_raises_no_alarm(tmp_path):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=2000)
-    train(tmp_path, {}, steps=30, scaler=scaler)
+    train(tmp_path, {}, steps=30, scaler=scaler, factor=1e6)
     run = Run(tmp_path)
     assert run.alarms() == []
     scales = curve(tmp_path, "scalar", "scale", "value")[1]

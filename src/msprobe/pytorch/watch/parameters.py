@@ -13,6 +13,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from msprobe.pytorch.watch.ranks import world_size
 from msprobe.pytorch.watch.tensors import Gauge, local, sample, shard_of
 from msprobe.watch import gauge
 from msprobe.watch.recording import Recording, update_figures
@@ -75,6 +76,12 @@ class Parameters:
                 gradient = getattr(one.tensor, "main_grad", None)
             if gradient is not None:
                 read(gradient, found, one.row(kind, recording))
+
+    def copy_figures(self, source: str, kind: str, found: Found) -> None:
+        for one in self.all:
+            figures = found.get(one.rows.get(source, -1))
+            if figures is not None:
+                found[one.row(kind, self._recording)] = figures
 
     def sample(self) -> None:
         for one in self.all:
@@ -236,5 +243,9 @@ class BackwardHooks:
 
     def _last_callback(self) -> None:
         self._queued = False
-        if self._handles:
+        if not self._handles:
+            return
+        if self._local and world_size() == 1:  # nothing is reduced: they are what grad_local has just measured
+            self._parameters.copy_figures(GRAD_LOCAL, GRAD_BEFORE_CLIP, self._found)
+        else:
             self._parameters.read_gradients(GRAD_BEFORE_CLIP, self._found)
