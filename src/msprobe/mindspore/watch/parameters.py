@@ -23,7 +23,14 @@ from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, UPDATE,
 from .tensors import Outside, dtype_name, read, sample
 
 Found = dict[int, Figures]
-NAMES = {"moment1": "exp_avg", "moment2": "exp_avg_sq", "moments": "momentum_buffer", "accum": "momentum_buffer"}
+NAMES = {
+    "moment1": "exp_avg",
+    "moments1": "exp_avg",
+    "moment2": "exp_avg_sq",
+    "moments2": "exp_avg_sq",
+    "moments": "momentum_buffer",
+    "accum": "momentum_buffer",
+}
 """MindSpore's names of optimizer state, as PyTorch says them: the same run has the same targets on both."""
 
 
