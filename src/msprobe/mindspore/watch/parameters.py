@@ -22,7 +22,14 @@ from msprobe.watch.selection import Filter
 from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, UPDATE, WEIGHT, Figures, Target
 
 Found = dict[int, Figures]
-NAMES = {"moment1": "exp_avg", "moment2": "exp_avg_sq", "moments": "momentum_buffer", "accum": "momentum_buffer"}
+NAMES = {
+    "moment1": "exp_avg",
+    "moments1": "exp_avg",
+    "moment2": "exp_avg_sq",
+    "moments2": "exp_avg_sq",
+    "moments": "momentum_buffer",
+    "accum": "momentum_buffer",
+}
 """MindSpore's names of optimizer state, as PyTorch says them: the same run has the same targets on both."""
 
 

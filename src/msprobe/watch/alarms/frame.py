@@ -64,7 +64,7 @@ _MASKS: dict[str, Callable[[Target], bool]] = {
     "weight": lambda t: t.kind == of.WEIGHT,
     "update": lambda t: t.kind == of.UPDATE,
     "state": lambda t: of.is_state(t.kind),
-    "second moment": lambda t: t.kind in ("state.exp_avg_sq", "state.moment2", "state.moments2"),
+    "second moment": lambda t: t.kind == "state.exp_avg_sq",
     "module": lambda t: t.kind in of.MODULE_KINDS,
     "output": lambda t: t.kind == of.OUTPUT,
     "matrix": lambda t: len(t.shape) >= 2,
