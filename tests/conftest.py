@@ -1,8 +1,70 @@
-"""Modules that tests of several rooms share (gloo) are importable."""
+"""Shared modules (gloo) are importable, and `make test-fast` knows its tests."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+# Unit tests: quick, and they start no training process.
+UNITS = (
+    "analyze",
+    "collect",
+    "compare/test_align.py",
+    "compare/test_mapping.py",
+    "compare/test_stages.py",
+    "compare/test_verdicts.py",
+    "config",
+    "dump/test_archive.py",
+    "dump/test_journal.py",
+    "dump/test_layout.py",
+    "dump/test_reader.py",
+    "dump/test_tensors.py",
+    "graphdump/test_async_file.py",
+    "graphdump/test_ir.py",
+    "graphdump/test_layout.py",
+    "graphdump/test_names.py",
+    "graphdump/test_statistics.py",
+    "stats/test_interface.py",
+    "tasks",
+)
+# One smoke test per capability: the first test of these functions.
+SMOKES = (
+    "pytorch/test_calls.py",
+    "pytorch/test_backward.py",
+    "pytorch/test_neutral.py",
+    "pytorch/test_overflow.py::test_a_planted_overflow_has_its_producer",
+    "pytorch/test_overflow.py::test_a_producer_can_be_replayed",
+    "pytorch/test_free_benchmark.py::test_an_unstable_function_is_found",
+    "pytorch/test_kernels.py",
+    "mindspore/test_calls.py::test_mix_knows_what_ran_inside_what",
+    "mindspore/test_backward.py",
+    "mindspore/test_graph_kernels.py::test_statistics_of_the_chosen_operators_and_steps",
+    "compare/test_cases.py::test_01",
+    "cli/test_show.py",
+    "cli/test_recover.py",
+    "cli/test_convert.py",
+    "cli/test_run.py",
+    "cli/test_run_ut.py",
+    "check/test_models.py",
+    "graphdump/test_reader.py",
+    "report/test_html.py",
+    "watch/test_monitor.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    waiting = list(SMOKES)
+    for item in items:
+        if item.get_closest_marker("slow"):
+            continue
+        place = f"{item.path.relative_to(HERE).as_posix()}{item.nodeid[item.nodeid.index('::') :]}"
+        smoke = next((start for start in waiting if place.startswith(start)), None)
+        if smoke is not None:
+            waiting.remove(smoke)
+        if smoke is not None or place.startswith(UNITS):
+            item.add_marker(pytest.mark.fast)

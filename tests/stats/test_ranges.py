@@ -1,11 +1,11 @@
-"""Elements outside a range: the C kernel and its twin count the same, in every layout."""
+"""Elements outside a range: the C kernel and its python_kernel count the same, in every layout."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from msprobe.stats import count_outside, dtypes, twin
+from msprobe.stats import count_outside, dtypes, python_kernel
 
 ROWS = [row for row in dtypes.TABLE if row.numpy is not None and row.numpy_dtype is not None]
 
@@ -23,7 +23,9 @@ def test_both_count_the_same(row, bounds):
         values = random.randn(5, 3000) * 10.0 ** random.uniform(-12, 8, (5, 3000))
         array = values.astype(row.numpy_dtype)
     for view in (array, array[:, ::3], array.T, array[:0]):
-        assert count_outside(*arguments(view, row, *bounds)) == twin.count_outside(*arguments(view, row, *bounds))
+        assert count_outside(*arguments(view, row, *bounds)) == python_kernel.count_outside(
+            *arguments(view, row, *bounds)
+        )
 
 
 def test_zero_and_nan_are_neither_and_infinity_is_large():
