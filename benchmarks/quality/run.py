@@ -1,6 +1,6 @@
 """`make quality`: faults are planted in real models, `msprobe compare` is asked, and its answers are judged.
 
-python benchmarks/quality/run.py                              everything, some fifteen minutes on two cores
+python benchmarks/quality/run.py                              everything, about five minutes on two idle cores
 python benchmarks/quality/run.py --part representative        the part that `make test` runs, about a minute
 python benchmarks/quality/run.py --only llama --kind backward some models, some kinds (both may be repeated)
 python benchmarks/quality/run.py --only llama --case mask     cases whose name holds "mask"; --keep DIR keeps the dumps
