@@ -57,6 +57,7 @@ class Numbers:
 class NumbersHooks:
     gradients = variables = forward_hooks = None
     records_elsewhere = 0
+    watchers = ()
 
     def __init__(self, frontend, context):
         self.frontend = frontend
