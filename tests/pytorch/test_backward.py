@@ -302,11 +302,26 @@ def test_calls_in_a_backward_that_makes_a_graph_are_no_recomputation(tmp_path):
 
 
 def test_calls_that_return_their_input_are_told(tmp_path, told):
+    class Same(nn.Module):
+        def forward(self, x):
+            return x
+
+    model = nn.Sequential(Same())
+    x = torch.sin(torch.randn(3, requires_grad=True))
+    with collecting(tmp_path, model, level="L0") as dump:
+        model(x).sum().backward()
+    assert "Module.0.Same.forward.0" in dump.names
+    assert "Module.0.Same.backward.0" not in dump.names
+    assert told("returned their input unchanged")
+
+
+def test_calls_that_return_their_input_by_design_are_not_told(tmp_path, told):
     x = torch.sin(torch.randn(3, requires_grad=True))
     with collecting(tmp_path) as dump:
         torch.sum(F.dropout(x, 0.5, training=False)).backward()
+    assert "Functional.dropout.0.forward" in dump.names
     assert "Functional.dropout.0.backward" not in dump.names
-    assert told("returned their input unchanged")
+    assert not told("returned their input unchanged")
 
 
 def test_an_input_that_feeds_several_calls_of_a_module_gets_the_sum_of_their_gradients(tmp_path):

@@ -110,7 +110,8 @@ class _Aligner:
             b = [c for c in b if c.name not in self.marks[_GOLDEN]]
             if a and b:
                 found += _by_place(a, b)
-        found = [match for match in found if not _is_other_projection(match)]
+        if _projections(target) != _projections(golden):  # as many of other shapes are shards of one
+            found = [match for match in found if not _is_other_projection(match)]
         return found + self._moved(target, golden, found)
 
     def _moved(self, target: Calls, golden: Calls, found: list[Match]) -> list[Match]:
@@ -184,6 +185,10 @@ class _Aligner:
 
 def _out(call: Call) -> str:
     return shapes(call.record.get("output")) if isinstance(call.record, dict) else ""
+
+
+def _projections(calls: Calls) -> int:
+    return sum(call.kind != "module" and operation_of(call.key) in _PROJECTIONS for call in calls)
 
 
 def _is_other_projection(match: Match) -> bool:

@@ -77,7 +77,8 @@ class _Explainer:
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
 
     def _is_elsewhere(self, row: Row) -> bool:
-        """Both values occur in other calls of the same API in the same module of the other run."""
+        """Both values occur in other calls of the same API in the same module of the other run. Keys are rounded: two
+        that are equal here say only that the difference is small, not that the values were found elsewhere."""
         if not self._values:
             for match, rows in self._groups:
                 ours, theirs = self._values.setdefault(_place(match), (set(), set()))
@@ -86,7 +87,7 @@ class _Explainer:
                     theirs.add(result_key(other.golden))
         ours, theirs = self._values[_place(row.match)]
         target, golden = result_key(row.target), result_key(row.golden)
-        return target is not None and golden is not None and target in theirs and golden in ours
+        return target is not None and golden is not None and target != golden and target in theirs and golden in ours
 
     def _cover_reordered(self) -> None:
         """Calls that a module makes in another order, though its results agree: most values are found elsewhere in it
