@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for kind in ("csv", "xlsx", "html", "json"):
         reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {kind}")
     for old in (("-hl", "--highlight"), ("-s", "--stack_mode"), ("-c", "--compare_only")):
-        reports.add_argument(*old, action="store_true", help="accepted as before; always so")
+        reports.add_argument(*old, action="store_true", help="ignored; always on")
     reports.add_argument(
         "--next-config", type=Path, metavar="FILE", help="write a config.json that dumps tensors of the suspects only"
     )

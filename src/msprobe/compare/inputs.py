@@ -84,7 +84,7 @@ def _other_steps(pairs: Sequence[Pair[Source]]) -> str:
 
 
 def open_sources(path: Path, gaps: list[str]) -> list[Source]:
-    """What can be compared at a path: a dump of ours or the field's, or a graph-mode directory."""
+    """What can be compared at a path: a dump of msprobe or mindstudio-probe, or a graph-mode directory."""
     try:
         dump = open_dump(path)
     except DumpError:

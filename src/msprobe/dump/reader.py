@@ -1,7 +1,7 @@
 """Opens a dump, whoever wrote it and however far it got.
 
 `open_dump` takes a dump root, a step directory, a rank directory or a dump.json: ours, or of either
-generation of the field's tool. A rank that a crash (or a run that still goes on) left as a journal
+generation of mindstudio-probe. A rank that a crash (or a run that still goes on) left as a journal
 reads the same as a finished one, and says so through `unfinished`. Everything is read when first asked for.
 """
 

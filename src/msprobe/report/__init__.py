@@ -1,1 +1,1 @@
-"""What people read: one file an output. Nothing here knows how a dump was collected."""
+"""Reports for people: one file per output format. Nothing here knows how a dump was collected."""

@@ -1,4 +1,4 @@
-"""The columns of a comparison as the field has them, for csv and xlsx alike."""
+"""The columns of a comparison as mindstudio-probe has them, for csv and xlsx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as csv, with the field's columns."""
+"""A comparison as csv, with mindstudio-probe's columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as xlsx, with the field's columns and its highlighting.
+"""A comparison as xlsx, with mindstudio-probe's columns and highlighting.
 
 The format is a zip of small XML files; they are written here row by row, so that neither a spreadsheet library nor
 the whole table in memory is needed. A sheet holds a million rows; more go to a second one.

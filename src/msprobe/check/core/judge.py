@@ -1,4 +1,4 @@
-"""From metrics to a verdict and its reason in words: the field's rules, and two corrections of ours.
+"""From metrics to a verdict and its reason in words: mindstudio-probe's rules with two corrections.
 
 1. A result that differs no more than rounding of the inputs makes it differ passes, whatever the figures say: the
    cosine of two sums that cancel to zero means nothing.

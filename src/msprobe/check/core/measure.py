@@ -20,7 +20,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Format:
-    """A float format as the rules see it. `rtol`, `small` and `small_atol` are the field's published figures."""
+    """A float format as the rules see it. `rtol`, `small` and `small_atol` are mindstudio-probe's published figures."""
 
     name: str
     mantissa: int

@@ -1,4 +1,4 @@
-"""Users' mapping files, in the field's formats, into one `Translation`.
+"""Users' mapping files, in mindstudio-probe's formats, into one `Translation`.
 
 data:  {target name: golden name}, names of calls or of their items
 cell:  {path.Class: path.Class}

@@ -1,4 +1,4 @@
-"""The constants of the field's two generations, for those who must report by them.
+"""The limits of mindstudio-probe's two generations, for those who must report by them.
 
 They know neither dtype nor noise: bf16 against fp32 is all red, a wrong scale may be all green. Ours is the default.
 """

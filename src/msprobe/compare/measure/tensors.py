@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 
 class TensorMetrics(NamedTuple):
-    """The published metrics of the field, and what the verdict rests on.
+    """mindstudio-probe's metrics, and what the verdict rests on.
 
     `distance` is the largest |a-b| relative to the larger of |b| and the tensors' root mean square, `relative_l2` the
     norm of the difference relative to the larger norm, `norm_change` the difference of the norms relative to it.

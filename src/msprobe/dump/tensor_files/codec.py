@@ -1,6 +1,6 @@
 """Tensor files: `Payload` is what a frontend hands over, `encode` makes a file of it, `load` reads one.
 
-Two formats, as the field has them: `.pt` (PyTorch's zip container, written and read here without
+Two formats, as in mindstudio-probe: `.pt` (PyTorch's zip container, written and read here without
 PyTorch and without pickle) and `.npy`. Types that numpy lacks come back as ml_dtypes arrays.
 """
 

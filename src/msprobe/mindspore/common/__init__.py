@@ -1,1 +1,1 @@
-"""Only for `utils`: the field's documents fix this path."""
+"""Only for `utils`: mindstudio-probe's documents fix this path."""

@@ -1,4 +1,4 @@
-"""Where the field's documents import `MsprobeStep` from; it lives in `msprobe.mindspore.callbacks`."""
+"""Where mindstudio-probe's documents import `MsprobeStep` from; it lives in `msprobe.mindspore.callbacks`."""
 
 from msprobe.mindspore.callbacks import MsprobeStep
 

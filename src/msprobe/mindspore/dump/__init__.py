@@ -1,1 +1,1 @@
-"""Only for `hook_cell`: the field's documents fix this path."""
+"""Only for `hook_cell`: mindstudio-probe's documents fix this path."""
