@@ -11,6 +11,7 @@ import pytest
 import torch
 from collecting import Dump, collecting
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import optimizer as torch_optimizer
 
 from msprobe.dump.reader import open_dump
 
@@ -169,3 +170,40 @@ def test_the_events_are_there_after_a_crash(tmp_path):
     found = rank.training
     assert [event["event"] for event in found][:3] == ["backward", "backward_end", "optimizer_step"]
     assert found[2]["groups"][0]["lr"] == 0.5
+
+
+def test_a_hook_of_the_optimizer_may_end_and_begin_a_step(tmp_path):
+    from msprobe.pytorch import PrecisionDebugger
+
+    settings = {"task": "statistics", "dump_path": str(tmp_path / "dump"), "rank": [], "step": [], "level": "mix"}
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "statistics": {}}))
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    debugger = PrecisionDebugger(str(tmp_path / "config.json"))
+    seen = []
+
+    def ended(*_):
+        debugger.stop()
+        debugger.step()
+        debugger.start(model=model)
+
+    hooks = torch_optimizer._global_optimizer_post_hooks
+    handles = [torch_optimizer.register_optimizer_step_post_hook(ended)]
+    debugger.start(model=model)
+    handles.append(torch_optimizer.register_optimizer_step_post_hook(lambda *_: seen.append(True)))
+    try:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        for handle in handles:
+            handle.remove()
+        debugger.stop()
+        debugger.step()
+    assert len(seen) == 3
+    assert torch_optimizer._global_optimizer_post_hooks is hooks
+    assert not hooks
+    for step in range(3):
+        kinds = [event["event"] for event in events(Dump(tmp_path / "dump", step))]
+        assert kinds.count("optimizer_step") == kinds.count("optimizer_step_end") == 1

@@ -15,12 +15,12 @@ from typing import Any, Callable, Optional
 
 import torch
 import torch.nn.utils.clip_grad as clip_grad
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from msprobe.collect.probe import Companion
 from msprobe.collect.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.tensors import nonplain_tensors
+from msprobe.pytorch.training import optimizer_hooks
 from msprobe.pytorch.training.hyper_parameters import groups_of, names_in, number, plain_value, steps_done
 
 _graph_task = torch._C._current_graph_task_id
@@ -35,20 +35,16 @@ class TrainingEvents(Companion):
         self._around = around
         self._models: Sequence[Any] = ()
         self._put: list[tuple[Any, str, Any, Any]] = []
-        self._hooks: list[Any] = []
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._named: set[int] = set()
         self._steps = 0
 
     def install(self, models: Sequence[Any]) -> None:
-        if self._hooks:
+        if self._put:
             return
         self._models = models
-        self._hooks = [
-            register_optimizer_step_pre_hook(self._guarded(self._step_begins)),
-            register_optimizer_step_post_hook(self._guarded(self._step_ends)),
-        ]
+        optimizer_hooks.install(self._guarded(self._step_begins), self._guarded(self._step_ends))
         self._stand_in(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
         self._stand_in(clip_grad, "_get_total_norm", self._clip_begins, None)
         self._stand_in(clip_grad, "_clip_grads_with_norm_", None, self._clip_ends)
@@ -63,9 +59,7 @@ class TrainingEvents(Companion):
             if vars(owner).get(name) is ours:  # what somebody has put over ours since, stays
                 setattr(owner, name, original)
         self._put.clear()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        optimizer_hooks.remove()
         self._models = ()
         self._guarded(self._tell_rates)()
 
