@@ -104,7 +104,7 @@ def test_a_dump_without_numbers_is_refused(tmp_path, capsys):
     bare = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "md5": "00000000"}
     write(tmp_path, 0, 0, {"Torch.a.0.forward": {"input_args": [bare], "input_kwargs": {}, "output": [bare]}})
     assert main(["overflow", str(tmp_path)]) == 2
-    assert "holds no statistics" in capsys.readouterr().err
+    assert "has no statistics" in capsys.readouterr().err
 
 
 def test_odd_arguments_are_refused(capsys):
