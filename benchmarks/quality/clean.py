@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ports
 import torch.nn.functional as F
+from architectures import MODELS
 from cases import Expect, clean
-from models import MODELS
 from plants import edited
 from training import Recipe
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from architectures import Batch
 from edits import CannotPlant, ScaledGradient, WrongActivation, WrongLinear, assign, edit, replace, wrap
-from models import Batch
 from torch import Tensor, nn
 from training import Experiment, Plant
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from architectures import Batch
 from edits import replace, wrap
-from models import Batch
 from torch import Tensor, nn
 from training import Experiment, Plant
 

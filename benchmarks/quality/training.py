@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import torch
-from models import MODELS, Batch
+from architectures import MODELS, Batch
 from torch import Tensor, nn
 
 from msprobe.pytorch import PrecisionDebugger

@@ -147,12 +147,12 @@ def test_a_closed_output_is_an_error_and_a_closed_error_output_is_no_error() -> 
 
 
 def test_control_c_is_quiet_and_exit_code_130(tmp_path: Path) -> None:
-    (tmp_path / "step0/rank").mkdir(parents=True)
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "step0/rank/journal.jsonl").write_text("")
-    (tmp_path / "step0/rank/dump.json").symlink_to(tmp_path / "fifo")  # reading it waits for a writer
-    started = "import sys; from msprobe import cli; print('on', flush=True); sys.exit(cli.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", started, "show", str(tmp_path / "step0/rank")]
+    started = (
+        "import sys, time; from msprobe import cli; from msprobe.dump import reader\n"
+        "reader.open_dump = lambda *given: time.sleep(60)\n"  # a dump that takes long to read
+        "print('on', flush=True); sys.exit(cli.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", started, "show", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()

@@ -179,7 +179,7 @@ def test_a_budget_below_the_least_is_refused(tmp_path: Path):
     command = [sys.executable, "-m", "msprobe", "graph", "dump", "--disk-budget", "63MB", "train.py"]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 2
-    assert "'63MB' is not a size of at least 64MB, such as 500MB or 2GB" in ended.stderr
+    assert "'63MB' is not a size of at least 64MB; write 500MB or 2GB" in ended.stderr
 
 
 def test_overflow_saves_the_operators_that_overflow_and_stops_at_the_number():

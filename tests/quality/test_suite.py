@@ -11,9 +11,9 @@ TRANSFORMERS, OTHERS = 12, 8
 
 
 def test_there_are_enough_faults_pairs_and_models_of_every_kind() -> None:
+    from architectures import OTHERS as others
+    from architectures import TRANSFORMERS as transformers
     from cases import KINDS
-    from models import OTHERS as others
-    from models import TRANSFORMERS as transformers
     from run import load
 
     cases = load()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
+from architectures import Batch
 from cases import SAME_INPUTS, Expect, fault
-from models import Batch
 from plants import with_batch
 from training import Experiment, Plant, Recipe
 

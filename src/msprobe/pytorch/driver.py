@@ -25,7 +25,6 @@ from msprobe.config import Settings
 from msprobe.pytorch.debugger import PrecisionDebugger
 from msprobe.pytorch.kernels.kernel_replay import dumped_gradients
 from msprobe.pytorch.seed import seed_all
-from msprobe.pytorch.training.optimizer_hooks import remove_optimizer_hooks
 from msprobe.tasks import refuse_other_tasks
 
 _graph_task = torch._C._current_graph_task_id
@@ -204,7 +203,8 @@ class StepDriver:
     def _remove(self) -> None:
         if self._put_back is not None:
             self._put_back()
-        remove_optimizer_hooks(self._hooks)
+        for handle in self._hooks:
+            handle.remove()
         self._hooks = []
         self._remove_other_model_hook()
 

@@ -1,44 +1,68 @@
-"""Removes hooks around optimizer steps, also in the middle of one.
+"""One hook of ours beside torch's global optimizer hooks.
 
-Torch iterates over its hooks while a step runs, and raises if the set of hooks changes then. `stop()` may be called at
-that moment, by a hook of the script or of `msprobe run`.
+Torch iterates over its mapping of hooks while a hook may call start(), stop() or step(): to add or remove an entry then
+raises in the script. So ours is not in that mapping. While it is installed, torch finds a mapping that gives ours
+first and passes everything else on to torch's own.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
-from types import FrameType
-from typing import Any, Optional
+from collections.abc import Iterator, MutableMapping
+from itertools import chain
+from typing import Any, Callable, Optional
 
-from torch.optim import optimizer
+from torch.optim import optimizer as torch_optimizer
 
-_stale: list[Any] = []
-
-
-def remove_optimizer_hooks(handles: Iterable[Any]) -> None:
-    """Inside a step the hooks are replaced by one that does nothing, and removed the next time."""
-    if not is_in_optimizer_step():
-        for handle in (*_stale, *handles):
-            handle.remove()
-        _stale.clear()
-        return
-    for handle in handles:
-        hooks = handle.hooks_dict_ref()
-        if hooks is not None and handle.id in hooks:
-            hooks[handle.id] = _ignore
-            _stale.append(handle)
+_Hook = Callable[[Any, Any, Any], None]
 
 
-def is_in_optimizer_step() -> bool:
-    """Whether torch runs the hooks of an optimizer step now, in this thread."""
-    frame: Optional[FrameType] = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename == optimizer.__file__ and frame.f_code.co_name == "wrapper":
-            return True
-        frame = frame.f_back
-    return False
+class _Around(MutableMapping[int, Any]):
+    """Handles of hooks that the script registers meanwhile refer to it, so it lives as long as the process."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._original: Any = None
+        self._ours: Optional[_Hook] = None
+
+    def install(self, hook: _Hook) -> None:
+        self._ours = hook
+        if getattr(torch_optimizer, self._name) is not self:
+            self._original = getattr(torch_optimizer, self._name)
+            setattr(torch_optimizer, self._name, self)
+
+    def remove(self) -> None:
+        self._ours = None
+        if getattr(torch_optimizer, self._name) is self:
+            setattr(torch_optimizer, self._name, self._original)
+
+    def values(self) -> Any:
+        return chain(() if self._ours is None else (self._ours,), self._original.values())
+
+    def __getitem__(self, key: int) -> Any:
+        return self._original[key]
+
+    def __setitem__(self, key: int, hook: Any) -> None:
+        self._original[key] = hook
+
+    def __delitem__(self, key: int) -> None:
+        del self._original[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._original)
+
+    def __len__(self) -> int:
+        return len(self._original)
 
 
-def _ignore(*args: Any, **kwargs: Any) -> None:
-    """Does nothing."""
+_BEFORE, _AFTER = _Around("_global_optimizer_pre_hooks"), _Around("_global_optimizer_post_hooks")
+
+
+def install(before: _Hook, after: _Hook) -> None:
+    """`before` and `after` are called around every optimizer step, ahead of the script's own global hooks."""
+    _BEFORE.install(before)
+    _AFTER.install(after)
+
+
+def remove() -> None:
+    _BEFORE.remove()
+    _AFTER.remove()

@@ -15,14 +15,13 @@ from typing import Any, Callable, Optional
 
 import torch
 import torch.nn.utils.clip_grad as clip_grad
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.tensors import nonplain_tensors
+from msprobe.pytorch.training import optimizer_hooks
 from msprobe.pytorch.training.hyper_parameters import groups_of, names_in, number, plain_value, steps_done
-from msprobe.pytorch.training.optimizer_hooks import is_in_optimizer_step, remove_optimizer_hooks
 
 _graph_task = torch._C._current_graph_task_id
 _Note = Callable[..., Any]
@@ -36,7 +35,6 @@ class TrainingEvents(Companion):
         self._around = around
         self._models: Sequence[Any] = ()
         self._put: list[tuple[Any, str, Any, Any]] = []
-        self._hooks: list[Any] = []
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._named: set[int] = set()
@@ -46,11 +44,7 @@ class TrainingEvents(Companion):
         if self._put:
             return
         self._models = models
-        if not is_in_optimizer_step():  # torch iterates over its hooks there
-            self._hooks = [
-                register_optimizer_step_pre_hook(self._guarded(self._step_begins)),
-                register_optimizer_step_post_hook(self._guarded(self._step_ends)),
-            ]
+        optimizer_hooks.install(self._guarded(self._step_begins), self._guarded(self._step_ends))
         self._stand_in(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
         self._stand_in(clip_grad, "_get_total_norm", self._clip_begins, None)
         self._stand_in(clip_grad, "_clip_grads_with_norm_", None, self._clip_ends)
@@ -65,8 +59,7 @@ class TrainingEvents(Companion):
             if vars(owner).get(name) is ours:  # what somebody has put over ours since, stays
                 setattr(owner, name, original)
         self._put.clear()
-        remove_optimizer_hooks(self._hooks)
-        self._hooks.clear()
+        optimizer_hooks.remove()
         self._models = ()
         self._guarded(self._tell_rates)()
 
