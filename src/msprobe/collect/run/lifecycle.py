@@ -55,6 +55,9 @@ class Frontend(Protocol):
 
     def hooks(self, context: StepContext) -> StepHooks: ...
 
+    def explain_unmatched(self, entry: str) -> Optional[str]:
+        """Why an entry of scope or list can never match a call, where this is known."""
+
     def facts(self) -> dict[str, Any]:
         """Versions, devices, determinism: the framework's part of run.json."""
 
@@ -168,7 +171,7 @@ class Lifecycle:
         self._worker.close()
         for message in self.task.finish() if self.summary.steps else ():
             notices.inform(message)
-        self.summary.log_result(self.step_number, self._selection.matched_nothing())
+        self.summary.log_result(self.step_number, self._selection.matched_nothing(self._frontend.explain_unmatched))
 
     @property
     def probe(self) -> Optional[Probe]:
