@@ -51,7 +51,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Found:
+class OverflowAnalysis:
     """What the analysis of a dump came to. `judged` counts the records that had numbers."""
 
     overflows: list[Event]
@@ -61,7 +61,7 @@ class Found:
     notes: list[str]
 
 
-def analyse(ranks: list[RankDump]) -> Found:
+def analyse(ranks: list[RankDump]) -> OverflowAnalysis:
     overflows: list[Event] = []
     notes: list[str] = []
     judged = 0
@@ -78,7 +78,7 @@ def analyse(ranks: list[RankDump]) -> Found:
         overflows += [event for event in events if event.overflow]
         if producer is None:
             producer, inside = first(events)
-    return Found(overflows, producer, inside, judged, notes)
+    return OverflowAnalysis(overflows, producer, inside, judged, notes)
 
 
 def first(events: list[Event]) -> tuple[Optional[Event], bool]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
-    from msprobe.analyze.overflow import Event, Found
+    from msprobe.analyze.overflow import Event, OverflowAnalysis
 
 REPLAY = "replay"
 ROWS = 20
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if found.overflows else 0
 
 
-def _analyse(path: Path, framework: Optional[str]) -> Found:
+def _analyse(path: Path, framework: Optional[str]) -> OverflowAnalysis:
     from msprobe.analyze.overflow import analyse
     from msprobe.cli.framework import check_framework
     from msprobe.dump.errors import DumpError
@@ -85,7 +85,7 @@ def _is_graph_dump(path: Path) -> bool:
     return False
 
 
-def _analyse_graph(path: Path) -> Found:
+def _analyse_graph(path: Path) -> OverflowAnalysis:
     from msprobe.analyze.graph_overflow import analyse_graph
     from msprobe.graphdump import GraphDump
 
@@ -105,7 +105,7 @@ def _as_json(event: Optional[Event]) -> Optional[dict[str, Any]]:
     }
 
 
-def _print(path: str, found: Found) -> None:
+def _print(path: str, found: OverflowAnalysis) -> None:
     from msprobe.report.terminal import print_table, printable
 
     for note in found.notes:

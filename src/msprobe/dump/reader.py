@@ -68,12 +68,12 @@ class RankDump:
     @functools.cached_property
     def troubles(self) -> list[str]:
         """Sentences about what is damaged, was left out or could not be written."""
-        told = self._scan.troubles() if self._scan is not None else []
-        return told if self.loss is None else [*told, self.loss]
+        problems = self._scan.troubles() if self._scan is not None else []
+        return problems if self.loss is None else [*problems, self.loss]
 
     @functools.cached_property
     def loss(self) -> Optional[str]:
-        """What its log says that is missing in it; None where there is no log."""
+        """What the log of this directory says is missing; None without a log."""
         return write_errors.trouble(self.path)
 
     @functools.cached_property

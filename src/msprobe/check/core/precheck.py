@@ -43,7 +43,7 @@ class Report:
     files: list[Path] = field(default_factory=list)
 
     def count(self, status: str) -> int:
-        """Of calls; one of whose directions was judged counts as that, the other left out or not."""
+        """Counts of calls. A call counts as judged if one of its directions was."""
         return sum(1 for one in self.checked if overall(one) == status)
 
     @property
@@ -53,7 +53,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """2 where nothing at all could be judged: that is no pass."""
+        """2 if nothing could be judged: this is not a pass."""
         if self.count(ERROR) or self.count(WARNING):
             return 1
         return 0 if self.count(PASS) else 2

@@ -23,7 +23,7 @@ from msprobe.check.core.framework import FAILURES, Load, Results
 from msprobe.check.core.generate import NotMade
 from msprobe.check.mindspore.formulas import FORMULAS
 from msprobe.check.mindspore.golden import DIRECTIONS, UNWRITTEN, Widths
-from msprobe.check.mindspore.resolve import Found
+from msprobe.check.mindspore.resolve import ResolvedApi
 from msprobe.dump.record_keys import INPUT, OUTPUT
 from msprobe.frameworks.mindspore.tensors import copied
 from msprobe.stats import dtypes
@@ -42,7 +42,7 @@ class MindSporeCall:
 
     def __init__(
         self,
-        found: Found,
+        found: ResolvedApi,
         title: str,
         name: str,
         forward: dict[str, Any],
