@@ -108,7 +108,7 @@ class TorchCall:
                 answer = self._func(*args, **kwargs)
         if answer is None and self._copies and tensors:  # __setitem__ and its like return nothing
             answer = tensors[0]
-        outputs = arguments.flatten(answer, (torch.Tensor,), torch.tensor)[: 1 if self.first_only else None]
+        outputs = flat(answer)[: 1 if self.first_only else None]
         gradients = _gradients(outputs, incoming, leaves) if backward else []
         return Results([one.detach() for one in outputs], gradients, random)
 
@@ -122,6 +122,10 @@ class TorchCall:
             dtype = _dtype(f"torch.{generate.row_of(item).name}")
             return torch.from_numpy(generate.make(item, seed)).to(dtype)
         return as_tensor(array)
+
+
+def flat(value: Any) -> list[Any]:
+    return arguments.flatten(value, (torch.Tensor,), torch.tensor)
 
 
 def as_tensor(array: Any) -> Any:
