@@ -52,7 +52,7 @@ class Optimizers:
             title = f"Kernel.{type(optimizer).__name__}"
             name = f"{title}.{recorder.numbers.take(f'{title}.{FORWARD}')}.{FORWARD}"
             parameters = tuple(getattr(optimizer, "parameters", ()))
-            number = enter_kernel(recorder, name, FORWARD, recorder.parents, (*args, parameters), kwargs, 3)
+            number = enter_kernel(recorder, name, FORWARD, recorder.parents, (*args, parameters), kwargs, 2)
             recorder.push(name)
             try:
                 output = original(optimizer, *args, **kwargs)
