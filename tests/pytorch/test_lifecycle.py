@@ -245,6 +245,23 @@ def test_save_writes_tensor_files_at_task_tensor(tmp_path):
     assert torch.equal(loaded, x + 1)
 
 
+def test_save_without_start_saves_step_by_step(tmp_path, told):
+    """Seed 000, 6.1.5: save() alone, at level debug."""
+    debugger = PrecisionDebugger(configured(tmp_path, level="debug", step=[0, 2]))
+    for number in range(3):
+        x = torch.full((2,), float(number), requires_grad=True)
+        debugger.save(x, "x")
+        (x * 3).sum().backward()
+        debugger.step()
+    for step in (0, 2):
+        debug = Dump(tmp_path / "dump", step).debug
+        assert debug["x.0.debug"]["Max"] == step
+        assert debug["x_grad.0.debug"]["Max"] == 3
+    assert not (tmp_path / "dump" / "step1").exists()
+    PrecisionDebugger._current._lifecycle.close()
+    assert not told("never called")
+
+
 def test_save_elsewhere_warns_and_raises_nothing(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path / "a", level="L1"))
     debugger.start()
@@ -252,6 +269,8 @@ def test_save_elsewhere_warns_and_raises_nothing(tmp_path, told):
     debugger.save(torch.ones(1), "x")
     assert len(told('save() works at level "debug" only')) == 1
     debugger = PrecisionDebugger(configured(tmp_path / "b", level="debug"))
+    debugger.start()
+    debugger.stop()
     debugger.save(torch.ones(1), "x")
     assert told("between start() and stop()")
     debugger.start()

@@ -37,6 +37,8 @@ class TorchFrontend:
         self._make_hooks: Callable[[StepContext], TaskHooks] = (
             kernel_hooks if self._level.kernels else find_hooks("msprobe.pytorch.tasks", task, lambda _: TaskHooks())
         )
+        section = task.settings.section
+        self._named = (*getattr(section, "scope", ()), *getattr(section, "list", ()))
         self._names = OperatorNames()
         self._table: Optional[ApiTable] = None
 
@@ -58,8 +60,11 @@ class TorchFrontend:
 
     def hooks(self, context: StepContext) -> TorchHooks:
         if self._level.apis and self._table is None:
-            self._table = load_table()
+            self._table = load_table(named=self._named)
         return TorchHooks(context, self._make_hooks(context), ApiSources(self._table, self._names, CUSTOM_APIS))
+
+    def explain_unmatched(self, entry: str) -> Optional[str]:
+        return None if self._table is None else self._table.explain(entry)
 
     def facts(self) -> dict[str, Any]:
         return header.torch_facts()
@@ -84,7 +89,7 @@ class PrecisionDebugger(Debugger):
         return Lifecycle(task, TorchFrontend(task))
 
     def _made(self, settings: Settings) -> None:
-        if settings.seed is not None or settings.is_deterministic is not None:
+        if settings.seed is not None or settings.is_deterministic:
             seed_all(1234 if settings.seed is None else settings.seed, bool(settings.is_deterministic))
         if settings.enable_dataloader:
             DataLoaderDriver(self._lifecycle).install()

@@ -55,6 +55,9 @@ class Frontend(Protocol):
 
     def hooks(self, context: StepContext) -> StepHooks: ...
 
+    def explain_unmatched(self, entry: str) -> Optional[str]:
+        """Why an entry of scope or list can never match a call, where this is known."""
+
     def facts(self) -> dict[str, Any]:
         """Versions, devices, determinism: the framework's part of run.json."""
 
@@ -77,6 +80,7 @@ class Lifecycle:
         self._probe: Optional[Probe] = None
         self._writer: Optional[RankWriter] = None
         self._collecting = False
+        self._saves_alone = False
         self._turns = Turns()
         self._on_term = WritesOnTerm(self._write_all)
         self.summary = RunSummary(task.settings, task)
@@ -139,11 +143,19 @@ class Lifecycle:
             notices.warn_once(f'save() works at level "debug" only; the level is "{self.settings.level}".')
         elif not isinstance(name, str) or not name:
             notices.warn_once(f"save() needs a name that is a string, not {name!r}; nothing was saved.")
-        elif self._probe is None or not self._collecting:
+        elif not self._may_save():
             if self._wants_step() and self.summary.missed_rank is None:
                 notices.warn_once("save() works between start() and stop(); nothing was saved.")
-        else:
+        elif self._probe is not None:
             self._probe.save(variable, name, save_backward)
+
+    def _may_save(self) -> bool:
+        """A script that never calls start() saves in every step: save() opens the step."""
+        if not self.summary.started:
+            self._saves_alone = True
+        if self._saves_alone and not self._collecting:
+            self.start()
+        return self._probe is not None and self._collecting
 
     def set_init_step(self, step: int) -> None:
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
@@ -168,7 +180,7 @@ class Lifecycle:
         self._worker.close()
         for message in self.task.finish() if self.summary.steps else ():
             notices.inform(message)
-        self.summary.log_result(self.step_number, self._selection.matched_nothing())
+        self.summary.log_result(self.step_number, self._selection.matched_nothing(self._frontend.explain_unmatched))
 
     @property
     def probe(self) -> Optional[Probe]:

@@ -95,6 +95,13 @@ def prepare(settings: DumpSettings, source: str, rank: int) -> tuple[Path, Path]
     return staging, config
 
 
+def set_initial_iteration(config: Path, step: int) -> None:
+    """Writes the configuration again, with another first iteration. MindSpore must not have read it yet."""
+    value = json.loads(config.read_text(encoding="utf-8"))
+    value[COMMON]["initial_iteration"] = step
+    config.write_text(json.dumps(value), encoding="utf-8")
+
+
 def list_remarks(settings: DumpSettings, rank: int) -> list[str]:
     """Where msprobe does not follow the file literally. Each remark is logged once, before the run."""
     found = []

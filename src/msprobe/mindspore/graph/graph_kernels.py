@@ -21,7 +21,7 @@ from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, parse_settings
 from msprobe.graphdump.dumping.framework_config import NO_KERNEL
 from msprobe.graphdump.dumping.running import DISK_BUDGET, lay_out, rank_here
 from msprobe.mindspore import header
-from msprobe.mindspore.graph.graph_dump import begin, graph_has_run
+from msprobe.mindspore.graph.graph_dump import begin, graph_has_run, is_on, set_first_iteration
 
 NET = "Net"
 _MODES = {"aicore": 1, "atomic": 2, "all": 3}
@@ -114,9 +114,9 @@ class GraphKernels:
         self._check_mode()
 
     def set_init_step(self, step: int) -> None:
-        if self._started:
-            notices.warn_once("set_init_step() is too late in graph mode: call it before start().")
         self._initial = step
+        if self._started and is_on() and not set_first_iteration(step):
+            notices.warn_once("set_init_step() is too late in graph mode: call it before the first graph is compiled.")
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         notices.warn_once("save() works only at level debug; nothing is saved.")
