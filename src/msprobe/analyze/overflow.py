@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 from msprobe.dump import record_keys
 from msprobe.dump.collectives import RECEIVES, SENDS, is_collective
+from msprobe.dump.errors import DumpError
 from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, Name, callee_of, forward_of, is_module, parse_name
 from msprobe.dump.reader import RankDump, leaves
 from msprobe.dump.stack_frames import source_line
@@ -63,6 +64,7 @@ class Found:
 def analyse(ranks: list[RankDump]) -> Found:
     overflows: list[Event] = []
     notes: list[str] = []
+    unread: list[DumpError] = []
     judged = 0
     producer: Optional[Event] = None
     inside = False
@@ -70,14 +72,20 @@ def analyse(ranks: list[RankDump]) -> Found:
     for step in dict.fromkeys(rank.step for rank in ranks):
         events: list[Event] = []
         for rank in (replace(one) for one in ranks if one.step == step):
-            seen, count = _events(rank, made_infinity)
+            try:
+                seen, count = _events(rank, made_infinity)
+            except DumpError as error:
+                unread.append(error)
+                continue
             judged += count
             notes += [f"{rank.label}: {trouble}." for trouble in rank.troubles]
             events += seen
         overflows += [event for event in events if event.overflow]
         if producer is None:
             producer, inside = first(events)
-    return Found(overflows, producer, inside, judged, notes)
+    if len(unread) == len(ranks) > 0:
+        raise unread[0]
+    return Found(overflows, producer, inside, judged, [*notes, *map(str, unread)])
 
 
 def first(events: list[Event]) -> tuple[Optional[Event], bool]:
