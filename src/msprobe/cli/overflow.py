@@ -55,11 +55,12 @@ def _analyse(path: Path, framework: Optional[str]) -> OverflowAnalysis:
     if _is_graph_dump(path):
         return _analyse_graph(path)
     dump = open_dump(path)
-    for rank in dump.ranks:
-        check_framework(framework, rank)
     found = analyse(dump.ranks)
+    readable = [rank for rank in dump.ranks if rank.is_readable]
+    for rank in readable:
+        check_framework(framework, rank)
     found.notes.extend(f"{note}." for note in dump.notes)
-    is_overflow_check = any(rank.head.get("task") == "overflow_check" for rank in dump.ranks)
+    is_overflow_check = any(rank.head.get("task") == "overflow_check" for rank in readable)
     if not found.judged and not is_overflow_check:
         raise DumpError(
             f"{path} has no statistics, and the check needs them: collect with summary_mode statistics or md5, "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from msprobe.compare.calls import DEBUG, GRADS, Call, Match
 from msprobe.compare.reasons import NO_REASON, Reason
 from msprobe.dump.reader import items, leaves
+from msprobe.dump.record_keys import DAMAGED
 
 if TYPE_CHECKING:
     from msprobe.compare.measure.tensors import TensorMetrics
@@ -172,6 +173,8 @@ def slots_of(record: dict[str, Any]) -> Iterator[tuple[str, Item]]:
         yield slot, item if item is None or isinstance(item, dict) else plain(item)
     if RAISED in record:
         yield RAISED, plain(record[RAISED])
+    if DAMAGED in record and not isinstance(record[DAMAGED], list):
+        yield DAMAGED, {"type": DAMAGED, "dtype": None, "shape": [], "unreadable": record[DAMAGED]}
 
 
 def plain(value: Any) -> dict[str, Any]:

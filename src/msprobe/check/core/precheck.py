@@ -99,11 +99,19 @@ def check(request: Request, progress: Progress) -> Report:
         raise DumpError("-csv_path resumes one rank: give the dump.json of that rank with -api_info.")
     stamp = time.strftime("%Y%m%d%H%M%S")
     units: list[_Unit] = []
+    unread: list[DumpError] = []
     try:
         for rank in ranks:
             directory = request.output / rank.label if len(ranks) > 1 else request.output
-            units.append(_Unit(rank, request, directory, stamp))
-        return _check(units, request, progress)
+            try:
+                units.append(_Unit(rank, request, directory, stamp))
+            except DumpError as error:
+                unread.append(error)
+        if not units:
+            raise unread[0]
+        report = _check(units, request, progress)
+        report.notes += [f"{str(error).rstrip('.')}; nothing was checked there" for error in unread]
+        return report
     finally:
         for unit in units:
             unit.files.close()
