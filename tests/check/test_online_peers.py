@@ -143,8 +143,8 @@ def test_a_recorded_conversation_cannot_be_replayed(heard: Heard) -> None:
         (parcel_of([], step=-1), "without a step"),
         (parcel_of([], forward=5), "without records"),
         (struct.pack("<I", 1 << 30) + b"{}", "longer than the parcel"),
-        (struct.pack("<I", 2) + b"[]", "no object"),
-        (struct.pack("<I", 2) + b"{[", "no JSON"),
+        (struct.pack("<I", 2) + b"[]", "not a JSON object"),
+        (struct.pack("<I", 2) + b"{[", "not JSON"),
     ],
 )
 def test_a_parcel_that_is_not_right_is_refused(tmp_path: Path, body: bytes, reason: str) -> None:

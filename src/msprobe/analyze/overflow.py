@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 from msprobe.dump import record_keys
 from msprobe.dump.collectives import RECEIVES, SENDS, is_collective
+from msprobe.dump.items import read_number
 from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, Name, callee_of, forward_of, is_module, parse_name
 from msprobe.dump.reader import RankDump, leaves
 from msprobe.dump.stack_frames import source_line
@@ -218,16 +219,9 @@ def _worst(numbers: list[float]) -> int:
 
 def _float(value: Any) -> Optional[float]:
     """Some writers put NaN and infinity into quotes."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:  # an integer of hundreds of digits: damage
-            return None
     if isinstance(value, str) and value.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
         return float(value)
-    return None
+    return read_number(value)
 
 
 def _meeting(

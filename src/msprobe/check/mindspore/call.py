@@ -32,6 +32,7 @@ Array = np.ndarray[Any, Any]
 Raise = Callable[[str], str]  # of names of dtypes
 RAISED = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
 _GRADIENTS = ops.GradOperation(get_all=True, sens_param=True)
+_TENSORS = (TensorPy, np.ndarray)
 BY_FORMULA = "golden by a formula of other operators: MindSpore's CPU has no wider kernel of it"
 NO_WIDER = "golden in the recorded dtypes: MindSpore's CPU has no wider kernel"
 
@@ -175,7 +176,7 @@ class MindSporeCall:
                 answer = filled[0]
             return answer
 
-        outputs = flat(called(places))
+        outputs = arguments.flatten(called(places), _TENSORS, np.asarray)
         arrays = [as_array(one) for one in outputs]
         gradients: list[Any] = []
         trouble = ""
@@ -201,7 +202,7 @@ class MindSporeCall:
                 filled[number] = one
             for number, first in self._shared.items():
                 filled[number] = filled[first]
-            outputs = flat(called(filled))
+            outputs = arguments.flatten(called(filled), _TENSORS, np.asarray)
             return tuple(outputs[n] for n in came)
 
         made = dict(zip(leaves, _GRADIENTS(forward)(*(places[n] for n in leaves), sens)))
@@ -220,19 +221,6 @@ class MindSporeCall:
 
 def _fits(incoming: Any, output: Array) -> bool:
     return incoming is not None and incoming.shape == output.shape
-
-
-def flat(value: Any) -> list[Any]:
-    """The tensors of a result, in order; numbers become tensors."""
-    if isinstance(value, (TensorPy, np.ndarray)):
-        return [value]
-    if isinstance(value, (bool, int, float, complex)):
-        return [np.asarray(value)]
-    if isinstance(value, (list, tuple)):
-        return [one for part in value for one in flat(part)]
-    if isinstance(value, dict):
-        return [one for part in value.values() for one in flat(part)]
-    return []
 
 
 def as_array(value: Any) -> Any:

@@ -212,12 +212,7 @@ def _all(take: Callable[[int], bytearray], size: int) -> bytes:
 
 def read_text(text: bytes) -> tuple[Task, list[File], list[int]]:
     """The call, its files and what ends with it, after all that the text says was found to be of the right kind."""
-    try:
-        task = json.loads(text)
-    except (ValueError, RecursionError):
-        raise Refused("a parcel whose text is no JSON") from None
-    if not isinstance(task, dict):
-        raise Refused("a parcel that is no object")
+    task = frames.read_object(text)
     if task.get("framework") not in FRAMEWORKS:
         raise Refused("a parcel of no framework that is checked")
     name = parse_api_name(f"{task.get('call')}.forward")

@@ -108,7 +108,7 @@ class TorchCall:
                 answer = self._func(*args, **kwargs)
         if answer is None and self._copies and tensors:  # __setitem__ and its like return nothing
             answer = tensors[0]
-        outputs = flat(answer)[: 1 if self.first_only else None]
+        outputs = arguments.flatten(answer, (torch.Tensor,), torch.tensor)[: 1 if self.first_only else None]
         gradients = _gradients(outputs, incoming, leaves) if backward else []
         return Results([one.detach() for one in outputs], gradients, random)
 
@@ -122,19 +122,6 @@ class TorchCall:
             dtype = _dtype(f"torch.{generate.row_of(item).name}")
             return torch.from_numpy(generate.make(item, seed)).to(dtype)
         return as_tensor(array)
-
-
-def flat(value: Any) -> list[Any]:
-    """The tensors of a result, in order; numbers become tensors."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (bool, int, float, complex)):
-        return [torch.tensor(value)]
-    if isinstance(value, (list, tuple)):
-        return [one for part in value for one in flat(part)]
-    if isinstance(value, dict):
-        return [one for part in value.values() for one in flat(part)]
-    return []
 
 
 def as_tensor(array: Any) -> Any:
