@@ -62,7 +62,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--part", choices=["representative", "all"], default="all", help="all cases, or a part of them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every judgement as JSON")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the dumps and answers there; use the dumps that are there")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep dumps and answers, and use dumps that are there")
     parser.add_argument("--list", action="store_true", help="only list the cases")
     parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/quality.md")
     return parser.parse_args(arguments)
