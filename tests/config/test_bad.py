@@ -200,3 +200,16 @@ def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.Monke
     assert load("pytorch", "~/c.json").dump_path == tmp_path / "dump"
     with pytest.raises(ConfigError, match="cannot expand ~: unknown user"):
         load("pytorch", task="statistics", dump_path="~nobody-of-this-name/dump")
+
+
+def test_a_problem_of_an_argument_does_not_name_the_packaged_file() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("pytorch", task="tensr", dump_path="d")
+    assert str(caught.value).startswith("PrecisionDebugger(…): 1 problem")
+    assert "config.json" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["C:\\dump", "d:/dump", "\\\\host\\share"])
+def test_a_path_of_windows_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="this is a path of Windows"):
+        load("pytorch", dump_path=path)

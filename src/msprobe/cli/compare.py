@@ -11,7 +11,7 @@ from typing import Any, Optional
 EPILOG = """examples:
   msprobe compare ./target_dump ./golden_dump
   msprobe compare ./target_dump ./golden_dump --html report.html --csv rows.csv
-  msprobe compare ./target_dump/step0/rank1 ./golden_dump/step0/rank1 --json rows.jsonl
+  msprobe compare ./target_dump/step0/rank1 ./golden_dump/step0/rank1 --jsonl rows.jsonl
   msprobe compare -i compare.json -o ./out
 exit code: 0 same, 1 differs, 2 could not compare (everything)"""
 
@@ -55,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     judging.add_argument("--noise", type=Path, metavar="DUMP", help="a second golden run: its differences are noise")
     reports = parser.add_argument_group("reports")
-    for kind in ("csv", "xlsx", "html", "json"):
-        reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {kind}")
+    for kind, text in (("csv", "csv"), ("xlsx", "xlsx"), ("html", "html"), ("jsonl", "JSON lines")):
+        reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {text}")
+    reports.add_argument("--json", action="store_true", help="print the result as JSON")
     for old in (("-hl", "--highlight"), ("-s", "--stack_mode"), ("-c", "--compare_only")):
         reports.add_argument(*old, action="store_true", help="ignored; always on")
     reports.add_argument(
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from msprobe.cli.framework import check_framework
+    from msprobe.cli.outputs import check_outputs
     from msprobe.compare import compare
     from msprobe.compare.align.mapping import load_mappings
     from msprobe.dump.reader import open_dump
@@ -89,6 +91,7 @@ def _run(args: argparse.Namespace) -> int:
     from msprobe.report.terminal import progress
 
     target, golden = _paths(args)
+    check_outputs((args.csv, args.jsonl, args.html, args.xlsx, args.next_config), args.output)
     if args.framework is not None:
         check_framework(args.framework, open_dump(target).ranks[0])
     comparison = compare(
@@ -105,7 +108,10 @@ def _run(args: argparse.Namespace) -> int:
         engine=args.engine,
         progress=progress,
     )
-    print_comparison(comparison)
+    if args.json:
+        print(json.dumps(comparison.summary(), allow_nan=False))
+    else:
+        print_comparison(comparison)
     _write(args, comparison)
     return comparison.exit_code
 
@@ -126,10 +132,10 @@ def _write(args: argparse.Namespace, comparison: Any) -> None:
             from msprobe.report.csv import write_csv
 
             write_csv(comparison, args.csv)
-        if args.json:
+        if args.jsonl:
             from msprobe.report.jsonl import write_jsonl
 
-            write_jsonl(comparison, args.json)
+            write_jsonl(comparison, args.jsonl)
         if html:
             from msprobe.report.html import write_html
 
@@ -144,8 +150,8 @@ def _write(args: argparse.Namespace, comparison: Any) -> None:
             write_next_config(comparison, args.next_config)
     except OSError as error:
         raise DumpError(f"A report cannot be written: {error}.") from None
-    for path in (args.csv, args.json, html, xlsx, args.next_config):
-        if path:
+    for path in (args.csv, args.jsonl, html, xlsx, args.next_config):
+        if path and not args.json:
             print(f"Wrote {path}")
 
 

@@ -170,7 +170,9 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
     if rank.head.get("framework") not in FRAMEWORKS:
         raise DumpError(f"{rank.label} does not name its framework; replay needs a dump of msprobe.")
     from msprobe.analyze.replay import replay
+    from msprobe.cli.framework import require_framework
 
+    require_framework(rank.head["framework"], f"replaying {name}")
     result = replay(rank, name)
     if args.json:
         print(json.dumps({"name": name, "again": result.again, "outputs": result.lines}))

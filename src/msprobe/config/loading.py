@@ -22,6 +22,9 @@ _SECTIONS = {task: {key.name: key for key in keys} for task, keys in SECTIONS.it
 _SECTION_KEYS = {name for keys in _SECTIONS.values() for name in keys}
 
 
+_ARGUMENT, _CALL = "argument ", "PrecisionDebugger(…)"
+
+
 def load(
     framework: str,
     config_path: str | os.PathLike[str] | None = None,
@@ -48,7 +51,8 @@ def load(
     loading.read_arguments()
     settings = loading.build(framework)
     if settings is None:
-        raise ConfigError(source, loading.problems)
+        of_arguments = all(problem.path.startswith(_ARGUMENT) for problem in loading.problems)
+        raise ConfigError(_CALL if of_arguments else source, loading.problems)
     return settings
 
 
@@ -82,10 +86,10 @@ class _Loading:
 
     def read_arguments(self) -> None:
         for name, value in self.arguments.items():
-            self.paths[name] = f"argument {name}"
+            self.paths[name] = f"{_ARGUMENT}{name}"
             self.refused[""].discard(name)
             self.common.pop(name, None)
-            self._read(_COMMON[name], value, f"argument {name}", self.common, self.refused[""])
+            self._read(_COMMON[name], value, f"{_ARGUMENT}{name}", self.common, self.refused[""])
 
     def _read_section(self, task: str, section: object) -> None:
         values = self.sections.setdefault(task, {})

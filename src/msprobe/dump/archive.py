@@ -47,11 +47,11 @@ class Claim(NamedTuple):
     moved: Optional[Path]
 
 
-def archive_older_run(dump_path: Path, rank: Optional[int] = None) -> Claim:
+def archive_older_run(dump_path: Path, rank: Optional[int] = None, again: bool = False) -> Claim:
     """Registers this process and moves what an older run left.
 
-    Call it once a process, when the rank is known and before the first directory is made. Raises
-    OSError where dump_path cannot be written.
+    Call it once for each run, when the rank is known and before the first directory is made. `again`: this process
+    has written there already, for an earlier run. Raises OSError where dump_path cannot be written.
     """
     top = _absolute(dump_path)
     layout.make_directory(top)
@@ -60,7 +60,8 @@ def archive_older_run(dump_path: Path, rank: Optional[int] = None) -> Claim:
         runs = {root: _read_register(root) for root in _roots(top)}
         mine = next((root for root, run in runs.items() if _is_same(run.get(place), me)), None)
         if mine is not None:
-            return Claim(_as_given(dump_path, top, mine), None)
+            own = _move_steps(mine, keep=set(runs[mine]) - {place}) if again else None
+            return Claim(_as_given(dump_path, top, mine), own)
         free = [root for root, run in runs.items() if not _is_in_use(run, place, me)]
         root = next((root for root in free if _has_other_rank(runs[root], place, me)), free[0])
         layout.make_directory(root)

@@ -5,6 +5,7 @@ Importing it changes nothing in torch. What watches is imported when it is first
 
 from typing import Any
 
+from msprobe.collect.run.embedding import explain_name
 from msprobe.pytorch.debugger import PrecisionDebugger
 from msprobe.pytorch.seed import seed_all
 
@@ -14,7 +15,7 @@ _WATCH = {"Monitor": "monitor", "MsprobeCallback": "callbacks", "TrainerMon": "t
 
 def __getattr__(name: str) -> Any:
     if name not in _WATCH:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise explain_name(__name__, name)
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.watch.{_WATCH[name]}"), name)

@@ -124,6 +124,21 @@ class GraphKernels:
     def close(self) -> None:
         """The worker ends with the process."""
 
+    def give_way(self) -> None:
+        """A later debugger of this process finds that MindSpore has its settings already, and says so."""
+
+    def use_model(self, model: Any) -> None:
+        """Kernels of graphs are collected without a model."""
+
+    def use_rank(self, rank: int) -> None:
+        notices.warn_once("rank_id has no effect in graph mode at level L2: MindSpore's Dump has the launcher's rank.")
+
+    def use_dump_path(self, dump_path: Path) -> None:
+        notices.warn_once("dump_path cannot be changed in graph mode at level L2: MindSpore reads its settings once.")
+
+    def finish_step(self) -> None:
+        """MindSpore finishes each file when it writes it."""
+
     def _check_mode(self) -> None:
         if mindspore.get_context("mode") != mindspore.GRAPH_MODE:
             notices.warn_once(

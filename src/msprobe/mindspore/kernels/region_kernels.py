@@ -21,7 +21,8 @@ from typing import Any, Optional
 from mindspore import nn
 
 from msprobe.collect import notices
-from msprobe.collect.run.lifecycle import Frontend, Lifecycle
+from msprobe.collect.run.frontend import Frontend
+from msprobe.collect.run.lifecycle import Lifecycle
 from msprobe.collect.task import Task
 from msprobe.config import ConfigError, Settings
 from msprobe.dump.archive import put_aside
