@@ -167,7 +167,11 @@ class Lifecycle:
     def finish_step(self) -> None:
         """Completes the files of an open step. The step goes on: it has the same number at the next start()."""
         if not self._is_foreign():
-            self._turns.take(lambda: (self._stop(), self._close_step())[1])
+            self._turns.take(self._finish_step)
+
+    def _finish_step(self) -> None:
+        self._stop()
+        self._close_step()
 
     def close(self) -> None:
         """The run ends (process exit, or another debugger takes over): finish, and log what was not collected."""

@@ -34,8 +34,8 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
     """The first thing to blame in one unit, or None."""
     replaced = other_module(trace)
     if replaced is not None:
-        index, said = replaced
-        return replace(_candidate("replaced", index, None, trace), said=said)
+        index, sentence = replaced
+        return replace(_candidate("replaced", index, None, trace), said=sentence)
     if trace.weights:
         index, row = trace.weights[0]
         return _candidate("weight", index, row, trace)
