@@ -76,6 +76,10 @@ PARTIAL: dict[str, tuple[Harm, str]] = {
     "dump.json is cut": (write("step1/rank0/dump.json", '{"data": {'), "step1/rank0/dump.json is not JSON"),
     "dump.json has no data": (write("step1/rank0/dump.json", "{}"), 'it has no "data" object'),
     "a record is no record": (damage_record, f"{RELU}"),
+    "calls are inside each other": (
+        write("step1/rank0/construct.json", json.dumps({LINEAR: RELU, RELU: GELU, GELU: LINEAR, "x": LINEAR})),
+        "1 calls are inside themselves in construct.json",
+    ),
     "a line of the journal is damaged": (damage_journal, "1 damaged lines of journal.jsonl were left out"),
     **{
         f"{name} is cut": (write(f"step1/rank0/{name}", "{"), f"step1/rank0/{name} is not JSON")

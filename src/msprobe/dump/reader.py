@@ -20,6 +20,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
 from msprobe.dump.json_files import events
 from msprobe.dump.record_keys import DAMAGED
+from msprobe.dump.untrusted.parents import cut_loops
 from msprobe.dump.untrusted.regular_files import read_regular
 
 __all__ = ["Dump", "DumpError", "RankDump", "Record", "items", "leaves", "open_dump"]
@@ -156,8 +157,13 @@ class RankDump:
             if self._scan.head.get("level") == "L1" or not self._scan.head.get("extra_info", True):
                 return {}
             parents = {**self._scan.places, **{name: one.parent for name, one in self._scan.records.items()}}
-            return {_name(name): json.loads(parent) for name, parent in parents.items()}
-        return {name: up if isinstance(up, str) else None for name, up in self._beside(layout.CONSTRUCT).items()}
+            found = {_name(name): json.loads(parent) for name, parent in parents.items()}
+        else:
+            found = {name: up if isinstance(up, str) else None for name, up in self._beside(layout.CONSTRUCT).items()}
+        sound, cut = cut_loops(found)
+        if cut:
+            self._damage[layout.CONSTRUCT] = f"{cut} calls are inside themselves in {layout.CONSTRUCT}"
+        return sound
 
     @functools.cached_property
     def training(self) -> list[dict[str, Any]]:

@@ -220,7 +220,7 @@ def read_text(text: bytes) -> tuple[Task, list[File], list[int]]:
         raise Refused("a parcel without a valid name")
     if type(task.get("step")) is not int or not 0 <= task["step"] < 1 << 60:
         raise Refused("a parcel without a step")
-    if not isinstance(task.get("forward"), dict) or not isinstance(task.get("backward"), (dict, type(None))):
+    if not isinstance(task.get("forward"), dict) or not isinstance(task.get("backward", ""), (dict, type(None))):
         raise Refused("a parcel without records")
     files, last = task.get("files"), task.get("last")
     if not isinstance(files, list) or len(files) > MOST_FILES:

@@ -140,6 +140,8 @@ def as_tensor(array: Any) -> Any:
 
 
 def _gradients(outputs: list[Any], incoming: list[Any], leaves: list[Any]) -> list[Any]:
+    """The gradients of the leaves. A recorded gradient is all that reached its output, that of a later output which
+    is computed from it (lstm_cell: h from c) included, so it replaces what arrives there."""
     pairs = [
         (out, grad.to(out.device, out.dtype))
         for out, grad in zip(outputs, incoming)
@@ -148,6 +150,9 @@ def _gradients(outputs: list[Any], incoming: list[Any], leaves: list[Any]) -> li
     wanted = [leaf for leaf in leaves if leaf is not None]
     if not pairs or not wanted:
         return []
+    if len(pairs) > 1:
+        for out, grad in pairs:
+            out.register_hook(lambda _, total=grad: total)
     made = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [grad for _, grad in pairs], allow_unused=True))
     return [None if leaf is None else next(made) for leaf in leaves]
 
