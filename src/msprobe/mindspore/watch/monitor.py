@@ -20,7 +20,8 @@ from msprobe.mindspore.header import mindspore_facts, rank
 from msprobe.mindspore.watch.cells import CellHooks
 from msprobe.mindspore.watch.parameters import DifferentiationHook, OptimizerHooks, Parameters, gradients_of
 from msprobe.watch import gauge
-from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
+from msprobe.watch.found import Found
+from msprobe.watch.monitor import BaseMonitor, OnAlarm
 from msprobe.watch.settings import Config, load
 from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, STATE, UPDATE
 

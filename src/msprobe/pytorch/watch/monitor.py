@@ -19,7 +19,8 @@ from msprobe.pytorch.watch.parameters import BackwardHooks, OptimizerHooks, Para
 from msprobe.pytorch.watch.ranks import RankCheck, facts, rank
 from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch import gauge
-from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
+from msprobe.watch.found import Found
+from msprobe.watch.monitor import BaseMonitor, OnAlarm
 from msprobe.watch.settings import Config, WatchSettings, load
 from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
 

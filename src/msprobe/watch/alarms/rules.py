@@ -14,7 +14,7 @@ from typing import Any, Callable
 import numpy as np
 
 from msprobe.watch.alarms.frame import Frame
-from msprobe.watch.alarms.history import Array, History, Onset, Streak
+from msprobe.watch.alarms.history import Array, History, Onset, Streak, middle
 from msprobe.watch.targets import GRAD, INF, MAX, MEAN, NAN, NORM, SATURATION, UNDERFLOW, ZERO
 
 DEFAULTS: dict[str, Any] = {
@@ -63,7 +63,7 @@ def _g(value: float) -> str:
 
 
 def _rows(mask: Array) -> Iterator[int]:
-    return (int(row) for row in np.flatnonzero(mask))
+    return iter(np.flatnonzero(mask).tolist()) if mask.any() else iter(())
 
 
 def _count(number: float, what: str) -> str:
@@ -148,8 +148,7 @@ class Vanishing:
         if not known.any() or frame.skipped:
             return
         size = logs - 0.5 * np.log10(np.maximum(frame.rows.elements(), 1))
-        others_drop = np.nanmedian(drop[known]) if not np.isnan(drop[known]).all() else math.nan
-        others_size = np.nanmedian(size[known])
+        others_drop, others_size = (float(middle(values[None, known])[0]) for values in (drop, size))
         alone = (drop > self._limit) & (drop - others_drop > self._limit - 1)
         apart = size - others_size < math.log10(self.APART)
         holds = known & (alone | apart)
