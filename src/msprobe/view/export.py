@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.compare import Comparison
-from msprobe.compare.rows import PASS
+from msprobe.compare.rows import INTRODUCED, PASS
 from msprobe.dump import layout
 from msprobe.view import page_files
+from msprobe.view.columns import Table
 from msprobe.view.comparing import of_comparison
 from msprobe.view.material import Material
 from msprobe.view.routes import encode
 from msprobe.view.session import Contents
 
 BLOCK = 200
-MOST_DETAILED = 20_000
-"""Of a comparison with more calls, the file has the details of the calls that do not pass."""
+MOST_DETAILED = 5_000
+"""Of a comparison with more calls, the file has the details of the first calls that do not pass."""
 _STYLE = '<link rel="stylesheet" href="style.css">'
 _SCRIPT = '<script type="module" src="main.js"></script>'
 _POLICY = '<meta name="policy">'
@@ -59,6 +60,16 @@ def _parts(contents: Contents) -> Iterator[bytes]:
     yield f"<script>{script}</script>{after}".encode()
 
 
+def _detailed(table: Table) -> set[int]:
+    """The calls whose details are in the file: all, or those that introduced a difference and the next that differ."""
+    if len(table.groups) <= MOST_DETAILED:
+        return set(range(len(table.groups)))
+    calls = [(call, rows) for call, (_, (_, rows)) in enumerate(table.groups)]
+    first = [call for call, rows in calls if any(row.role == INTRODUCED for row in rows)]
+    others = [call for call, rows in calls if any(row.verdict != PASS for row in rows)]
+    return set([*first, *others][:MOST_DETAILED])
+
+
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
@@ -69,10 +80,10 @@ def _data(contents: Contents) -> Iterator[tuple[str, bytes]]:
     yield "answer", encode({**contents.answer(), "version": 0, "mapping": {}})
     yield "table", encode(table.head())
     yield "columns", table.packed()
-    everything = len(table.groups) <= MOST_DETAILED
+    wanted = _detailed(table)
     block: dict[int, Any] = {}
-    for call, (_, (_, rows)) in enumerate(table.groups):
-        if everything or any(row.verdict != PASS for row in rows):
+    for call in range(len(table.groups)):
+        if call in wanted:
             block[call] = contents.details.of(call)
         if call % BLOCK == BLOCK - 1 and block:
             yield f"calls{call // BLOCK}", encode(block)

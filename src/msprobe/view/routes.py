@@ -114,7 +114,11 @@ def _json(value: Any) -> Reply:
 
 
 def encode(value: Any) -> bytes:
-    return json.dumps(plain(value), separators=(",", ":"), allow_nan=False).encode()
+    """JSON; values are only walked through where some are NaN or infinite."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(plain(value), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _number(query: Query, key: str, limit: int) -> int:

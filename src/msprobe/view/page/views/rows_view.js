@@ -27,6 +27,7 @@ function layout() {
 function fit() {
   const fixed = present().filter((name) => name !== "name").reduce((sum, name) => sum + widths[name], 0);
   widths.name = Math.max(340, byId("scroll").clientWidth - fixed - 12);
+  document.querySelector(".grip[data-column=name]")?.setAttribute("aria-valuenow", widths.name);
   layout();
 }
 

@@ -5,6 +5,7 @@ import { figure, title } from "../names.js";
 import { source } from "../source.js";
 import { on, state } from "../state.js";
 import { t } from "../words.js";
+import { detailsOf } from "./row_view.js";
 
 const SIZE = 420, SPECIAL = ["", "target", "golden", "both"];
 let turn = 0, current = null;
@@ -161,6 +162,8 @@ async function open() {
   if (row < 0) { box.replaceChildren(el("p", { text: t("no_tensor") })); return; }
   const mine = ++turn;
   try {
+    const details = await detailsOf(state.table.rows.call[row]);
+    if (!details?.rows.some((one) => one.row === row && one.tensor)) throw new Error("");
     const described = await source.tensor(row);
     if (mine !== turn) return;
     current = start(row, described);

@@ -166,7 +166,7 @@ export function showTree() {
   on("language", () => { paint(); refresh(); });
   on("data", () => {
     const row = state.answer.row;
-    if (row >= 0) { const path = state.table.module(state.table.rows.call[row]); openTo(path); opened.add(parentOf(path)); }
+    if (row >= 0) { const path = state.table.module(state.table.rows.call[row]); openTo(path); opened.add(path); }
     refresh();
   });
   on("filters", () => { render(); drawMap(); });

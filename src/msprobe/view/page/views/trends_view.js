@@ -48,7 +48,11 @@ async function showCurve(y) {
   byId("curve_name").textContent = `${t("curve")}: ${title(shown.names[y])}`;
   lines.forEach((line, at) => { line.ink = inkOf(at); });
   drawCurves(byId("curve"), lines);
-  byId("curve_legend").replaceChildren(...lines.map((line) => { const one = el("span", { text: `■ ${t("rank")} ${line.rank}${line.side === "golden" ? " " + t("golden") : ""}` }); one.style.color = line.ink; return one; }));
+  byId("curve_legend").replaceChildren(...lines.map((line) => {
+    const key = el("i", { class: "key" });
+    key.style.background = line.ink;
+    return el("span", {}, key, `${t("rank")} ${line.rank}${line.side === "golden" ? " " + t("golden") : ""}`);
+  }));
   drawHeat(byId("heat"), { ...shown, picked });
 }
 
