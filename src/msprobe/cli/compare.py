@@ -137,9 +137,9 @@ def _write(args: argparse.Namespace, comparison: Any) -> None:
 
             write_jsonl(comparison, args.jsonl)
         if html:
-            from msprobe.report.html import write_html
+            from msprobe.view.export import export_comparison
 
-            write_html(comparison, html)
+            export_comparison(comparison, html)
         if xlsx:
             from msprobe.report.xlsx import write_xlsx
 
