@@ -52,9 +52,10 @@ def _serve(args: argparse.Namespace, progress: object) -> int:
     from msprobe.view.session import Session
 
     server = ViewServer(Session(args.target, args.golden, progress), args.port)  # type: ignore[arg-type]
+    port = server.port
     try:
         print(f"View: {server.address}")
-        print(f"From another machine: ssh -L {server.port}:127.0.0.1:{server.port} {_login()}  and open the same address")
+        print(f"From another machine: ssh -L {port}:127.0.0.1:{port} {_login()}  and open the same address")
         print("Ctrl-C ends it.", flush=True)
         if not args.no_open and _has_screen():
             import webbrowser
