@@ -486,3 +486,10 @@ def test_the_csv_is_written_as_it_happens(tmp_path):
     assert Rows(tmp_path).names == ["Torch.cumsum.0"]
     assert math.isfinite(float(next(iter(Rows(tmp_path)))["max_rel"]))
     assert json.loads((tmp_path / "config.json").read_text())["task"] == "free_benchmark"
+
+
+def test_improve_precision_on_float32_says_why_nothing_was_checked(tmp_path, told):
+    with checking(tmp_path, "improve_precision", list=["square"]):
+        torch.square(torch.ones(3))
+    PrecisionDebugger._current._lifecycle.close()
+    assert told("no call was checked: 1 calls had no float16 or bfloat16 input")

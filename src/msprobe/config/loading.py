@@ -41,12 +41,14 @@ def load(
     either mode accepts it. Raises ConfigError with every problem, ValueError for an unknown framework.
     """
     modes = modes_of(framework, graph_mode)
-    source, document = read(config_path)
+    forgiven: list[str] = []
+    source, document = read(config_path, forgiven)
     if not isinstance(document, dict):
         expected = f"allowed: an object, {{ ... }}, with keys such as {show('task')}"
         raise ConfigError(source, [Problem("top level", show_found(document), expected)])
     given = {"task": task, "dump_path": _as_text(dump_path), "level": level, "step": _as_list(step)}
     loading = _Loading(modes, {name: value for name, value in given.items() if value is not None})
+    loading.warnings += [f"{source}: {remark}" for remark in forgiven]
     loading.read_document(document)
     loading.read_arguments()
     settings = loading.build(framework)

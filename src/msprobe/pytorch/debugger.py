@@ -21,6 +21,7 @@ from msprobe.pytorch import header
 from msprobe.pytorch.apis.custom import CUSTOM_APIS
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.dataloader import DataLoaderDriver
+from msprobe.pytorch.kernels.acl_config import check_acl_config
 from msprobe.pytorch.kernels.kernel_hooks import kernel_hooks
 from msprobe.pytorch.seed import seed_all
 from msprobe.pytorch.step_hooks import ApiSources, TaskHooks, TorchHooks
@@ -82,6 +83,8 @@ class PrecisionDebugger(Debugger):
     @classmethod
     def _refuse(cls, settings: Settings) -> None:
         refuse_other_tasks(settings)
+        if settings.acl_config is not None and LEVELS[settings.level].kernels:
+            check_acl_config(settings.acl_config)
 
     @classmethod
     def _make_lifecycle(cls, settings: Settings) -> Lifecycle:

@@ -116,6 +116,8 @@ def list_remarks(settings: DumpSettings, rank: int) -> list[str]:
         found.append("stat_calc_mode device: statistics are computed on the host here.")
     if settings.kernels and settings.dump_mode != 1:
         found.append(f"kernels is ignored: it needs dump_mode 1, and dump_mode is {settings.dump_mode}.")
+    if settings.overflow_number and settings.op_debug_mode not in OVERFLOW:
+        found.append(f"overflow_number is ignored: it needs op_debug_mode 3, and that is {settings.op_debug_mode}.")
     if settings.op_debug_mode == EXCEPTION:
         found.append("op_debug_mode 4: nothing is written unless an operator raises.")
     return found
