@@ -146,10 +146,11 @@ class Torture:
     def signalled(self, name: str) -> Row:
         ended = self.run(name)
         found = records_of(self.last / "dump")
-        half = 1 + self.complete // STEPS // 2
         open_step = found.get("step2/rank", 0)
         kept = f"{len(found)} steps; of the open step {open_step} records, all that had returned"
-        return self._row(f"{name} in the middle of step 2", ended, kept, open_step >= half // 2)
+        return self._row(
+            f"{name} in the middle of step 2", ended, kept, open_step >= self.complete // STEPS // 2 and len(found) == 3
+        )
 
     def partial(self, kind: str, situation: str, before: tuple[str, ...] = (), dump: str = "dump") -> Row:
         ended = self.run(kind, before=before)
@@ -191,14 +192,20 @@ class Torture:
 
     def many_steps(self) -> Row:
         bare = self.run("many steps", "-").weights
+        usual = self._slope()
         ended = self.run("many steps")
+        slope = self._slope()
+        found = records_of(self.last / "dump")
+        memory = f"memory grows by {slope:.1f} kB a step, bare by {usual:.1f}"
+        kept = f"{len(found):,} steps, {sum(found.values()):,} records; {memory}"
+        shutil.rmtree(self.last)
+        return self._row("1,000 steps", ended, kept, len(found) == 1000 and slope < usual + 4, bare)
+
+    def _slope(self) -> float:
+        """Of the memory in use, in kB a step, after the first 200 steps."""
         points = [line.split() for line in (self.last / "weights.memory").read_text().splitlines()]
         (first, low), (last, high) = ((int(a), int(b)) for a, b in (points[1], points[-1]))
-        slope = (high - low) / (last - first) / 1024
-        found = records_of(self.last / "dump")
-        kept = f"{len(found):,} steps, {sum(found.values()):,} records; memory grows by {slope:.2f} kB a step"
-        shutil.rmtree(self.last)
-        return self._row("1,000 steps", ended, kept, len(found) == 1000 and slope < 4, bare)
+        return (high - low) / (last - first) / 1024
 
     def together(self, kind: str, situation: str) -> Row:
         bare = self.run(kind, "-").weights

@@ -213,6 +213,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if kind == "file size":
         resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs without it
     settings = {"large tensor": {"task": "tensor", "level": "L1"}, "many calls": {"level": "L1"}}.get(kind, {})
     training = Training(out, dump, **settings)
     kinds: dict[str, Callable[[], None]] = {

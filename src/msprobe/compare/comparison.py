@@ -108,7 +108,9 @@ class _Stages:
 
     def run(self, pair: Pair[Source], groups: list[Group]) -> None:
         rank = pair.target.rank
-        judge = self._judges.setdefault(rank, Judge(self._preset))
+        if rank not in self._judges:
+            self._judges[rank] = Judge(self._preset, all(map(_is_exact, (pair.target, pair.golden))))
+        judge = self._judges[rank]
         judge.judge_step(groups, self._levels.get(pair.golden.path))
         stacks = (pair.target.stacks, pair.golden.stacks)
         events = _training(pair.target), _training(pair.golden)
@@ -161,6 +163,12 @@ class _Stages:
     @property
     def notes(self) -> list[str]:
         return list(self._how)
+
+
+def _is_exact(source: Source) -> bool:
+    """Whether msprobe itself made the statistics, in full precision."""
+    settings = source.run.get("settings")
+    return "msprobe" in source.run and isinstance(settings, dict) and settings.get("precision") == "high"
 
 
 def _damaged(groups: Sequence[Group]) -> Iterator[tuple[str, str]]:
