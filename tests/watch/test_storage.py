@@ -70,7 +70,7 @@ def test_a_million_numbers_are_queried_quickly(tmp_path):
     alarms = run.alarms()
     spent = time.process_time() - before
     assert (len(steps), values[7], alarms[0].step) == (3500, 7.0, 17)
-    assert spent < 100 * 0.3  # the aim is 0.3 s on a quiet machine; benchmarks/watch.py prints it
+    assert spent < 1  # CPU time; benchmarks/watch.py measures it, the aim is 0.3
 
 
 def test_old_steps_are_thinned_and_the_surroundings_of_an_alarm_stay(tmp_path):

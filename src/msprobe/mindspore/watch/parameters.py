@@ -6,7 +6,7 @@ call; weights, optimizer state and the loss are watched there, and the log says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable
 
 from mindspore import Parameter as MindSporeParameter
@@ -20,7 +20,7 @@ from msprobe.watch.found import Found
 from msprobe.watch.gauge import Outside, Samples
 from msprobe.watch.recording import Recording, put_updates
 from msprobe.watch.selection import Filter
-from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, UPDATE, WEIGHT, Target
+from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Target
 
 NAMES = {
     "moment1": "exp_avg",
@@ -67,12 +67,17 @@ class Parameters:
         self.by_id = {id(one.tensor): one for one in self.all}
         recording.trainable = frozenset(one.name for one in self.all if one.tensor.requires_grad)
 
-    def put(self, one: Parameter, kind: str, tensor: Any, found: Found) -> None:
-        read(tensor, self._outside, found, one.row(kind, self._recording))
+    def put(self, one: Parameter, kinds: Sequence[str], tensor: Any, found: Found) -> None:
+        """Reads a tensor once, for all kinds that it stands for."""
+        first, *others = (one.row(kind, self._recording) for kind in kinds)
+        read(tensor, self._outside, found, first)
+        for row in others:
+            if first in found:
+                found.copy(first, row)
 
     def read_weights(self, found: Found) -> None:
         for one in self.all:
-            self.put(one, WEIGHT, one.tensor, found)
+            self.put(one, (WEIGHT,), one.tensor, found)
 
     def sample(self) -> None:
         self._samples.take(self._located())
@@ -91,7 +96,7 @@ class Parameters:
             for name, state, parameter in _state_of(optimizer):
                 one = self.by_id.get(id(parameter))
                 if one is not None and tuple(state._shape) == tuple(parameter._shape):
-                    self.put(one, f"state.{NAMES.get(name, name)}", state, found)
+                    self.put(one, (f"state.{NAMES.get(name, name)}",), state, found)
 
 
 def _state_of(optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -159,10 +164,11 @@ def _scheduled(schedule: Any, optimizer: Any) -> Any:
 
 
 class DifferentiationHook:
-    """Gradients as differentiation returns them: before reduction and clipping."""
+    """Gradients as differentiation returns them: before clipping, and before the reduction of a gradient reducer."""
 
-    def __init__(self, parameters: Parameters, wanted: bool, guarded: Callable[[Any], Any]) -> None:
-        self._parameters, self._wanted = parameters, wanted
+    def __init__(self, parameters: Parameters, targets: Iterable[str], guarded: Callable[[Any], Any]) -> None:
+        self._parameters = parameters
+        self._kinds = [kind for kind in (GRAD_LOCAL, GRAD_BEFORE_CLIP) if kind in targets]
         self._take_guarded = guarded(self._take)
         self._original: Any = None
         self._ours: Any = None
@@ -170,7 +176,7 @@ class DifferentiationHook:
 
     def install(self, found: Found) -> None:
         self._found = found
-        if self._original is not None or not self._wanted or in_graph_mode():
+        if self._original is not None or not self._kinds or in_graph_mode():
             return
         original = self._original = EXECUTOR.grad
 
@@ -195,7 +201,7 @@ class DifferentiationHook:
         for parameter, gradient in pairs:
             one = self._parameters.by_id.get(id(parameter))
             if one is not None and gradient is not None:
-                self._parameters.put(one, GRAD_BEFORE_CLIP, gradient, self._found)
+                self._parameters.put(one, self._kinds, gradient, self._found)
 
 
 def gradients_of(optimizer: Any, gradients: Any, parameters: Parameters, found: Found) -> None:
@@ -203,4 +209,4 @@ def gradients_of(optimizer: Any, gradients: Any, parameters: Parameters, found: 
     for parameter, gradient in zip(optimizer.parameters, gradients):
         one = parameters.by_id.get(id(parameter))
         if one is not None and hasattr(gradient, "_dtype"):
-            parameters.put(one, GRAD, gradient, found)
+            parameters.put(one, (GRAD,), gradient, found)

@@ -59,7 +59,7 @@ class Monitor(BaseMonitor):
         self._gauge = Gauge(gauge.bounds(settings.low_precision))
         self._parameters = Parameters(models, self._recording, self._gauge)
         self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_steps), self._parameters)
-        self._backward = BackwardHooks(self._parameters, settings.targets, self._guarded)
+        self._backward = BackwardHooks(models, self._parameters, settings.targets, self._guarded)
         self._modules = ModuleHooks(models, self._recording, self._gauge, self._guarded)
         self._ranks = RankCheck(self._parameters, self._recording) if settings.check_ranks else None
         if settings.dump is not None:

@@ -120,7 +120,8 @@ class Parameters:
         for optimizer in optimizers:
             state = getattr(optimizer, "state", {})
             for one in self.all:
-                for key, value in state.get(one.tensor, {}).items():
+                owner = one.tensor if one.tensor in state else getattr(one.tensor, "main_param", None)
+                for key, value in state.get(owner, {}).items():
                     if isinstance(value, torch.Tensor) and value.dim() and value.shape == one.tensor.shape:
                         tensors.append(local(value))
                         rows.append(one.row(f"state.{key}", self._recording))
@@ -193,8 +194,8 @@ class OptimizerHooks:
         mine = [by_id[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in by_id]
         if mine and self._adopts and not any(optimizer is known for known in self.optimizers):
             self.optimizers.append(optimizer)
-        if mine:
-            self._before(optimizer, mine)
+        if mine or not self._adopts:  # Megatron's optimizers step copies of the parameters
+            self._before(optimizer, mine or self._parameters.all)
 
     def learning_rates(self) -> tuple[dict[str, float], frozenset[str]]:
         """The learning rates as scalars, and the names of parameters whose rate is 0."""
@@ -227,7 +228,10 @@ def _has_closure(args: Any, kwargs: Any) -> bool:
 class BackwardHooks:
     """Gradients as they come: before reduction (grad_local), and at the end of the backward pass, before clipping."""
 
-    def __init__(self, parameters: Parameters, kinds: Iterable[str], guarded: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, models: list[Any], parameters: Parameters, kinds: Iterable[str], guarded: Callable[[Any], Any]
+    ) -> None:
+        self._models = models
         self._parameters = parameters
         self._local = GRAD_LOCAL in kinds
         self._before_clip = GRAD_BEFORE_CLIP in kinds
@@ -245,6 +249,18 @@ class BackwardHooks:
         for one in self._parameters.all:
             if one.tensor.requires_grad and one.tensor.is_leaf:
                 self._handles.append(one.tensor.register_post_accumulate_grad_hook(came))
+        if self._before_clip and any(one.shard for one in self._parameters.all):
+            self._handles += [model.register_forward_hook(self._returned) for model in self._models]
+
+    def _returned(self, model: Any, args: Any, output: Any) -> None:
+        """FSDP2 puts gradients into the parameters itself, without their hooks: the backward pass begins here."""
+        outputs = output.values() if isinstance(output, dict) else output
+        for tensor in [outputs] if isinstance(outputs, torch.Tensor) else outputs or ():
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(self._guarded(self._began))
+
+    def _began(self, gradient: Any) -> None:
+        self._queue()
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -255,7 +271,11 @@ class BackwardHooks:
         one = self._parameters.by_id.get(id(tensor))
         if one is not None and self._local:
             self._parameters.read_gradients(GRAD_LOCAL, self._found, [one])
-        if self._before_clip and not self._queued:
+        if self._before_clip:
+            self._queue()
+
+    def _queue(self) -> None:
+        if self._handles and not self._queued:
             self._queued = True
             _queue_callback(self._guarded(self._first_callback))
 

@@ -81,11 +81,15 @@ class History:
         enough: Array = (self.count >= SETTLED) & ~np.isnan(self.median)
         return enough
 
+    def last(self, row: int, most: int = WINDOW) -> list[tuple[int, float]]:
+        """The last values of a target, as (step, logarithm)."""
+        order = [index % WINDOW for index in range(self._ticks - most, self._ticks) if index >= 0]
+        pairs = [(int(self.steps[index]), float(self.recent[row, index])) for index in order]
+        return [pair for pair in pairs if pair[1] == pair[1]]
+
     def around(self, row: int, most: int = 6) -> tuple[tuple[int, float], ...]:
         """The last values of a target, as (step, norm)."""
-        order = [index % WINDOW for index in range(self._ticks - most, self._ticks) if index >= 0]
-        pairs = [(int(self.steps[index]), float(10 ** self.recent[row, index])) for index in order]
-        return tuple(pair for pair in pairs if pair[1] == pair[1])
+        return tuple((step, 10**value) for step, value in self.last(row, most))
 
 
 class Streak:
