@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
 import contextlib
-import json
->>>>>>> watch
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -124,21 +120,19 @@ class RankRun:
             found.append((number, Alarm(step, rule, kind, name, text, *figures, self._around(around), position, whose)))
         return found
 
-<<<<<<< HEAD
     def _around(self, text: str) -> tuple[tuple[int, float], ...]:
         pairs = self._database.parse(text, list)
         if not all(isinstance(pair, list) and [type(one) for one in pair] in _PAIRS for pair in pairs):
             raise self._database.damaged("an alarm has surroundings that are none")
         return tuple((step, read_number(norm) or 0.0) for step, norm in pairs)
-=======
+
     def last_alarm(self) -> int:
         """The number of the last alarm, 0 without any."""
-        return next(int(number or 0) for (number,) in self._rows("SELECT max(id) FROM alarms"))
+        return next(int(number or 0) for (number,) in self._rows("SELECT max(id) FROM alarms", (), (NUMBER_OR_NULL,)))
 
     def hold(self, still: bool) -> None:
         """While it is held, every query sees the file as it was at the first one."""
-        self._database.execute("BEGIN" if still else "COMMIT")
->>>>>>> watch
+        self._database.hold(still)
 
     def close(self) -> None:
         self._database.close()
