@@ -168,11 +168,11 @@ def effect(target: Outcome, golden: Outcome) -> Effect:
 
 
 def answer(target: Path, golden: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The summary and the rows that `msprobe compare --jsonl` writes; its exit code must fit its verdict."""
+    """The summary and the rows that `msprobe compare --json` writes; its exit code must fit its verdict."""
     written = target.with_name(target.name + "-rows.jsonl")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = msprobe(["compare", str(target), str(golden), "--jsonl", str(written)])
+        code = msprobe(["compare", str(target), str(golden), "--json", str(written)])
     lines = written.read_text().splitlines()
     summary, *rows = (json.loads(line) for line in lines)
     written.unlink()

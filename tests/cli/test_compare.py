@@ -99,7 +99,7 @@ def test_a_part_of_a_dump_is_not_the_same_as_the_dump(
 
 
 def test_json_lines_are_strict_and_begin_with_the_summary(pair: tuple[str, str], tmp_path: Path) -> None:
-    main(["compare", *pair, "--jsonl", str(tmp_path / "out.jsonl")])
+    main(["compare", *pair, "--json", str(tmp_path / "out.jsonl")])
 
     def refuse(text: str) -> None:
         raise AssertionError(text)

@@ -1,4 +1,4 @@
-"""What a comparison gives: typed for programs, the same shape as `--jsonl` writes."""
+"""What a comparison gives: typed for programs, the same shape as `--json FILE` writes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Comparison:
                 yield unit, row
 
     def summary(self) -> dict[str, Any]:
-        """What `--json` prints, and the first line of `--jsonl`."""
+        """What `--json` prints, and the first line of `--json FILE`."""
         origin = None
         if self.origin is not None:
             origin = asdict(self.origin)
