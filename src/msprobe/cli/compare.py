@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="FILE",
-        help="print the summary as JSON, or write it and the rows to FILE",
+        help="print the summary as JSON; FILE: write it and the rows",
     )
     for old in (("-hl", "--highlight"), ("-s", "--stack_mode"), ("-c", "--compare_only")):
         reports.add_argument(*old, action="store_true", help="ignored; always on")
@@ -85,7 +84,7 @@ def split_words(words: Sequence[str]) -> Sequence[str]:
 
 
 def _is_no_file(following: Sequence[str]) -> bool:
-    return not following or following[0].startswith("-") or os.path.isdir(following[0])
+    return not following or following[0].startswith("-") or Path(following[0]).is_dir()
 
 
 def run(args: argparse.Namespace) -> int:
