@@ -23,9 +23,9 @@ class Origin:
     """Where it started.
 
     `kind` is weight, input, wiring, swapped, argument, call, dtype, missing call, extra call, replaced, elsewhere,
-    parameter, buffer, gradient, parameter gradient, training, random, choice or received. `direction` is the phase: forward,
-    backward or after the backward. `source` is the user's line (`file:line in function`), `library` the innermost one
-    of installed code; `next` says what to run to know more; `spread` counts what followed.
+    parameter, buffer, gradient, parameter gradient, training, random, choice or received. `direction` is the phase:
+    forward, backward or after the backward. `source` is the user's line (`file:line in function`), `library` the
+    innermost one of installed code; `next` says what to run to know more; `spread` counts what followed.
     """
 
     name: str
