@@ -172,6 +172,8 @@ def slots(call: Call) -> Iterator[tuple[str, Item]]:
 
 def slots_of(record: dict[str, Any]) -> Iterator[tuple[str, Item]]:
     for slot, item in items(record):
+        if isinstance(item, dict) and item.get("layout") == "nested":
+            item = _of_parts(item)
         yield slot, _sound(item)
     if RAISED in record:
         yield RAISED, plain(record[RAISED])
@@ -189,6 +191,14 @@ def _sound(item: Any) -> Item:
             if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
                 return {"type": "damaged", "dtype": None, "shape": [], "unreadable": "its shape is none"}
     return item
+
+
+def _of_parts(item: dict[str, Any]) -> dict[str, Any]:
+    """A nested tensor has no shape; the number of its parts stands for it."""
+    places = item.get("places")
+    sizes = places.get("sizes") if isinstance(places, dict) else None
+    shape = sizes.get("shape") if isinstance(sizes, dict) else None
+    return {**item, "shape": shape[:1]} if isinstance(shape, list) else item
 
 
 def plain(value: Any) -> dict[str, Any]:

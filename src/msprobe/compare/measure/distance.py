@@ -34,6 +34,8 @@ EPSILON = {
     "float8_e5m2": 2.0**-2,
     "float8_e5m2fnuz": 2.0**-2,
     "hifloat8": 2.0**-2,
+    "float8_e8m0fnu": 1.0,
+    "float4_e2m1fn_x2": 2.0**-1,
 }
 
 
