@@ -73,7 +73,7 @@ def results(function, values):
     ends = [value for value in out if value.requires_grad]
     if leaves and ends:
         generator = torch.Generator().manual_seed(1)
-        incoming = [torch.randn(end.shape, generator=generator).to(end.dtype) for end in ends]
+        incoming = [torch.randn(end.shape, generator=generator, dtype=torch.float32).to(end.dtype) for end in ends]
         for place, grad in enumerate(torch.autograd.grad(ends, leaves, incoming, allow_unused=True)):
             if grad is not None:
                 named[f"gradient {{place}}"] = grad
@@ -88,7 +88,11 @@ def main():
     exact = results(PartInFp64(), widened(inputs()))
     wrong = False
     for name, value in eager.items():
-        if not value.is_floating_point():
+        if found[name].shape != value.shape or found[name].dtype != value.dtype:
+            bad = True
+            print(f"{{name}}: compiled is {{found[name].dtype}} {{tuple(found[name].shape)}}")
+            print(f"{{name}}: eager is {{value.dtype}} {{tuple(value.shape)}}")
+        elif not value.is_floating_point():
             bad = not torch.equal(value, found[name])
             print(f"{{name}}: {{'differs from' if bad else 'equals'}} eager")
         else:
