@@ -12,6 +12,7 @@ SOURCES = (
     "_kernel",
     "tensor_json",
     "tensor_cache",
+    "figures",
     "cache_entry",
     "memory",
     "measure",

@@ -100,7 +100,7 @@ def test_a_part_of_a_dump_is_not_the_same_as_the_dump(
 
 
 def test_json_lines_are_strict_and_begin_with_the_summary(pair: tuple[str, str], tmp_path: Path) -> None:
-    main(["compare", *pair, "--jsonl", str(tmp_path / "out.jsonl")])
+    main(["compare", *pair, "--json", str(tmp_path / "out.jsonl")])
 
     def refuse(text: str) -> None:
         raise AssertionError(text)
@@ -187,7 +187,7 @@ def test_what_is_no_dump_is_said_with_exit_code_2(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["{", '{"data": [1]}', "[]", '{"task": "statistics"}', '{"data": {"a": 3}}'])
+@pytest.mark.parametrize("text", ["{", '{"data": [1]}', "[]", '{"task": "statistics"}'])
 def test_half_a_json_is_said_with_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     golden = write_dump(tmp_path / "golden", plain())
     target = write_dump(tmp_path / "target", plain())

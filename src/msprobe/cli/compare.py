@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 EPILOG = """examples:
   msprobe compare ./target_dump ./golden_dump
   msprobe compare ./target_dump ./golden_dump --html report.html --csv rows.csv
-  msprobe compare ./target_dump/step0/rank1 ./golden_dump/step0/rank1 --jsonl rows.jsonl
+  msprobe compare ./target_dump/step0/rank1 ./golden_dump/step0/rank1 --json rows.jsonl
   msprobe compare -i compare.json -o ./out
 exit code: 0 same, 1 differs, 2 could not compare (everything)"""
 
@@ -55,9 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     judging.add_argument("--noise", type=Path, metavar="DUMP", help="a second golden run: its differences are noise")
     reports = parser.add_argument_group("reports")
-    for kind, text in (("csv", "csv"), ("xlsx", "xlsx"), ("html", "html"), ("jsonl", "JSON lines")):
+    for kind, text in (("csv", "csv"), ("xlsx", "xlsx"), ("html", "html")):
         reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {text}")
-    reports.add_argument("--json", action="store_true", help="print the result as JSON")
+    reports.add_argument(
+        "--json",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print the summary as JSON; FILE: write it and the rows",
+    )
     for old in (("-hl", "--highlight"), ("-s", "--stack_mode"), ("-c", "--compare_only")):
         reports.add_argument(*old, action="store_true", help="ignored; always on")
     reports.add_argument(
@@ -66,6 +73,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale = parser.add_argument_group("scale")
     scale.add_argument("--jobs", type=int, default=1, metavar="N", help="processes on this machine (default: 1)")
     scale.add_argument("--engine", choices=("local", "ray"), default="local", help="ray: over a cluster")
+
+
+def split_words(words: Sequence[str]) -> Sequence[str]:
+    """`--json` before a dump or at the end has no FILE: argparse would take the dump for it."""
+    return [
+        "--json=" if word == "--json" and _is_no_file(words[place + 1 : place + 2]) else word
+        for place, word in enumerate(words)
+    ]
+
+
+def _is_no_file(following: Sequence[str]) -> bool:
+    return not following or following[0].startswith("-") or Path(following[0]).is_dir()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,7 +110,8 @@ def _run(args: argparse.Namespace) -> int:
     from msprobe.report.terminal import progress
 
     target, golden = _paths(args)
-    check_outputs((args.csv, args.jsonl, args.html, args.xlsx, args.next_config), args.output)
+    rows = Path(args.json) if args.json else None
+    check_outputs((args.csv, rows, args.html, args.xlsx, args.next_config), args.output)
     if args.framework is not None:
         check_framework(args.framework, open_dump(target).ranks[0])
     comparison = compare(
@@ -108,7 +128,7 @@ def _run(args: argparse.Namespace) -> int:
         engine=args.engine,
         progress=progress,
     )
-    if args.json:
+    if args.json == "":
         print(json.dumps(comparison.summary(), allow_nan=False))
     else:
         print_comparison(comparison)
@@ -132,14 +152,14 @@ def _write(args: argparse.Namespace, comparison: Any) -> None:
             from msprobe.report.csv import write_csv
 
             write_csv(comparison, args.csv)
-        if args.jsonl:
+        if args.json:
             from msprobe.report.jsonl import write_jsonl
 
-            write_jsonl(comparison, args.jsonl)
+            write_jsonl(comparison, Path(args.json))
         if html:
-            from msprobe.report.html import write_html
+            from msprobe.view.export import export_comparison
 
-            write_html(comparison, html)
+            export_comparison(comparison, html)
         if xlsx:
             from msprobe.report.xlsx import write_xlsx
 
@@ -150,8 +170,8 @@ def _write(args: argparse.Namespace, comparison: Any) -> None:
             write_next_config(comparison, args.next_config)
     except OSError as error:
         raise DumpError(f"A report cannot be written: {error}.") from None
-    for path in (args.csv, args.jsonl, html, xlsx, args.next_config):
-        if path and not args.json:
+    for path in (args.csv, args.json, html, xlsx, args.next_config):
+        if path and args.json != "":
             print(f"Wrote {path}")
 
 

@@ -34,6 +34,8 @@ EPSILON = {
     "float8_e5m2": 2.0**-2,
     "float8_e5m2fnuz": 2.0**-2,
     "hifloat8": 2.0**-2,
+    "float8_e8m0fnu": 1.0,
+    "float4_e2m1fn_x2": 2.0**-1,
 }
 
 
@@ -50,8 +52,10 @@ def epsilon(item: dict[str, Any]) -> float:
 
 def count(item: dict[str, Any]) -> int:
     """The number of elements; 0 where the recorded shape is damaged."""
-    total = 1
-    for length in item["shape"]:
+    shape, total = item["shape"], 1
+    if not isinstance(shape, (list, tuple)):
+        return 0
+    for length in shape:
         if not isinstance(length, int):
             return 0
         total *= length
@@ -109,6 +113,20 @@ def direction_key(item: object) -> Optional[ValueKey]:
     if count(item) == 1:
         return value_key(item)
     return (count(item), *(f"{value / norm:.3e}" for value in (low, high)))
+
+
+def is_repetition(one: object, other: object) -> bool:
+    """In all likelihood one tensor holds the numbers of the other once or several times (a view, an expansion)."""
+    if not isinstance(one, dict) or not isinstance(other, dict) or "shape" not in one or "shape" not in other:
+        return False
+    if value_key(one) == value_key(other) is not None:
+        return True
+    for key in ("Max", "Min", "Mean"):
+        a, b = number(one.get(key)), number(other.get(key))
+        if a is None or b is None or not math.isclose(a, b, rel_tol=1e-6):
+            return False
+    ratio = count(one) / max(count(other), 1)
+    return ratio > 0 and (ratio == int(ratio) or 1 / ratio == int(1 / ratio))
 
 
 def result_key(item: object) -> Optional[ValueKey]:

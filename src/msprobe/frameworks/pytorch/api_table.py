@@ -108,7 +108,7 @@ class Api:
 
     @cached_property
     def first_call(self) -> str:
-        """The name of the first of its calls, which stands for all where they are not told apart."""
+        """The name of the first of its calls, used for all of them where calls are not numbered."""
         return f"{self.title}.0.forward"
 
 
@@ -119,10 +119,10 @@ class ApiTable:
         does not see operators of torch.ops before their first ``lookup[func]``.
     operators: ``__add__`` -> Api, for those operators that arrive as another method (operators.ARRIVES_AS). An
         operator that is not here is off, even if the method is on.
-    composite: Python functions of torch that arrive and are not in the list; what they call may be.
+    composite: Python functions of torch that are not in the list; what they call may be.
     untracked: functions, collected or not, after which remembered statistics must not be trusted.
     writes: function object -> what it may write (see Api.writes), for those that are not collected.
-    plain: functions that arrive and concern nobody: not collected, nothing inside them is, nothing gets stale.
+    plain: functions that can be ignored: neither they nor what they call is collected, and they write nothing.
     by_attribute: names in torch.distributed that are wanted but never arrive: to be wrapped where they are.
     missing: ``category.name`` of what this version of torch (and torch_npu) does not have.
     switched_on: whether `named`, the names in scope and list, has switched on a call that the file leaves off.
