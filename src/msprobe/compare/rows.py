@@ -74,6 +74,7 @@ class Row:
         "cause",
         "golden",
         "golden_slot",
+        "is_input",
         "judgement",
         "match",
         "measurement",
@@ -95,6 +96,7 @@ class Row:
     ) -> None:
         self.match = match
         self.slot = slot
+        self.is_input = slot.startswith(("input.", "parameters."))
         self.golden_slot = golden_slot
         self.target = target
         self.golden = golden
@@ -129,10 +131,6 @@ class Row:
     def reason(self) -> str:
         """`why` in words."""
         return str(self.why)
-
-    @property
-    def is_input(self) -> bool:
-        return self.slot.startswith(("input.", "parameters."))
 
     @property
     def target_name(self) -> Optional[str]:

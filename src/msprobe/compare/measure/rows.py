@@ -49,7 +49,8 @@ def _from_records(row: Row) -> Measurement:
     unreadable = target.get("unreadable") or golden.get("unreadable")
     if unreadable:
         return Measurement(None, Reason(Kind.UNREADABLE, str(unreadable)))
-    if row.is_input and (_is_other_mask(target, golden) or _is_other_mask(golden, target)):
+    unlike = target["dtype"] != golden["dtype"] and row.is_input
+    if unlike and (_is_other_mask(target, golden) or _is_other_mask(golden, target)):
         return Measurement(None, Reason(Kind.HIDDEN, "booleans on one side, numbers on the other"))
     if target["shape"] != golden["shape"]:
         if row.is_input:
