@@ -52,6 +52,15 @@ def test_statistics_of_the_chosen_operators_and_steps(tmp_path: Path):
     assert not any(tensor.file for tensor in dump.tensors)
 
 
+def test_a_resumed_training_has_its_own_step_numbers(tmp_path: Path):
+    ended = run(tmp_path, "model", "resumed", section={"list": ["Exp"]}, step=[7, 8])
+    assert ended.returncode == 0, ended.stderr
+    dump = GraphDump(tmp_path / "d")
+    assert dump.iterations == (7, 8)  # 3 steps an epoch: the third epoch has 6, 7 and 8
+    inputs = [tensor for tensor in dump.tensors if tensor.io == "output"]
+    assert [tensor.iteration for tensor in inputs] == [7, 8]
+
+
 def test_structure_is_the_graph_without_values(tmp_path: Path):
     ended = run(tmp_path, task="structure")
     assert ended.returncode == 0, ended.stderr

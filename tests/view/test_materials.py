@@ -202,3 +202,16 @@ def _row_and_sides(target: Path, golden: Path) -> tuple[Row, Sides]:
     match = Match(Call(name, "api", "Functional.relu", 0, "forward", None, 0, False, record), None, "exact", 1.0)
     items = [one.records[name]["output"][0] for one in (ours, theirs)]
     return Row(match, "output.0", "output.0", items[0], items[1]), (ours, theirs)
+
+
+def test_a_damaged_rank_costs_that_rank_only(tmp_path: Path) -> None:
+    for name in ("t", "g"):
+        ranks_dump(tmp_path / name, 2, 1)
+    (tmp_path / "t" / "step0" / "rank0" / "dump.json").write_text("{")
+    one = Contents(open_material(tmp_path / "t"))
+    assert [unit.label for unit in one.table.units] == ["step0/rank1"]
+    assert any("nothing of it is shown" in note for note in one.answer()["notes"])
+    both = Contents(open_material(tmp_path / "t", tmp_path / "g"))
+    assert [unit.label for unit in both.table.units] == ["step0/rank1"]
+    assert len(both.material.sides) == 1
+    assert both.material.sides[0][0].label == "step0/rank1"

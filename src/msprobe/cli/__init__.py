@@ -26,6 +26,7 @@ VERBS = (
     ("view", "look at a dump, two dumps, results or a running job in the browser"),
     ("watch", "show trends and alarms of a watched run: what began first, and where"),
     ("overflow", "find the first call that produced NaN or infinity"),
+    ("compiled", "run a script and check its torch.compile regions: wrong, or only rounded differently?"),
     ("run_ut", "check the accuracy of each API in a dump"),
     ("api_precision_compare", "second stage of run_ut: compare the results of two devices"),
     ("graph", "make and read MindSpore graph-mode dumps: dump, find, op, order, check"),

@@ -87,13 +87,13 @@ def run(args: argparse.Namespace) -> int:
         if refused:
             return _refuse(refused)
     try:
-        start = _script(command) if args.module is None else _module(command)
+        start = start_script(command) if args.module is None else start_module(command)
     except OSError as error:
         return _refuse(f"cannot read {command[0]}: {error.strerror or error}")
-    imports = _Imports(settings, watches=args.watch is not None)
+    imports = _CollectImports(settings, watches=args.watch is not None)
     imports.watch()
     atexit.register(imports.warn_if_nothing_ran)  # by then the threads of the script have ended
-    _run_as_main(start)
+    run_as_main(start)
     return 0
 
 
@@ -111,7 +111,7 @@ def _refuse(message: str) -> int:
     return 2
 
 
-def _run_as_main(start: Callable[[], None]) -> None:
+def run_as_main(start: Callable[[], None]) -> None:
     """Runs the script. Exit codes pass through; the traceback of an exception starts at the frame of the script."""
     try:
         start()
@@ -126,7 +126,7 @@ def _run_as_main(start: Callable[[], None]) -> None:
         raise SystemExit(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from None
 
 
-def _script(command: Sequence[str]) -> Callable[[], None]:
+def start_script(command: Sequence[str]) -> Callable[[], None]:
     """As `python SCRIPT args…`: sets sys.argv, sys.path[0] and a new `__main__` with `__file__`."""
     path = os.path.abspath(command[0])  # noqa: PTH100 resolve() would follow links, and python does not
     source = Path(path).read_bytes()
@@ -147,7 +147,7 @@ def _script(command: Sequence[str]) -> Callable[[], None]:
     return start
 
 
-def _module(command: Sequence[str]) -> Callable[[], None]:
+def start_module(command: Sequence[str]) -> Callable[[], None]:
     """As `python -m MODULE args…`."""
 
     def start() -> None:
@@ -163,14 +163,10 @@ def _set_first_path(directory: str) -> None:
         sys.path[0] = directory
 
 
-class _Imports(importlib.abc.MetaPathFinder):
+class ScriptImports(importlib.abc.MetaPathFinder):
     """Acts after the script has imported a framework. A script that only searches for torch does not import it."""
 
-    def __init__(self, settings: Any, watches: bool) -> None:
-        """`settings` are the debugger's, or the monitor's where it `watches`."""
-        self._settings = settings
-        self._watches = watches
-        self._driver: Any = None
+    def __init__(self) -> None:
         self._acts = {"torch": self._torch_is_here, "mindspore": self._mindspore_is_here}
 
     def watch(self) -> None:
@@ -178,12 +174,6 @@ class _Imports(importlib.abc.MetaPathFinder):
             if name in sys.modules:  # a start-up file such as sitecustomize imported it
                 self._acts.pop(name)()
         sys.meta_path.insert(0, self)
-
-    def warn_if_nothing_ran(self) -> None:
-        if self._driver is not None:
-            self._driver.warn_if_nothing_ran()
-        elif "torch" in self._acts and "mindspore" in self._acts:  # for mindspore there was a warning already
-            notices.warn("nothing was collected: the script never imported torch.")
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
@@ -210,6 +200,29 @@ class _Imports(importlib.abc.MetaPathFinder):
                 act()
 
         loader.exec_module = execute_then_act
+
+    def _torch_is_here(self) -> None:
+        """The script has imported torch."""
+
+    def _mindspore_is_here(self) -> None:
+        """The script has imported mindspore."""
+
+
+class _CollectImports(ScriptImports):
+    """Installs the debugger, or the monitor."""
+
+    def __init__(self, settings: Any, watches: bool) -> None:
+        """`settings` are the debugger's, or the monitor's where it `watches`."""
+        super().__init__()
+        self._settings = settings
+        self._watches = watches
+        self._driver: Any = None
+
+    def warn_if_nothing_ran(self) -> None:
+        if self._driver is not None:
+            self._driver.warn_if_nothing_ran()
+        elif "torch" in self._acts and "mindspore" in self._acts:  # for mindspore there was a warning already
+            notices.warn("nothing was collected: the script never imported torch.")
 
     def _torch_is_here(self) -> None:
         from msprobe.collect.run.lifecycle import UsageError

@@ -31,20 +31,29 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from msprobe.cli.framework import check_framework
+    from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
     from msprobe.dump.summary import summarise
     from msprobe.report.terminal import progress
 
     dump = open_dump(args.path)
     summaries = []
+    unread: list[DumpError] = []
     for rank in progress(dump.ranks, len(dump.ranks), "reading"):
         fresh = replace(rank)  # a copy: its records are freed after this round
+        try:
+            summaries.append(summarise(fresh, LARGEST))
+        except DumpError as error:
+            unread.append(error)
+            continue
         check_framework(args.framework, fresh)
-        summaries.append(summarise(fresh, LARGEST))
+    if not summaries:
+        raise unread[0]
+    notes = [*dump.notes, *(str(error).rstrip(".") for error in unread)]
     if args.json:
-        print(json.dumps(_as_json(args.path, summaries, dump.notes), indent=1, allow_nan=False))
+        print(json.dumps(_as_json(args.path, summaries, notes), indent=1, allow_nan=False))
     else:
-        _print(args.path, summaries, dump.notes)
+        _print(args.path, summaries, notes)
     return 0
 
 

@@ -52,14 +52,15 @@ def _serve(args: argparse.Namespace, progress: object) -> int:
     from msprobe.view.session import Session
 
     server = ViewServer(Session(args.target, args.golden, progress), args.port)  # type: ignore[arg-type]
-    print(f"View: {server.address}")
-    print(f"From another machine: ssh -L {server.port}:127.0.0.1:{server.port} {_login()}  and open the same address")
-    print("Ctrl-C ends it.", flush=True)
-    if not args.no_open and _has_screen():
-        import webbrowser
-
-        webbrowser.open(server.address)
+    port = server.port
     try:
+        print(f"View: {server.address}")
+        print(f"From another machine: ssh -L {port}:127.0.0.1:{port} {_login()}  and open the same address")
+        print("Ctrl-C ends it.", flush=True)
+        if not args.no_open and _has_screen():
+            import webbrowser
+
+            webbrowser.open(server.address)
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
         print()

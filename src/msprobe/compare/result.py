@@ -1,4 +1,4 @@
-"""What a comparison gives: typed for programs, the same shape as `--json` writes."""
+"""What a comparison gives: typed for programs, the same shape as `--json FILE` writes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Comparison:
                 yield unit, row
 
     def summary(self) -> dict[str, Any]:
-        """The first line of `--json`."""
+        """What `--json` prints, and the first line of `--json FILE`."""
         origin = None
         if self.origin is not None:
             origin = asdict(self.origin)
@@ -117,10 +117,13 @@ def _side(item: Item) -> Optional[dict[str, Any]]:
     for key in ("Max", "Min", "Mean", "Norm"):
         if key in item:
             side[key] = _finite(number(item[key]))
-    if isinstance(side.get("value"), float):
-        side["value"] = _finite(side["value"])
-    return side
+    return {key: _finite(value) for key, value in side.items()}
 
 
 def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """The same without NaN and infinities, also inside of lists and objects that a strange dump has there."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return {key: _finite(one) for key, one in value.items()} if isinstance(value, dict) else value

@@ -74,9 +74,10 @@ def kind_of(name: str) -> str:
 def summarise(rank: RankDump, largest: int = 10) -> RankSummary:
     """Reads a rank directory once; keeps the `largest` norms, one for each distinct tensor."""
     state = "unfinished" if rank.unfinished else "finished" if rank.loss is None else "incomplete"
+    records = rank.records
     summary = RankSummary(rank.label, rank.head, state, rank.troubles)
     norms: dict[tuple[object, ...], Item] = {}
-    for name, record in rank.records.items():
+    for name, record in records.items():
         kind = kind_of(name)
         summary.records[kind] += 1
         if record.get(UNFINISHED) is True:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.analyze.overflow import Event, Found, analyse
+from msprobe.analyze.overflow import Event, OverflowAnalysis, analyse
 from msprobe.compare.calls import Match, calls_of, forward_name
 from msprobe.compare.inputs import Source, open_sources
 from msprobe.compare.measure.distance import number
@@ -26,7 +26,17 @@ def load_dump(path: Path) -> Material:
     sources = open_sources(path, notes)
     found = _analyse(path, sources)
     roles = {(event.label, event.name): event.producer for event in found.overflows}
-    units = [_unit(source, roles) for source in sources]
+    units: list[UnitResult] = []
+    read: list[Source] = []
+    for source in sources:
+        try:
+            units.append(_unit(source, roles))
+            read.append(source)
+        except DumpError as error:
+            if source is sources[-1] and not units:
+                raise
+            notes.append(f"{str(error).rstrip('.')}; nothing of it is shown")
+    sources = read
     answer = _answer(found, units, sources)
     answer.notes = [*notes, *found.notes, *_unfinished(sources)]
     living = any(source.unfinished for source in sources)
@@ -42,7 +52,7 @@ def _unfinished(sources: list[Source]) -> list[str]:
     return [f"unfinished (the run crashed, or still writes): {', '.join(some[:4])}"] if some else []
 
 
-def _analyse(path: Path, sources: list[Source]) -> Found:
+def _analyse(path: Path, sources: list[Source]) -> OverflowAnalysis:
     ranks = [source for source in sources if isinstance(source, RankDump)]
     if ranks:
         return analyse(ranks)
@@ -52,7 +62,7 @@ def _analyse(path: Path, sources: list[Source]) -> Found:
     try:
         return analyse_graph(GraphDump(path))
     except DumpError as error:  # npy files without their graphs
-        return Found([], None, False, 0, [f"overflows were not looked for: {error}"])
+        return OverflowAnalysis([], None, False, 0, [f"overflows were not looked for: {error}"])
 
 
 def _unit(source: Source, roles: Mapping[tuple[str, str], bool]) -> UnitResult:
@@ -79,7 +89,7 @@ def _not_finite(item: Item) -> str:
     return "NaN" if "nan" in words else "infinity" if words else ""
 
 
-def _answer(found: Found, units: list[UnitResult], sources: list[Source]) -> Answer:
+def _answer(found: OverflowAnalysis, units: list[UnitResult], sources: list[Source]) -> Answer:
     event = found.producer
     if event is None:
         records = sum(len(unit.groups) for unit in units)

@@ -17,11 +17,11 @@ from typing import Any, Callable, Optional
 from msprobe.collect import notices
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.dumping import AlarmDump
+from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL, Recording
 from msprobe.watch.settings import WatchSettings
-from msprobe.watch.targets import LOSS, WEIGHT, Figures
+from msprobe.watch.targets import LOSS, WEIGHT
 
-Found = dict[int, Figures]
 OnAlarm = Callable[[Alarm], None]
 
 
@@ -40,7 +40,7 @@ class BaseMonitor:
         self.step_number = start_step
         self._pid = os.getpid()
         self._on = settings.ranks is None or (rank or 0) in settings.ranks
-        self._found: Found = {}
+        self._found = Found(0)
         self._dump: Optional[AlarmDump] = None
         if not self._on:
             return
@@ -114,14 +114,14 @@ class BaseMonitor:
     def _begin(self) -> None:
         """Before the first step: the weights as they are, then the hooks of the first step."""
         if WEIGHT in self._settings.targets:
-            found: Found = {}
+            found = Found(0)
             self._read_weights(found)
             self._recording.take(INITIAL, found, {})
             self._stored(INITIAL, found)
         self._prepare(self.step_number)
 
     def _prepare(self, step: int) -> None:
-        self._found = {}
+        self._found = Found(len(self._recording.rows))
         if self._settings.wants(step):
             self._install(self._found)
         else:

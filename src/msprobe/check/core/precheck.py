@@ -43,7 +43,7 @@ class Report:
     files: list[Path] = field(default_factory=list)
 
     def count(self, status: str) -> int:
-        """Of calls; one of whose directions was judged counts as that, the other left out or not."""
+        """Counts of calls. A call counts as judged if one of its directions was."""
         return sum(1 for one in self.checked if overall(one) == status)
 
     @property
@@ -53,7 +53,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """2 where nothing at all could be judged: that is no pass."""
+        """2 if nothing could be judged: this is not a pass."""
         if self.count(ERROR) or self.count(WARNING):
             return 1
         return 0 if self.count(PASS) else 2
@@ -99,11 +99,19 @@ def check(request: Request, progress: Progress) -> Report:
         raise DumpError("-csv_path resumes one rank: give the dump.json of that rank with -api_info.")
     stamp = time.strftime("%Y%m%d%H%M%S")
     units: list[_Unit] = []
+    unread: list[DumpError] = []
     try:
         for rank in ranks:
             directory = request.output / rank.label if len(ranks) > 1 else request.output
-            units.append(_Unit(rank, request, directory, stamp))
-        return _check(units, request, progress)
+            try:
+                units.append(_Unit(rank, request, directory, stamp))
+            except DumpError as error:
+                unread.append(error)
+        if not units:
+            raise unread[0]
+        report = _check(units, request, progress)
+        report.notes += [f"{str(error).rstrip('.')}; nothing was checked there" for error in unread]
+        return report
     finally:
         for unit in units:
             unit.files.close()

@@ -111,6 +111,20 @@ def direction_key(item: object) -> Optional[ValueKey]:
     return (count(item), *(f"{value / norm:.3e}" for value in (low, high)))
 
 
+def is_repetition(one: object, other: object) -> bool:
+    """In all likelihood one tensor holds the numbers of the other once or several times (a view, an expansion)."""
+    if not isinstance(one, dict) or not isinstance(other, dict) or "shape" not in one or "shape" not in other:
+        return False
+    if value_key(one) == value_key(other) is not None:
+        return True
+    for key in ("Max", "Min", "Mean"):
+        a, b = number(one.get(key)), number(other.get(key))
+        if a is None or b is None or not math.isclose(a, b, rel_tol=1e-6):
+            return False
+    ratio = count(one) / max(count(other), 1)
+    return ratio > 0 and (ratio == int(ratio) or 1 / ratio == int(1 / ratio))
+
+
 def result_key(item: object) -> Optional[ValueKey]:
     """Like `value_key`, but equal for results that differ by rounding too, in all likelihood."""
     if not isinstance(item, dict) or "dtype" not in item or "shape" not in item:

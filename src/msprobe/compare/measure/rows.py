@@ -49,6 +49,8 @@ def _from_records(row: Row) -> Measurement:
     unreadable = target.get("unreadable") or golden.get("unreadable")
     if unreadable:
         return Measurement(None, Reason(Kind.UNREADABLE, str(unreadable)))
+    if row.is_input and (_is_other_mask(target, golden) or _is_other_mask(golden, target)):
+        return Measurement(None, Reason(Kind.HIDDEN, "booleans on one side, numbers on the other"))
     if target["shape"] != golden["shape"]:
         if row.is_input:
             spread = distance.of_broadcast(target, golden)
@@ -56,6 +58,11 @@ def _from_records(row: Row) -> Measurement:
                 return spread
         return Measurement(None, Reason(Kind.SHAPE, f"{target['shape']} and {golden['shape']}"))
     return _of_tensors(target, golden)
+
+
+def _is_other_mask(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Booleans against floats: a mask to select by, and one to add."""
+    return distance.dtype_name(one) in ("bool", "bool_") and distance.epsilon(other) > 0.0
 
 
 def _of_tensors(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:

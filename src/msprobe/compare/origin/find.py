@@ -14,9 +14,11 @@ from typing import Any, Optional
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import result_key, value_key
+from msprobe.compare.measure.rows import SAME_STATISTICS
+from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
-from msprobe.compare.origin.wording import Candidate
+from msprobe.compare.origin.wording import UNORDERED, Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
@@ -30,6 +32,10 @@ _RANDOM = (
 
 def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Optional[Candidate]:
     """The first thing to blame in one unit, or None."""
+    replaced = other_module(trace)
+    if replaced is not None:
+        index, sentence = replaced
+        return replace(_candidate("replaced", index, None, trace), said=sentence)
     if trace.weights:
         index, row = trace.weights[0]
         return _candidate("weight", index, row, trace)
@@ -56,7 +62,7 @@ def _cut(trace: Trace) -> tuple[int, Row]:
     parent = trace.groups[first][0].call.parent
     for index, other in trace.gradients:
         held = trace.groups[index][0].call.name == parent and other.slot.startswith("parameters.")
-        if held and row.is_input and value_key(other.golden) == value_key(row.golden):
+        if held and row.is_input and distance.is_repetition(other.golden, row.golden):
             return index, other
     return first, row
 
@@ -101,7 +107,10 @@ def _blame(index: int, trace: Trace) -> Candidate:
         return _candidate("dtype", index, row, trace)
     if match.call.direction == GRADS:
         return _candidate("parameter gradient", index, row, trace)
-    return replace(_candidate("call", index, row, trace), inputs=_inputs_seen(match, rows))
+    seen = _inputs_seen(match, rows)
+    unseen = ("statistics do not see the order of elements: the inputs may differ in it",)
+    evidence = unseen if seen == UNORDERED else ()
+    return replace(_candidate("call", index, row, trace, evidence), inputs=seen)
 
 
 def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
@@ -113,12 +122,12 @@ def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
     if match.how == "fused" or not inputs:
         return "inputs that were not compared"
     tensors = [row for row in inputs if is_tensor(row.golden) and row.target is not None]
-    if any(row.distance for row in tensors):
+    if any((row.distance or 0.0) > SAME_STATISTICS for row in tensors):
         return "inputs that agree but for rounding"
     if not tensors:
         return "inputs that were not compared"
-    proven = all(row.measured is not None or (row.golden or {}).get("md5") for row in tensors)
-    return "the same inputs" if proven else "inputs with the same statistics"
+    proven = all(row.measured is not None or ((row.golden or {}).get("md5") and not row.distance) for row in tensors)
+    return "the same inputs" if proven else UNORDERED
 
 
 def _is_discrete(row: Row) -> bool:

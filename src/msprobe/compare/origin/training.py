@@ -170,7 +170,9 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             yield TrainingDifference(text, Phase.AFTER, "hyper-parameter", after)
         if group.get("parameters") != other.get("parameters"):
             text = f"{name}: it updates {group.get('parameters')} parameters, not {other.get('parameters')}{where}"
-            yield TrainingDifference(text + _other_names(group, other), Phase.AFTER, "optimizer", after)
+            fused = group.get("elements") == other.get("elements") is not None
+            text += " (as many elements: some are fused)" if fused else _other_names(group, other)
+            yield TrainingDifference(text, Phase.AFTER, "how" if fused else "optimizer", after, note_only=fused)
         if any(group.get(key) != other.get(key) for key in ("foreach", "fused")):
             changed = [k for k in ("foreach", "fused") if group.get(k) != other.get(k)]
             said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in changed)

@@ -12,6 +12,9 @@ from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import Row
 
+UNORDERED = "inputs with the same statistics"
+"""What is known of inputs of which only statistics were recorded."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -153,10 +156,9 @@ def next_step(found: Candidate) -> str:
         return "make the setting the same in both runs and compare again"
     if found.kind == "weight":
         return "compare how the two runs load or initialise their weights (seed, checkpoint, dtype)"
-    if found.kind == "call" and found.inputs == "inputs with the same statistics":
+    if found.kind == "call" and found.inputs == UNORDERED:
         return (
-            "statistics do not see the order of elements: collect with summary_mode md5 to know whether the inputs are "
-            "the same, or with --next-config FILE the tensors of the suspects"
+            "collect with summary_mode md5 to see other orders, or the tensors of the suspects with --next-config FILE"
         )
     if found.kind in ("input", "wiring"):
         return "look at the code between the last recorded call and this one; --next-config FILE collects the tensors"

@@ -10,7 +10,7 @@ from typing import Any, Optional
 from msprobe.collect import notices
 from msprobe.mindspore.header import rank
 from msprobe.mindspore.watch.monitor import Monitor
-from msprobe.watch.monitor import Found
+from msprobe.watch.found import Found
 from msprobe.watch.trainer_config import load
 from msprobe.watch.trainer_csv import CsvFiles
 

@@ -19,7 +19,8 @@ from msprobe.pytorch.watch.parameters import BackwardHooks, OptimizerHooks, Para
 from msprobe.pytorch.watch.ranks import RankCheck, facts, rank
 from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch import gauge
-from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
+from msprobe.watch.found import Found
+from msprobe.watch.monitor import BaseMonitor, OnAlarm
 from msprobe.watch.settings import Config, WatchSettings, load
 from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
 
@@ -58,7 +59,7 @@ class Monitor(BaseMonitor):
         self._gauge = Gauge(gauge.bounds(settings.low_precision))
         self._parameters = Parameters(models, self._recording, self._gauge)
         self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_steps), self._parameters)
-        self._backward = BackwardHooks(self._parameters, settings.targets, self._guarded)
+        self._backward = BackwardHooks(models, self._parameters, settings.targets, self._guarded)
         self._modules = ModuleHooks(models, self._recording, self._gauge, self._guarded)
         self._ranks = RankCheck(self._parameters, self._recording) if settings.check_ranks else None
         if settings.dump is not None:

@@ -16,7 +16,7 @@ from msprobe.collect import notices
 from msprobe.pytorch.watch.monitor import Monitor
 from msprobe.pytorch.watch.parameters import torch_optimizers
 from msprobe.pytorch.watch.ranks import rank
-from msprobe.watch.monitor import Found
+from msprobe.watch.found import Found
 from msprobe.watch.settings import WatchSettings
 from msprobe.watch.trainer_config import load
 from msprobe.watch.trainer_csv import CsvFiles
