@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 C_CODE := $(shell find src tests -name "*.[ch]")
 
-.PHONY: demo test test-fast test-slow lint format fuzz quality bench bench-quick clean
+.PHONY: demo test test-fast test-slow lint format fuzz quality bench bench-quick screenshots clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +61,10 @@ bench-quick: $(STAMP)
 
 quality: $(STAMP)
 	$(BIN)/python benchmarks/quality/run.py $(QUALITY)
+
+# The pictures of docs/view.md: look at them after a change of the page.
+screenshots: $(STAMP)
+	$(BIN)/python tests/view/screenshots.py
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

@@ -12,10 +12,12 @@ from written import call, saved, tensor, write_dump
 from msprobe.check.core.results import ResultFiles
 from msprobe.compare import compare
 from msprobe.compare.align.mapping import load_mappings
-from msprobe.compare.calls import Match
+from msprobe.compare.calls import Call, Match
+from msprobe.compare.rows import Row
 from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import open_dump
 from msprobe.view.flow import Flow, Place
-from msprobe.view.material import open_material
+from msprobe.view.material import Sides, open_material
 from msprobe.view.session import Contents, Session
 from msprobe.view.tensors import BLOCK, TensorPair
 
@@ -167,3 +169,49 @@ def test_a_sweep_counts_every_element_and_finds_the_worst(tmp_path: Path) -> Non
     assert [one["index"] for one in found["worst"]] == [[1, 1], [2, 5]]
     assert found["difference"]["counts"][0] == numbers.size - 2
     assert sum(found["difference"]["counts"]) == numbers.size
+
+
+def test_a_tensor_of_a_gigabyte_is_not_loaded(tmp_path: Path) -> None:
+    """The file has holes, so it takes no room; read completely, it would take a gigabyte of memory."""
+    import resource
+
+    side = 16384
+    for name in ("t", "g"):
+        item = saved(tmp_path / name / "step0" / "rank", "x", np.zeros((1, side), np.float32))
+        path = tmp_path / name / "step0" / "rank" / "dump_tensor_data" / "x.npy"
+        head = path.read_bytes()[:128].replace(b"(1, 16384)", b"(16384, 16384)").replace(b"    \n", b"\n")
+        path.write_bytes(head)
+        with path.open("r+b") as file:
+            file.truncate(len(head) + 4 * side * side)
+        item["shape"] = [side, side]
+        write_dump(tmp_path / name, {"Functional.relu.0.forward": call(item, output=item)}, task="structure")
+    pair = TensorPair(*_row_and_sides(tmp_path / "t", tmp_path / "g"))
+    assert pair.shape == (side, side)
+    near = pair.slice("difference", (0, 1), [0, 0], [16000, 16200, 100, 300])
+    assert (near["height"], near["width"], near["every"]) == (200, 200, 1)
+    assert pair.slice("target", (1, 0), [0, 0], None)["every"] == 8
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert pair.sweep.advance(0.05)["share"] < 0.5
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10 < 200
+
+
+def _row_and_sides(target: Path, golden: Path) -> tuple[Row, Sides]:
+    """The first row of two dumps, without comparing their tensors."""
+    ours, theirs = open_dump(target).ranks[0], open_dump(golden).ranks[0]
+    name, record = next(iter(ours.records.items()))
+    match = Match(Call(name, "api", "Functional.relu", 0, "forward", None, 0, False, record), None, "exact", 1.0)
+    items = [one.records[name]["output"][0] for one in (ours, theirs)]
+    return Row(match, "output.0", "output.0", items[0], items[1]), (ours, theirs)
+
+
+def test_a_damaged_rank_costs_that_rank_only(tmp_path: Path) -> None:
+    for name in ("t", "g"):
+        ranks_dump(tmp_path / name, 2, 1)
+    (tmp_path / "t" / "step0" / "rank0" / "dump.json").write_text("{")
+    one = Contents(open_material(tmp_path / "t"))
+    assert [unit.label for unit in one.table.units] == ["step0/rank1"]
+    assert any("nothing of it is shown" in note for note in one.answer()["notes"])
+    both = Contents(open_material(tmp_path / "t", tmp_path / "g"))
+    assert [unit.label for unit in both.table.units] == ["step0/rank1"]
+    assert len(both.material.sides) == 1
+    assert both.material.sides[0][0].label == "step0/rank1"

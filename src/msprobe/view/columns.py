@@ -13,7 +13,7 @@ import numpy as np
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, forward_name
 from msprobe.compare.measure.distance import number
-from msprobe.compare.reasons import Reason
+from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, PROPAGATED, WARNING, Group, Item, Row
 from msprobe.dump.collectives import is_collective
@@ -32,6 +32,9 @@ _CALL = {
     "how": "i4", "kind": "u1", "direction": "u1", "flags": "u1", "first": "i4",
 }  # fmt: skip
 _NONE = float("nan")
+_LARGEST = 1.7e308
+_VERDICT = {verdict: place for place, verdict in enumerate(VERDICTS)}
+_ROLE = {role: 4 * place for place, role in enumerate(ROLES)}
 
 
 class _Texts:
@@ -53,6 +56,8 @@ class Table:
         self._texts = _Texts()
         self._reasons: dict[Reason, int] = {}
         self._sources: dict[int, int] = {}
+        self._collective: dict[str, int] = {}
+        self._paths: dict[str, str] = {}
         self._classes: dict[str, str] = {}
         self._plain: dict[int, list[str]] = {}
         self._rows: dict[str, list[Any]] = {name: [] for name in _ROW}
@@ -132,25 +137,35 @@ class Table:
             add["how"](texts(match.how))
             add["kind"](KINDS.get(call.kind, 3))
             add["direction"](DIRECTIONS.get(call.direction, 0))
-            add["flags"](COLLECTIVE if call.direction == FORWARD and is_collective(call.key) else 0)
+            add["flags"](self._flags(call) if call.direction == FORWARD else 0)
             add["first"](len(self._rows["call"]))
             self._add_rows(number_of_call, rows)
 
     def _add_rows(self, call: int, rows: list[Row]) -> None:
-        columns = self._rows
+        """Runs for every row: lookups are local, and the common cases come first."""
+        columns, known = self._rows, self._texts.known
+        calls, slots, reasons, states = columns["call"], columns["slot"], columns["reason"], columns["state"]
+        distances, targets, goldens = columns["distance"], columns["target"], columns["golden"]
         for row in rows:
-            judgement, distance = row.judgement, row.measurement.distance
-            reason = judgement.reason or row.measurement.reason
-            columns["call"].append(call)
-            columns["slot"].append(self._texts(row.slot if row.absent != "target" else row.golden_slot))
-            columns["reason"].append(self._reason(reason) if reason else 0)
-            columns["state"].append(VERDICTS.index(judgement.verdict) + 4 * ROLES.index(row.role))
-            columns["distance"].append(_NONE if distance is None else distance)
+            judgement, measurement = row.judgement, row.measurement
+            reason = judgement.reason if judgement.reason.kind is not Kind.NONE else measurement.reason
+            slot = row.slot if row.absent != "target" else row.golden_slot
+            calls.append(call)
+            slots.append(known.setdefault(slot, len(known)))
+            reasons.append(0 if reason.kind is Kind.NONE else self._reason(reason))
+            states.append(_VERDICT[judgement.verdict] + _ROLE[row.role])
+            distances.append(_NONE if measurement.distance is None else measurement.distance)
             ours, theirs = _figure(row.target), _figure(row.golden)
-            if isinstance(ours, str) or isinstance(theirs, str):
-                self._plain[len(columns["target"])] = [_shown(ours), _shown(theirs)]
-            columns["target"].append(_NONE if isinstance(ours, str) else ours)
-            columns["golden"].append(_NONE if isinstance(theirs, str) else theirs)
+            if ours.__class__ is str or theirs.__class__ is str:
+                self._plain[len(targets)] = [_shown(ours), _shown(theirs)]
+            targets.append(_NONE if ours.__class__ is str else ours)
+            goldens.append(_NONE if theirs.__class__ is str else theirs)
+
+    def _flags(self, call: Call) -> int:
+        found = self._collective.get(call.key)
+        if found is None:
+            found = self._collective[call.key] = COLLECTIVE if is_collective(call.key) else 0
+        return found
 
     def _reason(self, reason: Reason) -> int:
         known = self._reasons.get(reason)
@@ -192,7 +207,12 @@ class Table:
             parent = parents.get((call.key, call.number), call.parent)
             if parent is None and "/" in call.key:  # an operator of a graph: its scope is its module
                 return call.key.rpartition("/")[0].replace(".", "_").replace("/", ".")
-            return module_path(parse_name(parent)[1]) if parent else ""
+            if not parent:
+                return ""
+            found = self._paths.get(parent)
+            if found is None:
+                found = self._paths[parent] = module_path(parse_name(parent)[1])
+            return found
 
         return path
 
@@ -209,6 +229,8 @@ def _figure(item: Item) -> Any:
     if item is None:
         return _NONE
     value = item.get("Norm") if "dtype" in item else item.get("value", item.get("type"))
+    if value.__class__ is float and -_LARGEST < value < _LARGEST:
+        return value
     if isinstance(value, bool) or value is None:
         return _NONE if value is None else str(value)
     found = number(value)

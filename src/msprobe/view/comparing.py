@@ -12,7 +12,7 @@ from msprobe.compare.calls import Match, forward_name
 from msprobe.compare.inputs import open_inputs
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import Row
-from msprobe.view.material import Answer, Material, Progress
+from msprobe.view.material import Answer, Material, Progress, Sides
 
 
 def load_comparison(
@@ -22,7 +22,8 @@ def load_comparison(
     show = progress or (lambda things, total, text: things)
     material = of_comparison(compare(target, golden, mapping=translation, progress=show))
     pairs = open_inputs(target, golden).pairs
-    material.sides = [(pair.target, pair.golden) for pair in pairs]
+    sides: dict[str, Sides] = {pair.target.label: (pair.target, pair.golden) for pair in pairs}
+    material.sides = [sides[unit.label] for unit in material.units]
     material.living = any(pair.target.unfinished or pair.golden.unfinished for pair in pairs)
     return material
 

@@ -104,6 +104,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(422, routes.encode({"error": str(error)}), "application/json")
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             self.close_connection = True
+        except Exception:
+            self.close_connection = True
+            self._send(500, routes.encode({"error": "msprobe view failed; its terminal says why."}), "application/json")
+            raise
 
     def _check_origin(self) -> None:
         if self.headers.get("Host", "") not in self.server.hosts:

@@ -26,7 +26,17 @@ def load_dump(path: Path) -> Material:
     sources = open_sources(path, notes)
     found = _analyse(path, sources)
     roles = {(event.label, event.name): event.producer for event in found.overflows}
-    units = [_unit(source, roles) for source in sources]
+    units: list[UnitResult] = []
+    read: list[Source] = []
+    for source in sources:
+        try:
+            units.append(_unit(source, roles))
+            read.append(source)
+        except DumpError as error:
+            if source is sources[-1] and not units:
+                raise
+            notes.append(f"{str(error).rstrip('.')}; nothing of it is shown")
+    sources = read
     answer = _answer(found, units, sources)
     answer.notes = [*notes, *found.notes, *_unfinished(sources)]
     living = any(source.unfinished for source in sources)

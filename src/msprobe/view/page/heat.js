@@ -20,7 +20,7 @@ export function drawHeat(canvas, { names, columns, value, picked }) {
       const one = Math.abs(value(y, x));
       if (one > 0 && Number.isFinite(one)) { low = Math.min(low, one); high = Math.max(high, one); }
     }
-  const span = Math.log(high / low) || 1;
+  const span = Math.log(high / low), strength = (one) => one ? span > 1e-6 ? 0.15 + 0.85 * Math.log(Math.abs(one) / low) / span : 1 : 0;
   for (let y = 0; y < names.length; y++) {
     pen.fillStyle = colour(y === picked ? "accent" : "fg");
     pen.fillText(shorten(names[y], 40), 2, y * tall + tall - 3);
@@ -28,7 +28,7 @@ export function drawHeat(canvas, { names, columns, value, picked }) {
       const one = value(y, x);
       if (one === null || one === undefined) continue;
       const strange = typeof one === "string" || Number.isNaN(one) || !Number.isFinite(one);
-      pen.fillStyle = strange ? "#ff00ff" : mix(one ? Math.max(0.04, Math.log(Math.abs(one) / low) / span) : 0);
+      pen.fillStyle = strange ? "#ff00ff" : mix(strength(one));
       pen.fillRect(LABEL + x * size, y * tall, Math.max(size - (size > 5 ? 1 : 0), 0.5), tall - 1);
     }
   }

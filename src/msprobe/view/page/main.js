@@ -19,7 +19,7 @@ import { showTrends } from "./views/trends_view.js";
 import { switchLanguage, t } from "./words.js";
 
 const TABS = { rows: "rows_box", tensor: "tensor", trends: "trends", ranks: "ranks_box", match: "match", collect: "collect" };
-const PULSE = 2000;
+const PULSE = 2000, SLOW_PULSE = 8000; // a run may be between two steps: nothing is unfinished then
 
 function tabsShown() {
   if (state.answer?.kind === "watched") return ["trends"];
@@ -122,7 +122,7 @@ async function follow() {
   try {
     const pulse = await source.pulse();
     if (pulse.version !== state.version) { await load(); say(t("grew")); }
-    setTimeout(follow, PULSE);
+    setTimeout(follow, state.answer.living ? PULSE : SLOW_PULSE);
   } catch { say(t("lost")); }
 }
 

@@ -73,6 +73,5 @@ function render() {
 }
 
 export function showAnswer() {
-  on("language", render);
-  on("data", render);
+  for (const event of ["language", "answer", "data"]) on(event, render);
 }
