@@ -49,15 +49,21 @@ class CompilesUnseen:
 
 def name_backend(backend: Any) -> str:
     """The name by which torch.compile knows a backend; a function of the user has its own name."""
-    name = getattr(backend, "compiler_name", None)
-    if name is None:
-        name = _registered(backend) or getattr(backend, "__name__", type(backend).__name__)
-    return str(name)
+    if getattr(backend, "compiler_name", None) == "inductor":
+        return "inductor"
+    inner = inner_backend(backend)
+    return _registered(inner) or str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def inner_backend(backend: Any) -> Any:
+    """The function of a backend, which torch.compile wraps."""
+    return getattr(backend, "compiler_fn", backend)
 
 
 def is_named(backend: Any) -> bool:
     """Whether torch.compile knows the backend by its name."""
-    return hasattr(backend, "compiler_name") or _registered(backend) is not None
+    inner = inner_backend(backend)
+    return getattr(backend, "compiler_name", None) == "inductor" or _registered(inner) is not None
 
 
 def _registered(backend: Any) -> Optional[str]:

@@ -13,7 +13,7 @@ import torch
 from msprobe.dump.layout import write_file
 from msprobe.pytorch.compiled.check.locate import Located
 from msprobe.pytorch.compiled.check.runs import widen
-from msprobe.pytorch.compiled.switch import is_named, name_backend
+from msprobe.pytorch.compiled.switch import inner_backend, is_named, name_backend
 
 _INLINE = 64  # a larger input is a file of its own
 _PLAIN = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -167,7 +167,7 @@ def _backend(backend: Any) -> tuple[str, str, list[str]]:
     if is_named(backend):
         options = dict(getattr(backend, "config", None) or {})
         return repr(name), f", options={options!r}" if options else "", []
-    return name, "", [f"from {backend.__module__} import {name}"]
+    return name, "", [f"from {inner_backend(backend).__module__} import {name}"]
 
 
 def _inputs(values: Any, directory: Path, name: str) -> str:
