@@ -51,6 +51,7 @@ class Monitor(BaseMonitor):
         self._scaler = scaler
         self._stepped = False
         self._overflowed = False
+        self._scale = 1.0
         if self._on:
             self._make_sources(settings, models, torch_optimizers(optimizer))
             self._guarded(self._begin)()
@@ -69,6 +70,7 @@ class Monitor(BaseMonitor):
 
     def _install(self, found: Found) -> None:
         self._stepped = self._overflowed = False
+        self._scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
         self._backward.install(found)
         self._modules.install(found)
         if UPDATE in self._settings.targets:
@@ -117,6 +119,9 @@ class Monitor(BaseMonitor):
             parameters.read_updates(found)
         self._modules.report()
         self._gauge.resolve()
+        if self._scale != 1:
+            scaled = self._recording.rows.mask("scaled")
+            found.reserve(len(scaled))[: len(scaled)][scaled, :4] /= self._scale  # norm, max, min, mean
         return self._overflowed or (self._optimizers.sees_steps and not self._stepped)
 
     def _rates(self) -> tuple[dict[str, float], Iterable[str]]:
