@@ -164,3 +164,28 @@ def test_a_link_into_the_file_and_its_config(open_view: Open, large: Path) -> No
     page.keyboard.press("2")
     assert "msprobe view" in page.inner_text("#tensor")
     assert "tab=tensor" in page.url
+
+
+def test_a_hostile_watched_run_stays_text(open_view: Open, tmp_path: Path) -> None:
+    """Names of targets come from a database that may be a stranger's."""
+    import numpy as np
+
+    from msprobe.watch.store import Store
+    from msprobe.watch.targets import Target
+
+    evil = "\"><img src=x onerror=document.title='run'><script>document.title='run'</script>"
+    store = Store(tmp_path / "watch" / "watch.sqlite", {"framework": "pytorch"}, 1 << 30, None)
+    store.add([(Target("grad", evil), ("norm",))])
+    for step in range(3):
+        store.write(step, np.array([1.0 + step]))
+    store.close()
+    assert main(["view", str(tmp_path / "watch"), "--export", str(tmp_path / "r.html")]) == 0
+    assert "<img" not in (tmp_path / "r.html").read_text()
+    for path in (tmp_path / "r.html", tmp_path / "watch"):
+        page = open_view(path).page
+        page.wait_for_selector("#heat")
+        page.locator("#heat").focus()
+        page.keyboard.press("ArrowDown")
+        until(page, "document.getElementById('curve_name').textContent.includes('<img src=x')")
+        assert page.title() == "msprobe view"
+        assert page.evaluate("document.images.length") == 0

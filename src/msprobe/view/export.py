@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import html
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def _parts(contents: Contents) -> Iterator[bytes]:
     yield before.encode()
     for name, data in _data(contents):
         packed = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
-        yield f'<script type="text/plain" class="data" data-name="{name}">{packed}</script>\n'.encode()
+        yield f'<script type="text/plain" class="data" data-name="{html.escape(name)}">{packed}</script>\n'.encode()
     yield f"<script>{script}</script>{after}".encode()
 
 
