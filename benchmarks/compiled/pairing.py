@@ -42,7 +42,8 @@ def dump(name: str, path: Path, compiled: bool) -> dict[str, Any]:
 
 def record_of(row_name: str) -> str:
     """`Functional.linear.0.forward.input.0` is a value of `Functional.linear.0.forward`."""
-    return re.split(r"\.(?:input|output|parameters)\.|(?<=\.parameters_grad)\.", row_name)[0]
+    found = re.match(r".*\.(?:forward|backward|parameters_grad)(?:\.\d+)?(?=\.|$)", row_name)
+    return found[0] if found else row_name
 
 
 def compare(directory: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from functools import cache
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ class Net(nn.Module):
         return torch.softmax(self.head(x), -1)
 
 
-def build(way, backend="aot_eager"):
+def build(way, backend="eager"):
     """A model, and what to call for it. `way` None: not compiled."""
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -61,14 +62,14 @@ def build(way, backend="aot_eager"):
     return model, model
 
 
-def train(model, call, steps=3, around=lambda step: contextlib.nullcontext(), optimizer_step=None):
+def train(model, call, steps=2, around=lambda step: contextlib.nullcontext(), optimizer_step=None):
     """Losses, gradients and weights of some steps; `around` is entered for each."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step_optimizer = optimizer.step if optimizer_step is None else optimizer_step(optimizer)
     seen = []
     batches = torch.Generator().manual_seed(2)
     for step in range(steps):
-        x = torch.randn(4 + step % 2, 8, generator=batches)
+        x = torch.randn(4 + step, 8, generator=batches)
         with around(step):
             optimizer.zero_grad()
             loss = call(x).square().sum()
@@ -82,21 +83,26 @@ def count():
     return Counter(counters["stats"]) + Counter({"breaks": sum(counters["graph_break"].values())})
 
 
-def compare_runs(tmp_path, way, level, task, **keys):
-    """Trains twice, the second time with every step collected; returns the dumps."""
+@cache
+def bare_run(way, backend):
+    """What a training gives without msprobe, and what dynamo counts."""
     counters.clear()
-    expected = train(*build(way))
-    graphs = count()
+    return train(*build(way, backend)), count()
+
+
+def compare_runs(tmp_path, way, level, task, backend="eager"):
+    """Trains with every step collected, and compares with the run without msprobe; returns the dumps."""
+    expected, graphs = bare_run(way, backend)
     counters.clear()
     dumps = []
 
     @contextlib.contextmanager
     def collect(step):
-        with collecting(tmp_path / str(step), model, level=level, task=task, **keys) as dump:
+        with collecting(tmp_path / str(step), model, level=level, task=task) as dump:
             yield
         dumps.append(dump)
 
-    model, call = build(way)
+    model, call = build(way, backend)
     found = train(model, call, around=collect)
     assert all(torch.equal(a, b) for a, b in zip(found, expected))
     assert count() == graphs  # nothing was compiled again, no graph break was added
@@ -106,6 +112,31 @@ def compare_runs(tmp_path, way, level, task, **keys):
 @pytest.mark.parametrize(("level", "task"), TASKS)
 def test_a_closed_region_is_untouched_at_every_level_and_task(tmp_path, level, task):
     compare_runs(tmp_path, "whole", level, task)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("level", "task"), TASKS)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_closed_region_of_a_compiler_is_untouched_at_every_level_and_task(tmp_path, level, task, backend):
+    compare_runs(tmp_path, "whole", level, task, backend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_a_mode_of_inductor_is_untouched(tmp_path, mode):
+    def run(around):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = torch.compile(Net(), mode=mode)
+        return train(model, model, around=around(model))
+
+    expected = run(lambda model: lambda step: contextlib.nullcontext())
+    found = run(lambda model: lambda step: collecting(tmp_path / str(step), model, level="mix"))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+
+
+def test_a_closed_region_is_untouched_where_autograd_is_compiled_too(tmp_path):
+    compare_runs(tmp_path, "whole", "mix", "statistics", "aot_eager")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -126,7 +157,7 @@ def test_start_and_stop_of_a_warm_region_compile_nothing(tmp_path, way):
 
 def test_a_compiled_optimizer_is_untouched(tmp_path):
     def compiled_step(optimizer):
-        return torch.compile(optimizer.step, backend="aot_eager")
+        return torch.compile(optimizer.step, backend="eager")
 
     expected = train(*build("whole"), optimizer_step=compiled_step)
     model, call = build("whole")
