@@ -22,18 +22,10 @@ class TrainerMon(BaseTrainerMon):
         super().__init__()
         self._settings = load(config_file_path, rank())
 
-    def set_monitor(
-        self,
-        model: Any,
-        grad_acc_steps: int = 1,
-        optimizer: Any = None,
-        dp_group: Any = None,
-        tp_group: Any = None,
-        start_iteration: int = 0,
-    ) -> None:
-        if self._may_begin(optimizer):
-            monitor = self.monitor = _TrainerMonitor(model, optimizer, self._settings, start_iteration)
-            self._handles = [optimizer.register_forward_hook(lambda cell, arguments, output: monitor.step())]
+    def _begin(self, model: Any, optimizer: Any, start: int) -> Monitor:
+        monitor = _TrainerMonitor(model, optimizer, self._settings, start)
+        self._handles = [optimizer.register_forward_hook(lambda cell, arguments, output: monitor.step())]
+        return monitor
 
 
 class _TrainerMonitor(Monitor):

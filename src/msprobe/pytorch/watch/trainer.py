@@ -30,21 +30,10 @@ class TrainerMon(BaseTrainerMon):
         self._settings = load(config_file_path, rank())
         self._main_grad = params_have_main_grad
 
-    def set_monitor(
-        self,
-        model: Any,
-        *places: Any,
-        grad_acc_steps: int = 1,
-        optimizer: Any = None,
-        dp_group: Any = None,
-        tp_group: Any = None,
-        start_iteration: int = 0,
-    ) -> None:
-        """The arguments after the model are best given by name: their order has changed between versions."""
-        optimizer = next((place for place in places[:2] if hasattr(place, "step")), optimizer)
-        if self._may_begin(optimizer):
-            self.monitor = _TrainerMonitor(model, optimizer, self._settings, self._main_grad, start_iteration)
-            self._end_steps_with(optimizer, self.monitor)
+    def _begin(self, model: Any, optimizer: Any, start: int) -> Monitor:
+        monitor = _TrainerMonitor(model, optimizer, self._settings, self._main_grad, start)
+        self._end_steps_with(optimizer, monitor)
+        return monitor
 
     def _end_steps_with(self, optimizer: Any, monitor: Monitor) -> None:
         if isinstance(optimizer, torch.optim.Optimizer):
