@@ -54,7 +54,7 @@ def answer(comparison: Comparison) -> list[str]:
     shown = comparison.notes[:NOTES]
     lines += [f"Note: {note}" for note in shown]
     if len(comparison.notes) > len(shown):
-        lines.append(f"Note: {len(comparison.notes) - len(shown)} more notes are in the --jsonl report")
+        lines.append(f"Note: {len(comparison.notes) - len(shown)} more notes are in the --json report")
     return lines
 
 
