@@ -61,6 +61,7 @@ bench-quick: $(STAMP)
 
 quality: $(STAMP)
 	$(BIN)/python benchmarks/quality/run.py $(QUALITY)
+	$(BIN)/python benchmarks/quality/one_dump.py
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info
