@@ -66,6 +66,7 @@ bench-quick: $(STAMP)
 
 quality: $(STAMP)
 	$(BIN)/python benchmarks/quality/run.py $(QUALITY)
+	$(BIN)/python benchmarks/quality/one_dump.py
 
 # The pictures of docs/view.md: look at them after a change of the page.
 screenshots: $(STAMP)
