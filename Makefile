@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 C_CODE := $(shell find src tests -name "*.[ch]")
 
-.PHONY: demo test test-fast test-slow lint format fuzz quality bench bench-quick screenshots clean
+.PHONY: demo test test-fast test-slow lint format fuzz torture quality bench bench-quick screenshots clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +41,10 @@ FUZZ ?= 600
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/fuzz_readers.py $(FUZZ)
+
+# Kills, full disks, threads, large steps: prints the table of docs/reliability.md. About 10 minutes on two idle cores.
+torture: $(STAMP)
+	$(BIN)/python benchmarks/torture.py $(TORTURE)
 
 # mindstudio-probe in a venv of its own: it has the same import name. MSPROBE_PEER_PYTHON names another.
 PEER := $(if $(MSPROBE_PEER_PYTHON),,.venv-peer/.installed)

@@ -81,7 +81,9 @@ class RankDump:
     def troubles(self) -> list[str]:
         """Sentences about what is damaged, was left out or could not be written; damaged records after `records`."""
         problems = self._scan.troubles() if self._scan is not None else []
-        _ = self.stacks, self.construct, self.training, self.run, self.debug
+        _ = self.stacks, self.construct, self.training, self.run
+        if (self.path / layout.DUMP).exists():
+            _ = self.debug
         problems += self._damage.values()
         return problems if self.loss is None else [*problems, self.loss]
 
@@ -139,7 +141,10 @@ class RankDump:
         if self._scan is not None:
             found = self._scan
             return {_name(name): _parse(found.text(span), self.path) for name, span in found.debugs.items()}
-        return self._beside(layout.DEBUG, _data)
+        if (self.path / layout.DUMP).exists():
+            return self._beside(layout.DEBUG, _data)
+        file = self.path / layout.DEBUG
+        return _data(self._main, file) if file.exists() else {}
 
     @functools.cached_property
     def stacks(self) -> dict[str, list[str]]:
