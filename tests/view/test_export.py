@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,14 @@ def test_the_file_needs_nothing_from_outside(large: Path) -> None:
 def test_joining_leaves_no_module_syntax() -> None:
     script = joined_script()
     assert not [line for line in script.splitlines() if line.startswith(("import ", "export "))]
+    given = {}
+    for body, names in re.findall(
+        r"const (module_\w+) = \(\(\) => \{\n.*?\nreturn \{([^}]*)\};\n\}\)\(\);\n", script, re.S
+    ):
+        given[body] = {name.strip() for name in names.split(",")}
+    for names, module in re.findall(r"^const \{([^}]*)\} = (module_\w+);$", script, re.M):
+        wanted = {name.split(":")[0].strip() for name in names.split(",")}
+        assert wanted <= given[module], (module, wanted - given[module])
 
 
 EVIL = [
@@ -161,6 +170,9 @@ def test_a_link_into_the_file_and_its_config(open_view: Open, large: Path) -> No
     page.keyboard.press("x")
     page.keyboard.press("6")
     assert json.loads(page.inner_text("#config"))["tensor"]["list"] == ["Functional.relu.4000.forward"]
+    page.keyboard.press("1")
+    page.check("#introduced")
+    assert 0 < count(page, f"n < {ROWS}") < 10
     page.keyboard.press("2")
     assert "msprobe view" in page.inner_text("#tensor")
     assert "tab=tensor" in page.url

@@ -190,9 +190,14 @@ def test_the_command_prints_the_address_and_the_tunnel(tmp_path: Path) -> None:
     import subprocess
     import sys
 
+    def heed() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it otherwise
+
     dump = write_dump(tmp_path / "d", {"Functional.relu.0.forward": call(tensor(1.0), output=tensor(1.0))})
     words = [sys.executable, "-m", "msprobe", "view", str(dump), "--no-open"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "DISPLAY": ""})
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env={**os.environ, "DISPLAY": ""}, preexec_fn=heed
+    )
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]
     process.send_signal(signal.SIGINT)

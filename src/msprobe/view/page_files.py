@@ -1,4 +1,4 @@
-"""The files of the page: served one by one, or joined into one script and one style for an export.
+"""The files of the page: its modules are joined into one script, for the server (one request) and for an export.
 
 Joining needs no build tool because the modules follow one rule: named imports at the top of a file, names of files
 that are unique, and `export` only before `function`, `const`, `let` or `class`.
@@ -34,7 +34,9 @@ def _all() -> dict[str, PageFile]:
 
 def served(path: str) -> Optional[PageFile]:
     """A file by the path of a request; None where there is none. The names are a fixed list, so no path leads out."""
-    return _all().get("/index.html" if path == "/" else path)
+    if path == f"/{ENTRY}":
+        return PageFile(joined_script().encode(), KINDS[".js"])
+    return _all().get({"/": "/index.html", "/style.css": "/style.css"}.get(path, ""))
 
 
 def text(name: str) -> str:
@@ -42,6 +44,7 @@ def text(name: str) -> str:
     return next(file.body.decode() for path, file in _all().items() if path.rpartition("/")[2] == name)
 
 
+@lru_cache(maxsize=1)
 def joined_script() -> str:
     """All modules as one script: each a function that returns what it exports, in the order of their imports."""
     parts: list[str] = ['"use strict";\n']

@@ -11,9 +11,10 @@ const channel = new MessageChannel();
 let next = null;
 channel.port1.onmessage = () => { const work = next; next = null; if (work) work(); };
 
+// After the next frame: one slice a frame, so that frames are never late because of it.
 function later(work) {
   next = work;
-  channel.port2.postMessage(0);
+  requestAnimationFrame(() => channel.port2.postMessage(0));
 }
 
 // The rows that the filters let through, before the zoom.

@@ -2,8 +2,10 @@
 
 const TYPES = { i4: Int32Array, f4: Float32Array, u1: Uint8Array };
 export const LOOKS = ["pass", "not_compared", "differs", "propagated", "introduced"];
-export const PASS = 0, INTRODUCED = 4;
-export const LEVELS = 100, LOWEST = -9, HIGHEST = 1;
+export const INTRODUCED = 4;
+export const LEVELS = 100;
+export const LOWEST = -9;
+export const HIGHEST = 1;
 const ROLE_LOOK = [0, 4, 3], VERDICT_LOOK = [0, 2, 2, 1];
 
 export class Table {
