@@ -107,8 +107,7 @@ def check_clean(name: str, dtype: torch.dtype) -> bool:
     begin = time.monotonic()
     torch._dynamo.reset()
     model, batch = make(name, dtype)
-    with torch._dynamo.config.patch(allow_rnn=True):
-        answer = check_compiled(model, batch)
+    answer = check_compiled(model, batch)
     unknown = [region.error for region in answer.regions if region.error]
     good = answer.ok and not unknown and bool(answer.regions)
     kind = str(dtype).removeprefix("torch.")

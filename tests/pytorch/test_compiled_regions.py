@@ -39,8 +39,8 @@ class Net(nn.Module):
     def forward(self, x):
         for block in self.blocks:
             x = block(x)
-            if self.breaks:
-                torch._dynamo.graph_break()
+        if self.breaks:
+            torch._dynamo.graph_break()
         return torch.softmax(self.head(x), -1)
 
 

@@ -292,7 +292,8 @@ def _log_compiled(name: str, region: Any, is_open: bool) -> None:
         )
     breaks = graph_breaks(region)
     if breaks:
-        notices.warn_once(f"{name} has {len(breaks)} graph breaks: {'; '.join(breaks)}")
+        unseen = " What runs between the graphs is not recorded." if is_open else ""
+        notices.warn_once(f"{name} has {len(breaks)} graph breaks: {'; '.join(breaks)}.{unseen}")
 
 
 def _runs_without_modes(module: Any, closed: bool) -> bool:
