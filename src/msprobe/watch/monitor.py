@@ -25,6 +25,14 @@ from msprobe.watch.targets import LOSS, UPDATE, WEIGHT
 OnAlarm = Callable[[Alarm], None]
 
 
+def list_models(model: Any, kind: type, name: str) -> list[Any]:
+    """The models that a script gave to its monitor: one, or a list of them."""
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    if not models or not all(isinstance(one, kind) for one in models):
+        raise TypeError(f"Monitor needs a {name}, or a list of them, not {type(model).__name__}.")
+    return models
+
+
 class BaseMonitor:
     """Watches one training run of this process; `step` is what the script calls."""
 

@@ -20,7 +20,7 @@ from msprobe.pytorch.watch.ranks import RankCheck, facts, rank
 from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch import gauge
 from msprobe.watch.found import Found
-from msprobe.watch.monitor import BaseMonitor, OnAlarm
+from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
 from msprobe.watch.settings import Config, WatchSettings, load
 from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
 
@@ -44,9 +44,7 @@ class Monitor(BaseMonitor):
         on_alarm: Optional[OnAlarm] = None,
     ) -> None:
         settings = load(config)
-        models = list(model) if isinstance(model, (list, tuple)) else [model]
-        if not models or not all(isinstance(one, torch.nn.Module) for one in models):
-            raise TypeError(f"Monitor needs a torch.nn.Module, or a list of them, not {type(model).__name__}.")
+        models = list_models(model, torch.nn.Module, "torch.nn.Module")
         super().__init__(settings, rank(), facts(), start_step, on_alarm)
         self._scaler = scaler
         self._stepped = False

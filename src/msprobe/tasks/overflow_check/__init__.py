@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.config.settings import OverflowSettings
@@ -15,8 +17,7 @@ class OverflowCheck(Task):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        assert isinstance(settings.section, OverflowSettings)
-        self.run = OverflowRun(settings.section.overflow_nums)
+        self.run = OverflowRun(cast(OverflowSettings, settings.section).overflow_nums)
 
 
 TASK = OverflowCheck
