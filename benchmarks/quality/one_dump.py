@@ -4,7 +4,7 @@ python benchmarks/quality/one_dump.py [overflow | run_ut]     about a minute on 
                                                               position buckets take log(0) and discard it
 
 An overflow is right where the call that produced it is named with its module; run_ut is right where it fails the calls
-whose kernel was wrong, in the right direction, and no others. Clean runs, with masks of -inf among them, report nothing.
+whose kernel was wrong, in the right direction, and no others. Clean runs, some with masks of -inf, report nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CASES = [
             r"Tensor\.pow\.\d+\.forward", "model.norm"),
     OneDump("overflow", "gpt2", "times infinity", applied("transformer.h.1.mlp", lambda x: x * float("inf")),
             r"Module\.transformer\.h\.1\.mlp\.GPT2MLP\.forward\.0", "transformer.h.1.mlp"),
-    OneDump("overflow", "bert", "logarithm of negative numbers", applied("bert.encoder.layer.1.intermediate", torch.log),
+    OneDump("overflow", "bert", "log of negative numbers", applied("bert.encoder.layer.1.intermediate", torch.log),
             r"Torch\.log\.\d+\.forward", "bert.encoder.layer.1.intermediate"),
     OneDump("overflow", "vit", "root of negative numbers", applied("vit.layers.0.mlp", torch.sqrt),
             r"Torch\.sqrt\.\d+\.forward", "vit.layers.0.mlp"),
