@@ -4,7 +4,7 @@ python benchmarks/quality/one_dump.py [overflow | run_ut]     about a minute on 
                                                               position buckets take log(0) and discard it
 
 An overflow is right where the call that produced it is named with its module; run_ut is right where it fails the calls
-whose kernel was wrong, in the right direction, and no others. Clean runs report nothing, also with masks of -inf.
+whose kernel was wrong, in the right direction, and no others. Clean runs, some with masks of -inf, report nothing.
 """
 
 from __future__ import annotations
