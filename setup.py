@@ -54,7 +54,7 @@ setup(
         ),
         Extension(
             "msprobe.collect.records._frames",
-            sources=["src/msprobe.collect.records._frames.c"],
+            sources=["src/msprobe/collect/records/_frames.c"],
             extra_compile_args=["-O3"],
             optional=True,
         ),

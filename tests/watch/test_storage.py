@@ -6,6 +6,7 @@ import csv
 import gc
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -206,3 +207,59 @@ def test_the_same_run_is_the_same(tmp_path, capsys):
     one, other = curves(tmp_path / "a", 1, 1), curves(tmp_path / "b", 1, 1)
     assert main(["watch", "compare", one, other]) == 0
     assert "Both runs are the same" in capsys.readouterr().out
+
+
+HARMS = {
+    "statistics": "UPDATE targets SET statistics = NULL",
+    "unknown statistics": "UPDATE targets SET statistics = 'norm,=1+1'",
+    "column": "UPDATE targets SET first = -5",
+    "far column": "UPDATE targets SET first = 1 << 60",
+    "shape": "UPDATE targets SET shape = '{'",
+    "sizes": "UPDATE targets SET shape = '[\"a\"]'",
+    "numbers": "UPDATE steps SET numbers = 'text'",
+    "time": "UPDATE steps SET time = 'noon'",
+    "one huge step": "UPDATE steps SET numbers = zeroblob(100000000) WHERE step = 1",
+    "around": "UPDATE alarms SET around = '[5]'",
+    "sentence": "UPDATE alarms SET sentence = x'ff'",
+    "settings": "INSERT INTO meta VALUES ('alarms', '[]')",
+    "no table": "DROP TABLE steps",
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_database_is_one_sentence(tmp_path, capsys, harm):
+    path = made(tmp_path, 2000, targets=3, alarm_at=(1,))
+    assert main(["watch", str(path)]) == 1
+    with sqlite3.connect(path / "watch.sqlite") as database:
+        database.execute(HARMS[harm])
+    database.close()
+    capsys.readouterr()
+    codes = [
+        main(["watch", str(path)]),
+        main(["watch", "export", str(path), "--csv"]),
+        main(["watch", "compare", str(path), str(path)]),
+    ]
+    assert 2 in codes
+    for line in capsys.readouterr().err.splitlines():
+        assert line.startswith("msprobe watch: ")
+        assert "watch.sqlite" in line
+
+
+def test_a_pipe_or_a_link_in_the_place_of_a_database_is_refused(tmp_path, capsys):
+    outside = made(tmp_path / "outside", 2)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/watch.sqlite").symlink_to(outside / "watch.sqlite")
+    (tmp_path / "piped").mkdir()
+    os.mkfifo(tmp_path / "piped/watch.sqlite")
+    for name in ("linked", "piped"):
+        assert main(["watch", str(tmp_path / name)]) == 2
+        assert "is not a regular file of this directory" in capsys.readouterr().err
+
+
+def test_an_exported_name_is_never_a_formula(tmp_path):
+    store = Store(tmp_path / "watch.sqlite", {}, 1 << 30, None)
+    store.add([(Target("grad", "=1+1", 0), STATISTICS)])
+    store.write(0, np.ones(3))
+    store.close()
+    assert main(["watch", "export", str(tmp_path), "--csv"]) == 0
+    assert "grad,'=1+1," in (tmp_path / "export/rank.csv").read_text()

@@ -22,7 +22,7 @@ from msprobe.mindspore.watch.cells import CellHooks
 from msprobe.mindspore.watch.parameters import DifferentiationHook, OptimizerHooks, Parameters, gradients_of
 from msprobe.watch import gauge
 from msprobe.watch.found import Found
-from msprobe.watch.monitor import BaseMonitor, OnAlarm
+from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
 from msprobe.watch.settings import Config, load
 from msprobe.watch.targets import GRAD, LEARNING_RATE, STATE, UPDATE
 
@@ -44,9 +44,7 @@ class Monitor(BaseMonitor):
         on_alarm: Optional[OnAlarm] = None,
     ) -> None:
         settings = load(config)
-        models = list(model) if isinstance(model, (list, tuple)) else [model]
-        if not models or not all(isinstance(one, nn.Cell) for one in models):
-            raise TypeError(f"Monitor needs a mindspore.nn.Cell, or a list of them, not {type(model).__name__}.")
+        models = list_models(model, nn.Cell, "mindspore.nn.Cell")
         facts = {"framework": "mindspore", "version": mindspore.__version__}
         facts["world_size"] = mindspore_facts()["world_size"]
         super().__init__(settings, rank(), facts, start_step, on_alarm)
@@ -65,6 +63,7 @@ class Monitor(BaseMonitor):
                 "check_ranks has no effect with MindSpore; `msprobe watch` compares the ranks from their files."
             )
         self._cells = CellHooks(models, self._recording, outside, self._guarded)
+        self._hooks = (self._differentiation, self._cells)
         if settings.dump is not None:
             from msprobe.mindspore import PrecisionDebugger
 
@@ -73,18 +72,7 @@ class Monitor(BaseMonitor):
 
     def _install(self, found: Found) -> None:
         self._stepped = False
-        self._differentiation.install(found)
-        self._cells.install(found)
-        if UPDATE in self._settings.targets:
-            self._parameters.sample()
-
-    def _uninstall(self) -> None:
-        self._differentiation.remove()
-        self._cells.remove()
-
-    def _remove(self) -> None:
-        self._uninstall()
-        self._optimizers.remove()
+        super()._install(found)
 
     def _optimizer_called(self, optimizer: Any, gradients: Any) -> None:
         self._stepped = True

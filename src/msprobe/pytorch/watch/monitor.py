@@ -20,7 +20,7 @@ from msprobe.pytorch.watch.ranks import RankCheck, facts, rank
 from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch import gauge
 from msprobe.watch.found import Found
-from msprobe.watch.monitor import BaseMonitor, OnAlarm
+from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
 from msprobe.watch.settings import Config, WatchSettings, load
 from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
 
@@ -44,9 +44,7 @@ class Monitor(BaseMonitor):
         on_alarm: Optional[OnAlarm] = None,
     ) -> None:
         settings = load(config)
-        models = list(model) if isinstance(model, (list, tuple)) else [model]
-        if not models or not all(isinstance(one, torch.nn.Module) for one in models):
-            raise TypeError(f"Monitor needs a torch.nn.Module, or a list of them, not {type(model).__name__}.")
+        models = list_models(model, torch.nn.Module, "torch.nn.Module")
         super().__init__(settings, rank(), facts(), start_step, on_alarm)
         self._scaler = scaler
         self._stepped = False
@@ -62,6 +60,7 @@ class Monitor(BaseMonitor):
         self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_steps), self._parameters)
         self._backward = BackwardHooks(models, self._parameters, settings.targets, self._guarded)
         self._modules = ModuleHooks(models, self._recording, self._gauge, self._guarded)
+        self._hooks = (self._backward, self._modules)
         self._ranks = RankCheck(self._parameters, self._recording) if settings.check_ranks else None
         if settings.dump is not None:
             from msprobe.pytorch import PrecisionDebugger
@@ -71,18 +70,7 @@ class Monitor(BaseMonitor):
     def _install(self, found: Found) -> None:
         self._stepped = self._overflowed = False
         self._scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
-        self._backward.install(found)
-        self._modules.install(found)
-        if UPDATE in self._settings.targets:
-            self._parameters.sample()
-
-    def _uninstall(self) -> None:
-        self._backward.remove()
-        self._modules.remove()
-
-    def _remove(self) -> None:
-        self._uninstall()
-        self._optimizers.remove()
+        super()._install(found)
 
     def _optimizer_steps(self, optimizer: Any, mine: list[Any]) -> None:
         self._stepped = True
