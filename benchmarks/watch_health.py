@@ -130,7 +130,9 @@ def healthy(steps: int, seed: int, work: Path) -> Iterator[list[Any]]:
         training = Training(name, precision, steps, seed)
         alarms = train(training, work / name, None, 0)
         first = f"{alarms[0].rule}: {alarms[0].sentence}" if alarms else ""
-        yield [name, precision, steps, len(alarms), first]
+        row = [name, precision, str(steps), str(len(alarms)), first]
+        print(*row, flush=True)
+        yield row
 
 
 def random_labels(training: Training) -> None:

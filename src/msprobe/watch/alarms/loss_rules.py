@@ -9,6 +9,8 @@ from typing import Optional
 from msprobe.watch.alarms.history import SETTLED, WINDOW
 
 SCALES = 10
+NOTHING = 0.01
+"""A jump below this part of the early loss is none: a loss near zero moves by large factors."""
 _HALF = 32
 
 
@@ -19,6 +21,7 @@ class LossRules:
         self._spike, self._drift = spike, drift
         self._recent: list[float] = []
         self._best = math.inf
+        self._early: Optional[float] = None
         self._good_until = -1
         self._quiet = 0
         self._is_nan = False
@@ -35,6 +38,8 @@ class LossRules:
             return
         self._is_nan = False
         if len(self._recent) >= SETTLED:
+            if self._early is None:
+                self._early = abs(_median(self._recent))
             yield from self._jump(step, loss)
             yield from self._rise(step, loss)
         self._recent.append(loss)
@@ -53,7 +58,8 @@ class LossRules:
         rest = max(values) + least / 2
         if value - median > max(least, SCALES * scale) and value > rest:
             usual = math.exp(median) if positive else median
-            if self._quiet <= 0:
+            matters = loss - usual > NOTHING * (self._early or 0.0)
+            if self._quiet <= 0 and matters:
                 times = f", {loss / usual:.3g} times its usual {usual:.4g}" if positive else f"; usual is {usual:.4g}"
                 yield "loss_spike", step, f"jumped to {loss:.4g}{times}", loss, usual
             self._quiet = 50
