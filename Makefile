@@ -50,7 +50,12 @@ PEER := $(if $(MSPROBE_PEER_PYTHON),,.venv-peer/.installed)
 	.venv-peer/bin/pip install --quiet torch==2.13.0 'numpy<2' mindstudio-probe==26.2.0
 	touch $@
 
-test-slow: $(STAMP) $(PEER)
+# Weights & Biases, MLflow and Parquet: packages that only these tests need.
+$(VENV)/.installed-slow: $(STAMP)
+	$(BIN)/pip install --quiet -e ".[dev,slow]"
+	touch $@
+
+test-slow: $(VENV)/.installed-slow $(PEER)
 	$(BIN)/python -m pytest -m slow -rs tests
 
 bench: $(STAMP) $(PEER)

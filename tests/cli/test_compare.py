@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "compare"))
 from written import call, saved, scalar, tensor, write_dump
 
 from msprobe.cli import main
+from msprobe.compare import compare
 
 RELU = "Functional.relu.0.forward"
 LINEAR = "Functional.linear.0.forward"
@@ -284,3 +285,12 @@ def test_usage_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "it has step0/rank" in capsys.readouterr().err
     assert main(["compare", str(golden), str(golden), "--api-mapping", str(tmp_path / "no.yaml")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_comparison_in_a_notebook_is_its_answer(pair: tuple[str, str]) -> None:
+    found = compare(Path(pair[0]), Path(pair[1]))
+    page = found._repr_html_()
+    assert page.startswith(f"<b>Origin: {RELU} in Module.act.ReLU gives another output.0")
+    assert "Rows: 6, of them 5 pass" in page
+    assert len(page) < 1000
+    assert len(repr(found)) < 2000

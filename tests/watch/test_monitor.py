@@ -288,5 +288,7 @@ def test_a_script_is_watched_without_editing_it(tmp_path):
         command = [sys.executable, "-m", "msprobe", "run", *arguments, "train.py"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        assert f"watched 3 steps: msprobe watch {folder}" in done.stderr
         assert curve(tmp_path / folder, "scalar", "loss", "value")[0] == [0, 1, 2]
         assert curve(tmp_path / folder, "grad", "weight")[0] == [0, 1, 2]

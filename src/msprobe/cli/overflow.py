@@ -107,35 +107,51 @@ def _as_json(event: Optional[Event]) -> Optional[dict[str, Any]]:
 
 
 def _print(path: str, found: OverflowAnalysis) -> None:
-    from msprobe.report.terminal import print_table, printable
+    from msprobe.report.terminal import printable
 
-    for note in found.notes:
-        print(printable(note))
     if not found.overflows:
         print(f"{printable(path)}: no call produced NaN or infinity.")
-        return
+    else:
+        _print_producer(found)
+        _print_overflows(found)
+    for note in found.notes:
+        print(printable(note))
+
+
+def _print_overflows(found: OverflowAnalysis) -> None:
+    from msprobe.report.terminal import print_table
+
     rows = [
         [event.label, "producer" if event.producer else "propagator", event.name, _what(event), event.source or ""]
         for event in found.overflows[:ROWS]
     ]
-    print_table(["step/rank", "role", "record", "output", "source"], rows, f"{len(found.overflows)} overflows")
+    count = len(found.overflows)
+    title = "1 overflow" if count == 1 else f"{count} overflows"
+    print_table(["step/rank", "role", "record", "output", "source"], rows, title)
     if len(found.overflows) > ROWS:
         print(f"… and {len(found.overflows) - ROWS} more")
-    print()
+
+
+def _print_producer(found: OverflowAnalysis) -> None:
+    from msprobe.report.terminal import print_lines
+
     event = found.producer
     if event is None:
-        print(
-            "No call in this dump produced it: their inputs already had NaN or infinity (data, weights, or a call "
-            "outside of the dump)."
+        print_lines(
+            [
+                "No call in this dump produced it: their inputs already had NaN or infinity (data, weights, or a call "
+                "outside of the dump)."
+            ]
         )
         return
-    print(f"First producer: {printable(event.name)} at {printable(event.label)}")
+    lines = [f"First producer: {event.name} at {event.label}"]
     if found.inside_collective:
-        print("  inside communication: its inputs were finite on every rank in this dump")
+        lines.append("  inside communication: its inputs were finite on every rank in this dump")
     if event.module:
-        print(f"  module: {printable(event.module)}")
+        lines.append(f"  module: {event.module}")
     if event.source:
-        print(f"  source: {printable(event.source)}")
+        lines.append(f"  source: {event.source}")
+    print_lines(lines)
 
 
 def _what(event: Event) -> str:

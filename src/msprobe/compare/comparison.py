@@ -20,6 +20,7 @@ from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.state import name_buffer, other_buffers
 from msprobe.compare.origin.trace import follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
+from msprobe.compare.origin.wording import argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
@@ -153,7 +154,7 @@ class _Stages:
         self.settings.update(one.sentence for one in training if not one.note_only)
         if any(one.reason.kind is Kind.ARGUMENT for one in explained.values()):
             said += [
-                f"{match.call.key}: {row.slot.partition('.')[2]}: {row.reason}; this changes no result"
+                f"{match.call.key}: {argument_text(match.call, row)}; this changes no result"
                 for match, rows in groups
                 for row in rows
                 if row.verdict == PASS and row.judgement.reason.kind is Kind.ARGUMENT

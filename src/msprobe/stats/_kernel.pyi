@@ -1,6 +1,7 @@
 from typing import Any, Optional
 
-from msprobe.stats.figures import Array, Range
+from msprobe.stats.figures import gauge as gauge
+from msprobe.stats.figures import gauge_memory as gauge_memory
 from msprobe.stats.result import Stats
 from msprobe.stats.tensor_cache import TensorCache as TensorCache
 
@@ -13,19 +14,6 @@ def render(
 def describe(
     tensor: Any, exchange: Any, heads: dict[Any, tuple[int, str]], strided: Any, want: int, /
 ) -> Optional[tuple[str, str]]: ...
-def gauge(
-    tensors: list[Any],
-    rows: list[int],
-    table: Array,
-    heads: dict[Any, tuple[int, str]],
-    exchange: Any,
-    strided: Any,
-    outside: Range,
-    /,
-) -> list[int]: ...
-def gauge_memory(
-    ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], table: Array, row: int, outside: Range, /
-) -> bool: ...
 def crc32(buffer: Any, value: int = ..., /) -> int: ...
 def select(level: int, /) -> str:
     """Limits the CPU instructions to this level (0: portable C) from now on; for the tests."""

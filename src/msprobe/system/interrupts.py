@@ -45,6 +45,9 @@ def _is_handler(frame: FrameType) -> bool:
     return any(isinstance(one, int) and isinstance(two, FrameType) for one, two in zip(values, values[1:]))
 
 
+MOST_AT_ONCE = 100
+
+
 class Turns:
     """One after the other: what comes from inside of a turn, on the same thread, is done after it."""
 
@@ -58,12 +61,23 @@ class Turns:
             self._later.append(act)
             return
         self._thread = me
+        failed: list[BaseException] = []
         try:
-            act()
+            self._do(act, failed)
+            for _ in range(MOST_AT_ONCE):  # signals may come faster than they are served: the rest waits
+                if not self._later:
+                    break
+                self._do(self._later.popleft(), failed)
         finally:
             self._thread = None
-            while self._later:
-                self.take(self._later.popleft())
+        if failed:
+            raise failed[0]
+
+    def _do(self, act: Callable[[], None], failed: list[BaseException]) -> None:
+        try:
+            act()
+        except BaseException as error:  # raised again after those that wait
+            failed.append(error)
 
 
 class WritesOnTerm:

@@ -20,7 +20,7 @@ from msprobe.watch.dumping import AlarmDump
 from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL, Recording
 from msprobe.watch.settings import WatchSettings
-from msprobe.watch.targets import LOSS, WEIGHT
+from msprobe.watch.targets import LOSS, UPDATE, WEIGHT
 
 OnAlarm = Callable[[Alarm], None]
 
@@ -49,18 +49,29 @@ class BaseMonitor:
             self._recording.callbacks.append(on_alarm)
         atexit.register(self.close)
 
-    # What a framework brings.
+    # What each framework provides.
+
+    _parameters: Any
+    """The watched parameters."""
+    _optimizers: Any
+    """The hooks of the optimizers; they stay while the monitor lives."""
+    _hooks: tuple[Any, ...] = ()
+    """The hooks of a watched step: each has `install(found)` and `remove()`."""
 
     def _read_weights(self, found: Found) -> None:
         raise NotImplementedError
 
     def _install(self, found: Found) -> None:
-        """Hooks of a watched step, which put what they see into `found`."""
-        raise NotImplementedError
+        """Installs the hooks of a watched step, which put what they see into `found`."""
+        for hooks in self._hooks:
+            hooks.install(found)
+        if UPDATE in self._settings.targets:
+            self._parameters.sample()
 
     def _uninstall(self) -> None:
         """The next step is not watched."""
-        raise NotImplementedError
+        for hooks in self._hooks:
+            hooks.remove()
 
     def _read(self, found: Found) -> bool:
         """At the end of a watched step everything but weights; whether the optimizer step was skipped."""
@@ -78,7 +89,8 @@ class BaseMonitor:
 
     def _remove(self) -> None:
         """The monitor ends: every hook goes."""
-        raise NotImplementedError
+        self._uninstall()
+        self._optimizers.remove()
 
     # What the script calls.
 

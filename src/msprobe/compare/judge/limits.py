@@ -57,6 +57,12 @@ class Noise:
         elif context.has_kink:
             self.kinks = max(self.kinks, away)
 
+    def knows(self, away: float, context: Context) -> bool:
+        """Such a difference teaches nothing."""
+        if away > self.level or self._coarsest == 0.0:
+            return False
+        return away <= self._forward if context.direction == FORWARD else not context.has_kink
+
     def limits(self, row: Row, context: Context, measured: Optional[float]) -> Limits:
         """`measured` is the row's noise between two golden runs, where `--noise` gave one."""
         eps = epsilon_of(row)
@@ -81,10 +87,11 @@ class Noise:
             return Limits(extreme, min(extreme, max(0.75 * eps, 2.0 * own / root)))
         kinks = max(self.kinks, math.sqrt(self._forward)) if self.kinks and context.direction != FORWARD else 0.0
         spread = 2.0 * min(extreme, max(8.0 * eps, 1.5e-3, kinks), 0.25) / root
+        average_given, extreme_given = context.given()
         own_share = 2.0 if context.direction == FORWARD else 3.0  # a backward sums over what rounding has touched twice
-        floor = max(min(own_share * eps, 0.01 * own_share), spread, 4.0 * context.average_given)
-        cap = max(min(5.0 * eps, AVERAGE_CAP), spread, 1.1 * context.average_given)
+        floor = max(min(own_share * eps, 0.01 * own_share), spread, 4.0 * average_given)
+        cap = max(min(5.0 * eps, AVERAGE_CAP), spread, 1.1 * average_given)
         if context.is_relative:
-            product = max(SQUARED * context.average_given, context.extreme_given)
+            product = max(SQUARED * average_given, extreme_given)
             floor, cap = max(floor, product), max(cap, product)
         return Limits(extreme, min(extreme, floor, cap))

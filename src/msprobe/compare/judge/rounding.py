@@ -50,9 +50,6 @@ class Context:
         self._gradients = gradients
         self.accepted = 0.0
         """The largest difference of an input that passed: a result that is off by no more introduces none."""
-        off = [r.measurement for r in floats if r.is_input and r.distance]
-        self.average_given = max([one.average for one in off], default=0.0)
-        self.extreme_given = max([one.distance or 0.0 for one in off], default=0.0)
         if match.how == "fused":
             self._take_whole_calls(match)
         self.direction = call.direction
@@ -68,6 +65,11 @@ class Context:
                 if item is not None and is_tensor(item) and item["shape"]:
                     self.widest = max(self.widest, *item["shape"])
         self.module = True
+
+    def given(self) -> tuple[float, float]:
+        """How far the inputs are off: the largest difference of a norm or mean, and of any element."""
+        off = [row.measurement for row in self._floats if row.is_input and row.distance]
+        return max([one.average for one in off], default=0.0), max([one.distance or 0.0 for one in off], default=0.0)
 
     @functools.cached_property
     def is_relative(self) -> bool:

@@ -171,8 +171,12 @@ class Judge:
             limits = limits._replace(average=max(limits.average, extreme))
         elif self.run_wide and self._phase is Phase.AFTER:
             limits = limits._replace(average=extreme)  # moments and weights in another type are arithmetic on noise
+        away = self._away(row, context)
+        if away <= extreme and measurement.average <= limits.average and self.noise.knows(away, context):
+            self._accept(row, context)
+            return Judgement(PASS, extreme)
         share = context.share_of_inputs(row)
-        away, average = share * self._away(row, context), share * measurement.average
+        away, average = share * away, share * measurement.average
         if context.direction == FORWARD and limits.average < extreme:
             average = measurement.average  # a small result need not be one that cancelled: its norm tells
         if away <= extreme and average <= limits.average:
@@ -195,13 +199,19 @@ class Judge:
 
     def _learn(self, row: Row, away: float, context: Context) -> None:
         self.noise.learn(row, away, context)
+        self._accept(row, context)
+
+    def _accept(self, row: Row, context: Context) -> None:
         if not row.is_input:
             self._accepted.add(_values_of(row))
-        self._learn_gradient(row, context)
+            if context.direction != FORWARD:
+                self._learn_gradient(row, context)
 
     def _learn_gradient(self, row: Row, context: Context) -> None:
-        least = NOTHING_BUT_ROUNDING if epsilon_of(row) <= COARSE else AVERAGE_CAP
-        if context.direction != FORWARD and row.measurement.average > least and not row.is_input:
+        average = row.measurement.average
+        if average <= NOTHING_BUT_ROUNDING or context.direction == FORWARD or row.is_input:
+            return
+        if epsilon_of(row) <= COARSE or average > AVERAGE_CAP:
             if context.direction == GRADS:
                 self._noise_gradients.add(f"{context.key}.{row.slot.partition('parameters_grad.')[2]}")
             key = distance.direction_key(row.golden)
@@ -267,7 +277,8 @@ def _is_alike(row: Row) -> bool:
 
 
 def _values_of(row: Row) -> tuple[object, ...]:
-    return tuple((item or {}).get(key) for item in (row.target, row.golden) for key in ("Max", "Min", "Norm"))
+    ours, theirs = row.target or {}, row.golden or {}
+    return ours.get("Norm"), ours.get("Max"), ours.get("Min"), theirs.get("Norm"), theirs.get("Max"), theirs.get("Min")
 
 
 def _as_float32(value: float) -> float:

@@ -9,6 +9,7 @@ says nothing about its other elements, so a lone huge extreme is not a scale.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Optional
 
@@ -34,24 +35,38 @@ EPSILON = {
     "float8_e5m2": 2.0**-2,
     "float8_e5m2fnuz": 2.0**-2,
     "hifloat8": 2.0**-2,
+    "float8_e8m0fnu": 1.0,
+    "float4_e2m1fn_x2": 2.0**-1,
 }
 
 
 def dtype_name(item: dict[str, Any]) -> str:
     """`torch.float32`, `Float32` and `float32` are one type."""
-    name = str(item.get("dtype", "")).rpartition(".")[2].lower()
+    return _plain_name(str(item.get("dtype", "")))
+
+
+@functools.lru_cache(maxsize=256)
+def _plain_name(dtype: str) -> str:
+    name = dtype.rpartition(".")[2].lower()
     return {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}.get(name, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _spacing(dtype: str) -> float:
+    return EPSILON.get(_plain_name(dtype), 0.0)
 
 
 def epsilon(item: dict[str, Any]) -> float:
     """The spacing of the type at 1; 0 for integers and booleans, which are equal or are not."""
-    return EPSILON.get(dtype_name(item), 0.0)
+    return _spacing(str(item.get("dtype", "")))
 
 
 def count(item: dict[str, Any]) -> int:
     """The number of elements; 0 where the recorded shape is damaged."""
-    total = 1
-    for length in item["shape"]:
+    shape, total = item["shape"], 1
+    if not isinstance(shape, (list, tuple)):
+        return 0
+    for length in shape:
         if not isinstance(length, int):
             return 0
         total *= length

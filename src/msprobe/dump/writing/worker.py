@@ -18,6 +18,8 @@ import weakref
 from collections import deque
 from typing import Any, Callable, Optional, Protocol
 
+from msprobe.system.living import Living
+
 BATCH = 128
 PERIOD = 0.5
 IDLE_PERIOD = 5.0
@@ -30,7 +32,7 @@ _ADVICE = {
 }
 
 Job = Callable[[], None]
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_workers: Living[Worker] = Living()
 
 
 class Sink(Protocol):
@@ -244,7 +246,7 @@ def _at_exit(reference: weakref.ref[Worker]) -> None:
 
 
 def _in_forked_child() -> None:
-    for worker in list(_workers):
+    for worker in _workers:
         worker.become_inert()
 
 

@@ -32,9 +32,19 @@ _SUMMARIES = {"statistics": ["max", "min", "avg", "l2norm"], "md5": ["max", "min
 
 def refuse(settings: Settings) -> None:
     """Raises UsageError for settings that graph mode does not support at this level."""
+    refuse_sinking(mindspore.get_context("device_target"), mindspore.get_context("jit_level"))
     if getattr(settings.section, "summary_mode", "") == "xor":
         raise UsageError(
             'graph mode does not support summary_mode "xor": use "statistics", "md5" or a list of statistics.'
+        )
+
+
+def refuse_sinking(device: str, jit_level: str) -> None:
+    """At O2 Ascend runs a graph as one piece, and only its own dump (acl) sees the kernels."""
+    if device == "Ascend" and jit_level == "O2":
+        raise UsageError(
+            'msprobe does not collect level "L2" on Ascend at jit_level O2: use jit_level O0 or O1. msprobe reads and '
+            "converts a dump that Ascend's own tools make at O2 (`msprobe graph`, `msprobe convert`)."
         )
 
 

@@ -65,6 +65,7 @@ class Monitor(BaseMonitor):
                 "check_ranks has no effect with MindSpore; `msprobe watch` compares the ranks from their files."
             )
         self._cells = CellHooks(models, self._recording, outside, self._guarded)
+        self._hooks = (self._differentiation, self._cells)
         if settings.dump is not None:
             from msprobe.mindspore import PrecisionDebugger
 
@@ -73,18 +74,7 @@ class Monitor(BaseMonitor):
 
     def _install(self, found: Found) -> None:
         self._stepped = False
-        self._differentiation.install(found)
-        self._cells.install(found)
-        if UPDATE in self._settings.targets:
-            self._parameters.sample()
-
-    def _uninstall(self) -> None:
-        self._differentiation.remove()
-        self._cells.remove()
-
-    def _remove(self) -> None:
-        self._uninstall()
-        self._optimizers.remove()
+        super()._install(found)
 
     def _optimizer_called(self, optimizer: Any, gradients: Any) -> None:
         self._stepped = True

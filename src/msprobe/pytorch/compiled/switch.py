@@ -34,17 +34,36 @@ def with_backend(callback: Any, backend: Backend) -> Any:
     return convert_frame.catch_errors_wrapper(converter._clone_with_backend(backend), callback.hooks)
 
 
+class CompilesUnseen:
+    """The callback of a compiled function, which dynamo calls to compile. No module has hooks of ours meanwhile."""
+
+    def __init__(self, callback: Any, modules: Any) -> None:
+        self._torchdynamo_orig_backend = callback  # so that dynamo finds the code that this backend has compiled
+        self.hooks = callback.hooks
+        self._modules = modules
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._modules.out_of_sight():
+            return self._torchdynamo_orig_backend(*args, **kwargs)
+
+
 def name_backend(backend: Any) -> str:
     """The name by which torch.compile knows a backend; a function of the user has its own name."""
-    name = getattr(backend, "compiler_name", None)
-    if name is None:
-        name = _registered(backend) or getattr(backend, "__name__", type(backend).__name__)
-    return str(name)
+    if getattr(backend, "compiler_name", None) == "inductor":
+        return "inductor"
+    inner = inner_backend(backend)
+    return _registered(inner) or str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def inner_backend(backend: Any) -> Any:
+    """The function of a backend, which torch.compile wraps."""
+    return getattr(backend, "compiler_fn", backend)
 
 
 def is_named(backend: Any) -> bool:
     """Whether torch.compile knows the backend by its name."""
-    return hasattr(backend, "compiler_name") or _registered(backend) is not None
+    inner = inner_backend(backend)
+    return getattr(backend, "compiler_name", None) == "inductor" or _registered(inner) is not None
 
 
 def _registered(backend: Any) -> Optional[str]:
@@ -57,7 +76,7 @@ def _registered(backend: Any) -> Optional[str]:
 
 def name_region(function: Any) -> str:
     """The name of a compiled function, or the class of a compiled module."""
-    module = module_of(function)
+    module = function if hasattr(function, "_modules") else module_of(function)
     if module is not None:
         return type(module).__name__
     return str(getattr(function, "__name__", type(function).__name__))

@@ -202,7 +202,7 @@ class ApiStack(Apis):
         self._kernels.remove()
         return api
 
-    def close_opaque(self, record: Any, output: Any) -> None:
+    def close_opaque(self, record: Any, output: Any, breaks: Sequence[str] = ()) -> None:
         self._kernels.install()
 
 

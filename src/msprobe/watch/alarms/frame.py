@@ -62,6 +62,7 @@ class Rows:
 _MASKS: dict[str, Callable[[Target], bool]] = {
     "gradient": lambda t: t.kind == of.GRAD,
     "any gradient": lambda t: t.kind in of.BACKWARD_KINDS,
+    "scaled": lambda t: t.kind in of.BACKWARD_KINDS and t.kind != of.GRAD,
     "weight": lambda t: t.kind == of.WEIGHT,
     "update": lambda t: t.kind == of.UPDATE,
     "state": lambda t: of.is_state(t.kind),

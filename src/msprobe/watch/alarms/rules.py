@@ -126,7 +126,8 @@ class Drift:
         holds &= ~frame.rows.mask("update") & ~frame.rows.mask("state")
         for row in _rows(self._onset.of(holds)):
             now, base = 10 ** history.median[row], 10 ** history.base[row]
-            began = _after(history, row, frame)
+            level = 0.75 * history.median[row] + 0.25 * history.base[row]
+            began = max(_after(history, row, frame), _crossed(history.last(row), level))
             sentence = f"has grown steadily: norm {_g(now)}, {_g(now / base)} times the {_g(base)} of early steps"
             yield Hit("drift", row, began, sentence, now, base)
 
@@ -244,7 +245,10 @@ class Frozen:
 
 
 class WeightDecay:
-    """A matrix that shrinks by the given factor within 500 steps."""
+    """A matrix that shrinks by the given factor within 500 steps, and most others shrink too.
+
+    One matrix alone may shrink in a healthy training; decay is the same for all.
+    """
 
     WITHIN = 500
     NEAR = 0.02
@@ -266,7 +270,11 @@ class WeightDecay:
         self._peak[higher] = logs[higher]
         self._peak_at[higher] = frame.step
         self._near_at[logs >= self._peak - self.NEAR] = frame.step
-        holds = (self._peak - logs > self._limit) & frame.rows.mask("weight") & frame.rows.mask("matrix")
+        matrices = frame.rows.mask("weight") & frame.rows.mask("matrix") & frame.present
+        fall = np.where(matrices, self._peak - logs, np.nan)
+        if not matrices.any() or not float(middle(fall[None])[0]) > self._limit / 2:
+            return
+        holds = fall > self._limit
         for row in _rows(self._onset.of(holds)):
             norm, peak = 10 ** logs[row], 10 ** self._peak[row]
             last = int(self._near_at[row])
@@ -274,6 +282,14 @@ class WeightDecay:
             began = max(min(last + frame.every, frame.step), _steepened(values))
             sentence = f"shrinks: norm {_g(norm)}, it was {_g(peak)} at step {last} (is the weight decay too strong?)"
             yield Hit("weight_decay", row, began, sentence, norm, peak)
+
+
+def _crossed(values: Sequence[tuple[int, float]], level: float) -> int:
+    """The step from which on all values are above a level; -1 if all are, and it was before them."""
+    for place in range(len(values) - 1, -1, -1):
+        if values[place][1] < level:
+            return values[min(place + 1, len(values) - 1)][0]
+    return -1
 
 
 def _steepened(values: Sequence[tuple[int, float]], recent: int = 8) -> int:

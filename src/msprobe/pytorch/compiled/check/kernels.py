@@ -23,7 +23,10 @@ class Kernel:
 
 @contextmanager
 def note_kernels(kernels: list[Kernel]) -> Iterator[None]:
-    """Appends the kernels that Inductor makes meanwhile. It must compile for that: its caches know no nodes."""
+    """Appends the kernels that Inductor makes meanwhile. It must compile for that: its caches know no nodes.
+
+    Inductor draws its own random numbers; here it draws those of eager code, so that results are comparable.
+    """
     import torch._functorch.config as functorch
     import torch._inductor.config as config
     from torch._inductor import debug
@@ -46,8 +49,8 @@ def note_kernels(kernels: list[Kernel]) -> Iterator[None]:
 
     GraphLowering.compile_to_module = compile_to_module
     try:
-        noting = config.patch({"trace.provenance_tracking_level": 1, "fx_graph_cache": False})
-        with noting, functorch.patch(enable_autograd_cache=False):
+        noting = {"trace.provenance_tracking_level": 1, "fx_graph_cache": False, "fallback_random": True}
+        with config.patch(noting), functorch.patch(enable_autograd_cache=False):
             yield
     finally:
         GraphLowering.compile_to_module = original

@@ -167,7 +167,8 @@ class Search:
         worst = found.worst
         if worst is None:
             return None
-        return Located(node, worst.name.startswith("gradient of"), part, call, worst)
+        backward = all(verdict.name.startswith("gradient of") for verdict in found.wrong)
+        return Located(node, backward, part, call, worst)
 
     # Fusion.
 

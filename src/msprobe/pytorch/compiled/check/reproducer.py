@@ -13,7 +13,7 @@ import torch
 from msprobe.dump.layout import write_file
 from msprobe.pytorch.compiled.check.locate import Located
 from msprobe.pytorch.compiled.check.runs import widen
-from msprobe.pytorch.compiled.switch import is_named, name_backend
+from msprobe.pytorch.compiled.switch import inner_backend, is_named, name_backend
 
 _INLINE = 64  # a larger input is a file of its own
 _PLAIN = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -73,7 +73,7 @@ def results(function, values):
     ends = [value for value in out if value.requires_grad]
     if leaves and ends:
         generator = torch.Generator().manual_seed(1)
-        incoming = [torch.randn(end.shape, generator=generator).to(end.dtype) for end in ends]
+        incoming = [torch.randn(end.shape, generator=generator, dtype=torch.float32).to(end.dtype) for end in ends]
         for place, grad in enumerate(torch.autograd.grad(ends, leaves, incoming, allow_unused=True)):
             if grad is not None:
                 named[f"gradient {{place}}"] = grad
@@ -88,7 +88,11 @@ def main():
     exact = results(PartInFp64(), widened(inputs()))
     wrong = False
     for name, value in eager.items():
-        if not value.is_floating_point():
+        if found[name].shape != value.shape or found[name].dtype != value.dtype:
+            bad = True
+            print(f"{{name}}: compiled is {{found[name].dtype}} {{tuple(found[name].shape)}}")
+            print(f"{{name}}: eager is {{value.dtype}} {{tuple(value.shape)}}")
+        elif not value.is_floating_point():
             bad = not torch.equal(value, found[name])
             print(f"{{name}}: {{'differs from' if bad else 'equals'}} eager")
         else:
@@ -163,7 +167,7 @@ def _backend(backend: Any) -> tuple[str, str, list[str]]:
     if is_named(backend):
         options = dict(getattr(backend, "config", None) or {})
         return repr(name), f", options={options!r}" if options else "", []
-    return name, "", [f"from {backend.__module__} import {name}"]
+    return name, "", [f"from {inner_backend(backend).__module__} import {name}"]
 
 
 def _inputs(values: Any, directory: Path, name: str) -> str:
