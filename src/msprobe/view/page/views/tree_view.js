@@ -9,7 +9,7 @@ import { t } from "../words.js";
 
 const MOST_CHILDREN = 2000;
 const natural = new Intl.Collator("en", { numeric: true });
-let nodes = new Map(), order = [], opened = new Set([""]);
+let nodes = new Map(), order = [], opened = new Set([""]), marked = "";
 
 function parentOf(path) {
   const cut = path.lastIndexOf(".");
@@ -113,7 +113,18 @@ export function openTo(path) {
 function choose(path) {
   set("filters", { module: state.module === path ? "" : path, range: null });
   refilter();
-  render();
+}
+
+// Another module was chosen: the lines stay as they are, only the mark moves. Typing in the search changes nothing here.
+function mark() {
+  if (state.module === marked) return;
+  marked = state.module;
+  for (const line of byId("tree").children) {
+    const chosen = marked !== "" && line.dataset.path === marked;
+    line.classList.toggle("picked", chosen);
+    line.setAttribute("aria-selected", String(chosen));
+  }
+  requestAnimationFrame(drawMap);
 }
 
 function keys(event) {
@@ -159,7 +170,7 @@ export function showTree() {
   const paint = () => byId("left").replaceChildren(
     el("canvas", { id: "map", role: "img", "aria-label": t("map"), title: t("map"), onclick: (event) => {
       const box = event.target.getBoundingClientRect(), leaf = order[Math.floor((event.clientX - box.left) / box.width * order.length)];
-      if (leaf) { openTo(leaf.path); choose(leaf.path); }
+      if (leaf) { openTo(leaf.path); render(); choose(leaf.path); }
     } }),
     el("div", { id: "treehead" }), el("div", { id: "tree", role: "tree", "aria-label": t("modules"), onkeydown: keys }));
   paint();
@@ -169,7 +180,7 @@ export function showTree() {
     if (row >= 0) { const path = state.table.module(state.table.rows.call[row]); openTo(path); opened.add(path); }
     refresh();
   });
-  on("filters", () => { render(); drawMap(); });
+  on("filters", mark);
   on("unit", refresh);
   on("size", () => { render(); drawMap(); });
 }
