@@ -23,6 +23,7 @@ VERBS = (
     ("show", "show a dump: steps, ranks, records, dtypes, anomalies, largest norms"),
     ("recover", "finish a dump after a crash, from its journal"),
     ("compare", "compare two dumps and find where the difference starts"),
+    ("view", "look at a dump, two dumps, results or a running job in the browser"),
     ("watch", "show trends and alarms of a watched run: what began first, and where"),
     ("overflow", "find the first call that produced NaN or infinity"),
     ("compiled", "run a script and check its torch.compile regions: wrong, or only rounded differently?"),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from msprobe.cli.run import ScriptImports, run_as_main, start_module, start_script
+from msprobe.cli.run import ScriptError, ScriptImports, add_script, find_start, run_as_main, split_module
 
 EPILOG = """example:
   msprobe compiled train.py --epochs 1
@@ -28,30 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="DIR", default="./compiled_check", help="for reproducers; default ./compiled_check"
     )
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module, as python -m")
-    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+    add_script(parser)
 
 
 def split_words(words: Sequence[str]) -> Sequence[str]:
-    """Splits `-mMODULE` into two words, so that argparse leaves all later words to the module."""
-    for place, word in enumerate(words):
-        if word.startswith("-m") and word != "-m":
-            return [*words[:place], "-m", word[2:], *words[place + 1 :]]
-        if not word.startswith("-") and words[place - 1 : place] not in (["-o"], ["--output"]):
-            break
-    return words
+    return split_module(words, ("-o", "--output"))
 
 
 def run(args: argparse.Namespace) -> int:
-    command = args.script[args.script[:1] == ["--"] :] if args.module is None else args.module
-    if not command:
-        return _refuse("give a SCRIPT, or -m MODULE, after the options of msprobe")
     if args.framework == "mindspore":
         return _refuse("only for PyTorch scripts: torch.compile is PyTorch's")
     try:
-        start = start_script(command) if args.module is None else start_module(command)
-    except OSError as error:
-        return _refuse(f"cannot read {command[0]}: {error.strerror or error}")
+        start = find_start(args)
+    except ScriptError as error:
+        return _refuse(str(error))
     imports = _CheckImports(Path(args.output))
     imports.watch()
     code = 0

@@ -53,28 +53,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="watch the run instead of dumping it; FILE is a monitor's config and ends with .json",
     )
+    add_script(parser)
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module, as python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
 
 
 def split_words(words: Sequence[str]) -> Sequence[str]:
+    """Gives `--watch` an empty FILE where the next word is not one."""
+    options = ("--config", "--watch")
+    for place, word in enumerate(words[: _script_place(words, options)]):
+        if word == "--watch" and not "".join(words[place + 1 : place + 2]).endswith(".json"):
+            words = [*words[:place], "--watch=", *words[place + 1 :]]
+    return split_module(words, options)
+
+
+def split_module(words: Sequence[str], options: Sequence[str]) -> Sequence[str]:
     """Splits `-mMODULE` into two words, so that argparse leaves all later words to the module."""
-    for place, word in enumerate(words):
+    for place, word in enumerate(words[: _script_place(words, options)]):
         if word.startswith("-m") and word != "-m":
             return [*words[:place], "-m", word[2:], *words[place + 1 :]]
-        if word == "--watch" and not "".join(words[place + 1 : place + 2]).endswith(".json"):
-            return [*words[:place], "--watch=", *words[place + 1 :]]
-        if not word.startswith("-") and words[place - 1 : place] not in (["--config"], ["--watch"]):
-            break
     return words
+
+
+def _script_place(words: Sequence[str], options: Sequence[str]) -> int:
+    """The place of the script: the first word that is neither an option nor the value of one of `options`."""
+    for place, word in enumerate(words):
+        if word == "-m" or (not word.startswith("-") and (not place or words[place - 1] not in options)):
+            return place
+    return len(words)
 
 
 def run(args: argparse.Namespace) -> int:
     from msprobe.config import load
 
-    command = args.script[args.script[:1] == ["--"] :] if args.module is None else args.module
-    if not command:
-        return _refuse("give a SCRIPT, or -m MODULE, after the options of msprobe")
     if args.framework == "mindspore":
         return _refuse("only for PyTorch scripts; in a MindSpore script use PrecisionDebugger")
     if args.watch is not None:
@@ -87,9 +101,9 @@ def run(args: argparse.Namespace) -> int:
         if refused:
             return _refuse(refused)
     try:
-        start = start_script(command) if args.module is None else start_module(command)
-    except OSError as error:
-        return _refuse(f"cannot read {command[0]}: {error.strerror or error}")
+        start = find_start(args)
+    except ScriptError as error:
+        return _refuse(str(error))
     imports = _CollectImports(settings, watches=args.watch is not None)
     imports.watch()
     atexit.register(imports.warn_if_nothing_ran)  # by then the threads of the script have ended
@@ -109,6 +123,21 @@ def _explain_refusal(settings: Settings) -> str:
 def _refuse(message: str) -> int:
     print(f"msprobe run: {message}.", file=sys.stderr)
     return 2
+
+
+class ScriptError(Exception):
+    """There is no script to run."""
+
+
+def find_start(args: argparse.Namespace) -> Callable[[], None]:
+    """The script or module of the command line, ready to run."""
+    command = args.script[args.script[:1] == ["--"] :] if args.module is None else args.module
+    if not command:
+        raise ScriptError("give a SCRIPT, or -m MODULE, after the options of msprobe")
+    try:
+        return start_script(command) if args.module is None else start_module(command)
+    except OSError as error:
+        raise ScriptError(f"cannot read {command[0]}: {error.strerror or error}") from None
 
 
 def run_as_main(start: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ Importing it changes nothing in torch. What watches or checks is imported when i
 
 from typing import Any
 
+from msprobe.collect.run.embedding import explain_name
 from msprobe.pytorch.debugger import PrecisionDebugger
 from msprobe.pytorch.seed import seed_all
 
@@ -19,7 +20,7 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise explain_name(__name__, name)
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

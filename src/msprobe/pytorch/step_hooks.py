@@ -89,7 +89,7 @@ class TorchHooks:
         self._installed: list[Callable[[], None]] = []
 
     def _make_watchers(self, context: StepContext) -> list[Companion]:
-        if not context.task.records_training:
+        if not context.task.records_every_call:
             return []
         if not context.level.modules or context.level.kernels:
             return [TrainingEvents(self.recorder)]

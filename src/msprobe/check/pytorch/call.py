@@ -16,7 +16,7 @@ from msprobe.check.core import arguments, generate
 from msprobe.check.core.arguments import Named
 from msprobe.check.core.framework import Load, Results
 from msprobe.check.core.generate import NotMade
-from msprobe.check.pytorch.resolve import Found
+from msprobe.check.pytorch.resolve import ResolvedApi
 from msprobe.dump.record_keys import INPUT
 
 RAISED = {
@@ -37,7 +37,7 @@ class TorchCall:
     """What a record says about a call, with its tensors in memory. Raises NotMade where that cannot be."""
 
     def __init__(
-        self, found: Found, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
+        self, found: ResolvedApi, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
     ) -> None:
         self._api, self._func = found
         self.api: str = self._api.name
@@ -125,16 +125,7 @@ class TorchCall:
 
 
 def flat(value: Any) -> list[Any]:
-    """The tensors of a result, in order; numbers become tensors."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (bool, int, float, complex)):
-        return [torch.tensor(value)]
-    if isinstance(value, (list, tuple)):
-        return [one for part in value for one in flat(part)]
-    if isinstance(value, dict):
-        return [one for part in value.values() for one in flat(part)]
-    return []
+    return arguments.flatten(value, (torch.Tensor,), torch.tensor)
 
 
 def as_tensor(array: Any) -> Any:
@@ -149,6 +140,8 @@ def as_tensor(array: Any) -> Any:
 
 
 def _gradients(outputs: list[Any], incoming: list[Any], leaves: list[Any]) -> list[Any]:
+    """The gradients of the leaves. A recorded gradient is all that reached its output, that of a later output which
+    is computed from it (lstm_cell: h from c) included, so it replaces what arrives there."""
     pairs = [
         (out, grad.to(out.device, out.dtype))
         for out, grad in zip(outputs, incoming)
@@ -157,6 +150,9 @@ def _gradients(outputs: list[Any], incoming: list[Any], leaves: list[Any]) -> li
     wanted = [leaf for leaf in leaves if leaf is not None]
     if not pairs or not wanted:
         return []
+    if len(pairs) > 1:
+        for out, grad in pairs:
+            out.register_hook(lambda _, total=grad: total)
     made = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [grad for _, grad in pairs], allow_unused=True))
     return [None if leaf is None else next(made) for leaf in leaves]
 

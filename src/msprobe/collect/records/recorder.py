@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from itertools import count
 from typing import Any, Callable, Optional, Protocol
@@ -20,6 +19,7 @@ from msprobe.collect.records.selection import Selection
 from msprobe.collect.records.stacks import Position, Stacks
 from msprobe.collect.records.values import Values
 from msprobe.system.interrupts import is_of_the_script
+from msprobe.system.living import Living
 
 
 class Writer(Protocol):
@@ -49,7 +49,7 @@ class _Open(threading.local):
         self.modules: list[str] = []
 
 
-_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_recorders: Living[Recorder] = Living()
 
 
 class Recorder:
@@ -195,7 +195,7 @@ class Recorder:
 
 def _in_forked_child() -> None:
     """The step belongs to the parent: hooks in the child find their recorder closed."""
-    for recorder in list(_recorders):
+    for recorder in _recorders:
         recorder.closed = True
 
 

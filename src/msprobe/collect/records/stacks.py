@@ -89,7 +89,7 @@ _known = _Known()
 
 
 def hide_files(*endings: str) -> None:
-    """Leave out frames whose file name ends so: a frontend names the files through which its framework calls us."""
+    """Leaves out the files with these endings: a frontend names those through which its framework calls msprobe."""
     _known.hide_files(tuple(ending.replace("/", os.sep) for ending in endings))
 
 

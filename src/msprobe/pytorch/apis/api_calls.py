@@ -271,7 +271,7 @@ def _is_proxy(kind: type) -> bool:
 
 
 def _overridden(types: Any) -> bool:
-    """Whether an argument's type has a __torch_function__ of its own: it is asked first, as without us."""
+    """Whether an argument's type has a __torch_function__ of its own: torch asks it first."""
     others = [kind.__torch_function__ for kind in types if kind not in _PLAIN]
     return any(getattr(function, "__func__", None) is not _as_usual for function in others)
 

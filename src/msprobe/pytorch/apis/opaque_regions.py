@@ -169,7 +169,7 @@ class OpaqueRegions:
         return not self._open.without_us()
 
     def _begin(self, region: Any, owner: int, on: bool, named: bool, args: Any, depth: int = 0) -> None:
-        """From here on this thread runs without us. A `named` module has a record of its own."""
+        """From here on msprobe ignores this thread. A `named` module has its own record."""
         if on:
             take_off(self._mode)
         record = None
