@@ -19,7 +19,7 @@ from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.dumping import AlarmDump
 from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL, Recording
-from msprobe.watch.settings import WatchSettings
+from msprobe.watch.settings import Config, load
 from msprobe.watch.targets import LOSS, UPDATE, WEIGHT
 
 OnAlarm = Callable[[Alarm], None]
@@ -38,13 +38,13 @@ class BaseMonitor:
 
     def __init__(
         self,
-        settings: WatchSettings,
+        config: Config,
         rank: Optional[int],
         facts: dict[str, Any],
         start_step: int,
         on_alarm: Optional[OnAlarm],
     ) -> None:
-        self._settings = settings
+        settings = self._settings = load(config)
         self.step_number = start_step
         self._pid = os.getpid()
         self._on = settings.ranks is None or (rank or 0) in settings.ranks

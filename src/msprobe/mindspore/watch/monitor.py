@@ -23,7 +23,7 @@ from msprobe.mindspore.watch.parameters import DifferentiationHook, OptimizerHoo
 from msprobe.watch import gauge
 from msprobe.watch.found import Found
 from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
-from msprobe.watch.settings import Config, load
+from msprobe.watch.settings import Config
 from msprobe.watch.targets import GRAD, LEARNING_RATE, STATE, UPDATE
 
 
@@ -43,11 +43,11 @@ class Monitor(BaseMonitor):
         start_step: int = 0,
         on_alarm: Optional[OnAlarm] = None,
     ) -> None:
-        settings = load(config)
         models = list_models(model, nn.Cell, "mindspore.nn.Cell")
         facts = {"framework": "mindspore", "version": mindspore.__version__}
         facts["world_size"] = mindspore_facts()["world_size"]
-        super().__init__(settings, rank(), facts, start_step, on_alarm)
+        super().__init__(config, rank(), facts, start_step, on_alarm)
+        settings = self._settings
         self._stepped = False
         if not self._on:
             return

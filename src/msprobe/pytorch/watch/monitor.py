@@ -21,7 +21,7 @@ from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch import gauge
 from msprobe.watch.found import Found
 from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
-from msprobe.watch.settings import Config, WatchSettings, load
+from msprobe.watch.settings import Config, WatchSettings
 from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
 
 
@@ -43,15 +43,14 @@ class Monitor(BaseMonitor):
         start_step: int = 0,
         on_alarm: Optional[OnAlarm] = None,
     ) -> None:
-        settings = load(config)
         models = list_models(model, torch.nn.Module, "torch.nn.Module")
-        super().__init__(settings, rank(), facts(), start_step, on_alarm)
+        super().__init__(config, rank(), facts(), start_step, on_alarm)
         self._scaler = scaler
         self._stepped = False
         self._overflowed = False
         self._scale = 1.0
         if self._on:
-            self._make_sources(settings, models, torch_optimizers(optimizer))
+            self._make_sources(self._settings, models, torch_optimizers(optimizer))
             self._guarded(self._begin)()
 
     def _make_sources(self, settings: WatchSettings, models: list[Any], optimizers: list[Any]) -> None:
