@@ -300,3 +300,11 @@ def test_functions_that_the_user_has_replaced_stay_replaced(tmp_path, monkeypatc
     assert_same(dump["Functional.exp.0.forward"]["output"][0], np.zeros(2))
     assert ops.exp is mine
     assert ops.sin is ours
+
+
+def test_a_scope_leaves_out_the_gradients_of_parameters_after_it(tmp_path):
+    net = nn.SequentialCell(nn.Dense(3, 3), nn.Dense(3, 3))
+    scope = ["Cell.0.Dense.forward.0", "Cell.1.Dense.forward.0"]
+    with collecting(tmp_path, net, level="L0", section={"scope": scope}) as dump:
+        ms.value_and_grad(lambda x: net(x).sum(), None, net.trainable_params())(tensor(2, 3))
+    assert dump.names == scope
