@@ -1,6 +1,7 @@
-"""How many spoiled results run_ut lets pass: each API of the PyTorch support list, each of its saved outputs.
+"""How many spoiled results run_ut lets pass: each API of a support list, each of its saved outputs.
 
-python tests/check/spoiled_outputs.py [EVERY]     prints the counts and what passes; EVERY takes one call in so many
+python tests/check/spoiled_outputs.py [pytorch|mindspore] [EVERY]
+    prints the counts and what passes; EVERY takes one call in so many
 
 Each output is spoiled in four ways, one at a time: a tenth of the elements, one element, the sign, a shift by one
 place. What a way does not change (the sign of zero, the shift of equal elements) is not counted.
@@ -22,7 +23,7 @@ import numpy as np
 
 from msprobe.check.core.arguments import flat_records
 from msprobe.check.core.examine import Examiner
-from msprobe.check.core.plan import make_plan
+from msprobe.check.core.plan import Task, make_plan
 from msprobe.dump.reader import RankDump, open_dump
 
 Array = Any
@@ -74,36 +75,79 @@ class Spoiled(RankDump):
         return array.copy() if name == data_name else super().tensor(data_name, mmap)
 
 
-def collect(directory: Path) -> Path:
+SURVEYS = {"pytorch": ("torch_survey.py",), "mindspore": ("ms_survey.py", "collect")}
+
+
+def collect(directory: Path, framework: str = "pytorch") -> Path:
     config = directory / "config.json"
     dump = directory / "dump"
     config.write_text(json.dumps({"task": "tensor", "level": "L1", "dump_path": str(dump), "step": [0]}))
-    script = Path(__file__).with_name("torch_survey.py")
-    subprocess.run([sys.executable, str(script), str(config)], check=True, capture_output=True)
+    script, *words = SURVEYS[framework]
+    command = [sys.executable, str(Path(__file__).with_name(script)), *words, str(config)]
+    subprocess.run(command, check=True, capture_output=True)
     return open_dump(dump).ranks[0].path
 
 
-def spoil(rank: Path, every: int = 1) -> Iterator[tuple[str, list[Passed]]]:
+def examine(rank: Path, first: int, every: int) -> Iterator[dict[str, Any]]:
+    """Each call, by its number: what is found without a fault, the ways in which it was spoiled, and what passed."""
+    dump = Spoiled(rank)
+    examiner = Examiner(framework=dump.head["framework"])
+    tasks = make_plan(dump.records).tasks
+    for number in range(first, len(tasks), every):
+        task = tasks[number]
+        yield {"number": number, "call": task.call}  # first: if it ends this process, it is known which call did
+        outcome = examiner.examine(task.call, task.title, task.forward, task.backward, dump)
+        found = {outcome.forward, outcome.backward} & {"error", "warning"}
+        spoiled = list(_spoil(dump, examiner, task))
+        yield {
+            "number": number,
+            "false": [task.call, outcome.forward, outcome.backward, outcome.message] if found else None,
+            "ways": Counter(way for way, _ in spoiled),
+            "passed": [one for _, passed in spoiled for one in passed],
+        }
+
+
+def _spoil(dump: Spoiled, examiner: Examiner, task: Task) -> Iterator[tuple[str, list[Passed]]]:
     """For each spoiled output, the way it was spoiled and the check that passed it, if it did."""
-    dump, examiner = Spoiled(rank), Examiner()
-    for task in make_plan(dump.records).tasks[::every]:
-        for direction, record in (("forward", task.forward), ("backward", task.backward)):
-            for number, item in enumerate(flat_records((record or {}).get("output"), nulls=True)):
-                if not isinstance(item, dict) or "data_name" not in item:
+    for direction, record in (("forward", task.forward), ("backward", task.backward)):
+        for number, item in enumerate(flat_records((record or {}).get("output"), nulls=True)):
+            if not isinstance(item, dict) or "data_name" not in item:
+                continue
+            complete = RankDump.tensor(dump, item["data_name"], mmap=False)
+            for way, change in WAYS.items():
+                array = _changed(complete, change)
+                if array is None:
                     continue
-                whole = RankDump.tensor(dump, item["data_name"], mmap=False)
-                for way, change in WAYS.items():
-                    array = _changed(whole, change)
-                    if array is None:
-                        continue
-                    dump.spoil(item["data_name"], array)
-                    outcome = examiner.examine(task.call, task.title, task.forward, task.backward, dump)
-                    status = outcome.forward if direction == "forward" else outcome.backward
-                    slot = f"{direction}.output.{number}"
-                    failed = status in ("error", "warning") or (status == "SKIP" and outcome.message)
-                    found = Passed(task.call, slot, way, outcome.forward, outcome.backward, outcome.message)
-                    yield way if status != "SKIP" else "not judged", [] if failed else [found]
-                dump.spoil("", None)
+                dump.spoil(item["data_name"], array)
+                outcome = examiner.examine(task.call, task.title, task.forward, task.backward, dump)
+                status = outcome.forward if direction == "forward" else outcome.backward
+                slot = f"{direction}.output.{number}"
+                failed = status in ("error", "warning") or (status == "SKIP" and outcome.message)
+                found = Passed(task.call, slot, way, outcome.forward, outcome.backward, outcome.message)
+                yield way if status != "SKIP" else "not judged", [] if failed else [found]
+            dump.spoil("", None)
+
+
+def examine_all(rank: Path, every: int) -> Iterator[dict[str, Any]]:
+    """The same in a process of its own, and in a new one after a call that ended it: kernels of a CPU may crash."""
+    first = 0
+    while True:
+        command = [sys.executable, __file__, "--rank", str(rank), str(first), str(every)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            begun: dict[str, Any] = {}
+            for line in process.stdout:
+                if not line.startswith('{"number"'):
+                    continue
+                result = json.loads(line)
+                if "call" in result:
+                    begun = result
+                else:
+                    yield result
+        if not process.returncode:
+            return
+        yield {"crashed": begun["call"]}
+        first = begun["number"] + every
 
 
 def _changed(whole: Array, change: Callable[[Array], Array]) -> Array:
@@ -117,18 +161,33 @@ def _changed(whole: Array, change: Callable[[Array], Array]) -> Array:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    every = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    if sys.argv[1:2] == ["--rank"]:
+        with np.errstate(all="ignore"):
+            for result in examine(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])):
+                print(json.dumps(result), flush=True)
+        return
+    framework = next((word for word in sys.argv[1:] if word in SURVEYS), "pytorch")
+    every = next((int(word) for word in sys.argv[1:] if word.isdecimal()), 1)
     counts: Counter[str] = Counter()
-    passed: list[Passed] = []
-    with tempfile.TemporaryDirectory() as directory, np.errstate(all="ignore"):
-        for way, found in spoil(collect(Path(directory)), every):
-            counts[way] += 1
-            passed += found
+    passed, false, crashed, calls = 0, 0, 0, 0
+    with tempfile.TemporaryDirectory() as directory:
+        for result in examine_all(collect(Path(directory), framework), every):
+            calls += 1
+            if "crashed" in result:
+                crashed += 1
+                print("ends its process:", result["crashed"])
+                continue
+            counts.update(result["ways"])
+            passed += len(result["passed"])
+            for one in result["passed"]:
+                print("passed:", *one, flush=True)
+            if result["false"]:
+                false += 1
+                print("finding without a fault:", *result["false"], flush=True)
     judged = sum(count for way, count in counts.items() if way != "not judged")
-    for one in passed:
-        print(*one)
-    print(f"{judged} spoiled outputs judged, {len(passed)} passed; {counts['not judged']} not judged, with a reason")
+    print(f"{judged} spoiled outputs judged, {passed} passed; {counts['not judged']} not judged, with a reason")
     print(dict(counts))
+    print(f"{calls} calls; unspoiled, {false} have a finding; {crashed} end their process")
 
 
 if __name__ == "__main__":

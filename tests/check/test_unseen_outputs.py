@@ -149,3 +149,35 @@ def test_yaml_aliases_are_refused_at_once() -> None:
         yaml_files.load_all("\n".join(lines).encode())
     assert yaml_files.load_all(b"a: [1, 2]\n---\nb: c\n") == [{"a": [1, 2]}, {"b": "c"}]
     assert np.isnan(yaml_files.load_all(b"x: .nan")[0]["x"])
+
+
+def test_a_gradient_through_another_output_of_the_call_counts_once(saved: Saved) -> None:
+    """lstm_cell computes h from c: what the dump records as the gradient of c has the part of h in it."""
+    x, h0, c0 = (torch.randn(2, n, requires_grad=True) for n in (3, 4, 4))
+    weights = [torch.randn(16, n, requires_grad=True) for n in (3, 4)]
+    given = [x, h0, c0, *weights]
+    h, c = torch._VF.lstm_cell(x, (h0, c0), *weights)  # type: ignore[attr-defined]
+    of_h, of_c = torch.randn(2, 4), torch.randn(2, 4)
+    totals: list[torch.Tensor] = []
+    c.register_hook(lambda total: totals.append(total.clone()))
+    gradients = torch.autograd.grad([h, c], given, [of_h, of_c])
+    items = [saved.item(f"i{n}", one) for n, one in enumerate(given)]
+    backward = {
+        "input": [saved.item("gh", of_h), saved.item("gc", totals[0])],
+        "output": [saved.item(f"g{n}", one) for n, one in enumerate(gradients)],
+    }
+    args = [items[0], items[1:3], *items[3:]]
+    outcome = saved.examine("VF.lstm_cell", args, [saved.item("h", h), saved.item("c", c)], backward)
+    assert (outcome.forward, outcome.backward, outcome.message) == ("pass", "pass", "")
+    backward["output"][2] = saved.item("g2", gradients[2] * 1.01)
+    outcome = saved.examine("VF.lstm_cell", args, [saved.item("h", h), saved.item("c", c)], backward)
+    assert outcome.backward == "error"
+
+
+def test_a_hash_of_bits_is_not_judged_and_says_why(saved: Saved) -> None:
+    if not hasattr(torch, "hash_tensor"):
+        pytest.skip("this torch has no hash_tensor")
+    x = torch.randn(4)
+    outcome = saved.examine("Torch.hash_tensor", [saved.item("x", x)], [saved.item("y", torch.hash_tensor(x))])
+    assert (outcome.forward, outcome.backward) == ("SKIP", "SKIP")
+    assert "depends on each bit" in outcome.message

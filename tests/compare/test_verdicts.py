@@ -92,6 +92,16 @@ def test_the_same_statistics_with_other_bytes_are_a_warning(tmp_path: Path) -> N
     assert "another order" in row.reason
 
 
+def test_a_mask_that_moved_is_found_by_its_checksum_however_round_its_statistics_are(tmp_path: Path) -> None:
+    ours = {"msprobe": "0.1.0", "settings": {"precision": "high"}}
+    mask: dict[str, Any] = {"shape": [4], "Max": 0.0, "Min": -1e9, "Mean": -2.5e8, "Norm": 1e9}
+    for side, digest in (("target", "aa"), ("golden", "bb")):
+        write_dump(tmp_path / side, {RELU: call(output=tensor(1.0, **mask, md5=digest))}, run=ours)
+    found = compare(tmp_path / "target", tmp_path / "golden")
+    assert [row.verdict for _, row in found.rows()] == ["warning"]
+    assert found.exit_code == 1
+
+
 def test_statistics_that_another_tool_rounded_may_hide_the_last_bit(tmp_path: Path) -> None:
     rounded = {"Mean": 0.25, "Norm": 3.5}
     target, golden = (

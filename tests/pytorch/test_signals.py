@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from collecting import Dump, configured
 from msprobe.dump.reader import open_dump
 from msprobe.dump.writing.worker import Worker
 from msprobe.pytorch import PrecisionDebugger
+from msprobe.system.interrupts import Turns
 
 MODEL = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
 
@@ -247,3 +250,42 @@ def test_a_forked_child_ends_by_sigterm_without_writing(tmp_path):
     debugger.stop()
     debugger.step()
     assert json.loads(Path(tmp_path / "dump/step0/rank/dump.json").read_text())["data"]
+
+
+def test_no_code_of_ours_runs_when_a_step_is_forgotten(tmp_path):
+    """Python drops an exception inside the callback of a weak reference, one of a signal handler included."""
+    debugger = PrecisionDebugger(configured(tmp_path))
+    debugger.start()
+    recorder = debugger._lifecycle._probe.recorder
+    workers = [one for one in gc.get_objects() if type(one) is Worker]
+    references = [one for kept in (recorder, *workers) for one in weakref.getweakrefs(kept)]
+    assert len(references) >= 2
+    assert all(reference.__callback__ is None for reference in references)
+    debugger.stop()
+    debugger.step()
+
+
+def test_more_waiting_calls_than_python_has_frames_are_no_error():
+    turns, done = Turns(), []
+
+    def act(depth):
+        done.append(depth)
+        if depth < 5000:
+            turns.take(lambda: act(depth + 1))  # comes from inside of a turn: it waits
+
+    turns.take(lambda: act(0))
+    while turns._later:
+        turns.take(lambda: None)
+    assert done == list(range(5001))
+
+
+def test_what_waits_is_done_even_when_a_turn_fails():
+    turns, done = Turns(), []
+
+    def act():
+        turns.take(lambda: done.append("later"))
+        raise ValueError("first")
+
+    with pytest.raises(ValueError, match="first"):
+        turns.take(act)
+    assert done == ["later"]

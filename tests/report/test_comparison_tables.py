@@ -15,6 +15,8 @@ from msprobe.compare import compare
 from msprobe.report import xlsx
 from msprobe.report.comparison_terminal import answer, print_comparison
 from msprobe.report.csv import write_csv
+from msprobe.report.jsonl import write_jsonl
+from msprobe.view.export import export_comparison
 
 RELU = "Functional.relu.0.forward"
 VALUES = ["NPU max", "NPU min", "NPU mean", "NPU l2norm", "Bench max", "Bench min", "Bench mean", "Bench l2norm"]
@@ -121,3 +123,27 @@ def test_entries_of_the_debug_level_are_compared_by_name(tmp_path: Path) -> None
     assert result.origin is not None
     assert (result.origin.name, result.origin.slot) == ("probe.0.debug", "loss")
     assert result.counts == {"pass": 1, "error": 1}
+
+
+def test_items_that_are_none_cost_their_own_row_in_every_report(tmp_path: Path) -> None:
+    """Shapes of text and negative sizes, integers that no float can hold, NaN inside of a plain value."""
+    odd = [
+        tensor(1.0, shape=["a"]),  # type: ignore[list-item]
+        tensor(1.0, shape=[-2, 3]),
+        {**tensor(1.0), "Max": 10**400},
+        {**tensor(1.0), "Norm": [float("nan")]},
+        scalar(10**400),
+        {"type": "list", "value": [1.5, float("inf")]},
+    ]
+    for side, last in (("target", 2.0), ("golden", 3.0)):
+        calls = {f"Functional.relu.{n}.forward": call(item, output=item) for n, item in enumerate(odd)}
+        write_dump(tmp_path / side, {**calls, "Functional.gelu.0.forward": call(tensor(1.0), output=tensor(last))})
+    found = compare(tmp_path / "target", tmp_path / "golden")
+    assert found.origin is not None
+    assert found.origin.name == "Functional.gelu.0.forward"
+    assert "its shape is none" in {row.why.detail for _, row in found.rows()}
+    write_csv(found, tmp_path / "out.csv")
+    write_jsonl(found, tmp_path / "out.jsonl")
+    export_comparison(found, tmp_path / "out.html")
+    xlsx.write_xlsx(found, tmp_path / "out.xlsx")
+    print_comparison(found)

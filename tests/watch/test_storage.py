@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import csv
+import gc
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from msprobe.cli import main
 from msprobe.dump.errors import DumpError
+from msprobe.pytorch import Monitor
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.reading.run import Run
 from msprobe.watch.store import ABSENT, Store
@@ -69,7 +74,30 @@ def test_a_million_numbers_are_queried_quickly(tmp_path):
     alarms = run.alarms()
     spent = time.process_time() - before
     assert (len(steps), values[7], alarms[0].step) == (3500, 7.0, 17)
-    assert spent < 100 * 0.3  # the aim is 0.3 s on a quiet machine; benchmarks/watch.py prints it
+    assert spent < 1  # CPU time; benchmarks/watch.py measures it, the aim is 0.3
+
+
+def test_memory_does_not_grow_with_steps(tmp_path):
+    """Allocated memory after 100 steps and after 400: what grows by more than 32 bytes a step would be seen."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    monitor = Monitor(model, optimizer, {"dump_path": str(tmp_path), "targets": "all"})
+    x, sizes = torch.randn(2, 4), {}
+    tracemalloc.start()
+    try:
+        for step in range(401):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            monitor.step(loss=loss)
+            if step in (100, 400):
+                gc.collect()
+                sizes[step] = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        monitor.close()
+    assert (sizes[400] - sizes[100]) / 300 < 32, sizes
 
 
 def test_old_steps_are_thinned_and_the_surroundings_of_an_alarm_stay(tmp_path):
@@ -179,3 +207,59 @@ def test_the_same_run_is_the_same(tmp_path, capsys):
     one, other = curves(tmp_path / "a", 1, 1), curves(tmp_path / "b", 1, 1)
     assert main(["watch", "compare", one, other]) == 0
     assert "Both runs are the same" in capsys.readouterr().out
+
+
+HARMS = {
+    "statistics": "UPDATE targets SET statistics = NULL",
+    "unknown statistics": "UPDATE targets SET statistics = 'norm,=1+1'",
+    "column": "UPDATE targets SET first = -5",
+    "far column": "UPDATE targets SET first = 1 << 60",
+    "shape": "UPDATE targets SET shape = '{'",
+    "sizes": "UPDATE targets SET shape = '[\"a\"]'",
+    "numbers": "UPDATE steps SET numbers = 'text'",
+    "time": "UPDATE steps SET time = 'noon'",
+    "one huge step": "UPDATE steps SET numbers = zeroblob(100000000) WHERE step = 1",
+    "around": "UPDATE alarms SET around = '[5]'",
+    "sentence": "UPDATE alarms SET sentence = x'ff'",
+    "settings": "INSERT INTO meta VALUES ('alarms', '[]')",
+    "no table": "DROP TABLE steps",
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_database_is_one_sentence(tmp_path, capsys, harm):
+    path = made(tmp_path, 2000, targets=3, alarm_at=(1,))
+    assert main(["watch", str(path)]) == 1
+    with sqlite3.connect(path / "watch.sqlite") as database:
+        database.execute(HARMS[harm])
+    database.close()
+    capsys.readouterr()
+    codes = [
+        main(["watch", str(path)]),
+        main(["watch", "export", str(path), "--csv"]),
+        main(["watch", "compare", str(path), str(path)]),
+    ]
+    assert 2 in codes
+    for line in capsys.readouterr().err.splitlines():
+        assert line.startswith("msprobe watch: ")
+        assert "watch.sqlite" in line
+
+
+def test_a_pipe_or_a_link_in_the_place_of_a_database_is_refused(tmp_path, capsys):
+    outside = made(tmp_path / "outside", 2)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/watch.sqlite").symlink_to(outside / "watch.sqlite")
+    (tmp_path / "piped").mkdir()
+    os.mkfifo(tmp_path / "piped/watch.sqlite")
+    for name in ("linked", "piped"):
+        assert main(["watch", str(tmp_path / name)]) == 2
+        assert "is not a regular file of this directory" in capsys.readouterr().err
+
+
+def test_an_exported_name_is_never_a_formula(tmp_path):
+    store = Store(tmp_path / "watch.sqlite", {}, 1 << 30, None)
+    store.add([(Target("grad", "=1+1", 0), STATISTICS)])
+    store.write(0, np.ones(3))
+    store.close()
+    assert main(["watch", "export", str(tmp_path), "--csv"]) == 0
+    assert "grad,'=1+1," in (tmp_path / "export/rank.csv").read_text()

@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 from msprobe.dump import record_keys
 from msprobe.dump.collectives import RECEIVES, SENDS, is_collective
+from msprobe.dump.errors import DumpError
 from msprobe.dump.items import read_number
 from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, Name, callee_of, forward_of, is_module, parse_name
 from msprobe.dump.reader import RankDump, leaves
@@ -51,7 +52,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Found:
+class OverflowAnalysis:
     """What the analysis of a dump came to. `judged` counts the records that had numbers."""
 
     overflows: list[Event]
@@ -61,9 +62,10 @@ class Found:
     notes: list[str]
 
 
-def analyse(ranks: list[RankDump]) -> Found:
+def analyse(ranks: list[RankDump]) -> OverflowAnalysis:
     overflows: list[Event] = []
     notes: list[str] = []
+    unread: list[DumpError] = []
     judged = 0
     producer: Optional[Event] = None
     inside = False
@@ -71,14 +73,20 @@ def analyse(ranks: list[RankDump]) -> Found:
     for step in dict.fromkeys(rank.step for rank in ranks):
         events: list[Event] = []
         for rank in (replace(one) for one in ranks if one.step == step):
-            seen, count = _events(rank, made_infinity)
+            try:
+                seen, count = _events(rank, made_infinity)
+            except DumpError as error:
+                unread.append(error)
+                continue
             judged += count
             notes += [f"{rank.label}: {trouble}." for trouble in rank.troubles]
             events += seen
         overflows += [event for event in events if event.overflow]
         if producer is None:
             producer, inside = first(events)
-    return Found(overflows, producer, inside, judged, notes)
+    if len(unread) == len(ranks) > 0:
+        raise unread[0]
+    return OverflowAnalysis(overflows, producer, inside, judged, [*notes, *map(str, unread)])
 
 
 def first(events: list[Event]) -> tuple[Optional[Event], bool]:

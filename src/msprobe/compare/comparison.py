@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -26,6 +26,7 @@ from msprobe.compare.reasons import Kind
 from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
 from msprobe.compare.rows import NOT_COMPARED, PASS, Group, Judgement
 from msprobe.dump.errors import DumpError
+from msprobe.dump.record_keys import DAMAGED
 
 ALIKE = 0.3
 """Where a smaller share of the calls has a counterpart, the two runs are of different models."""
@@ -71,11 +72,17 @@ def compare(
         measured = list(progress(workers.run(tasks), len(tasks), "comparing"))
         levels = _noise(Path(noise), inputs, workers) if noise else {}
     stages = _Stages(preset, levels)
+    unread: list[str] = []
     for task, groups in zip(tasks, measured):
-        stages.run(task.pair, groups)
+        if isinstance(groups, DumpError):
+            unread.append(f"{str(groups).rstrip('.')}; nothing was compared there")
+        else:
+            stages.run(task.pair, groups)
+    if not stages.results:
+        raise next(one for one in measured if isinstance(one, DumpError))
     origin = settle(stages.units)
     said = set() if origin is None or origin.kind != "training" else stages.settings
-    notes = [*inputs.notes, *(note for note in stages.notes if note not in said)]
+    notes = [*unread, *inputs.notes, *(note for note in stages.notes if note not in said)]
     unlike = _unlike_runs(inputs, stages)
     if unlike:
         origin, notes = None, [unlike, *notes]
@@ -84,7 +91,7 @@ def compare(
         for row in unit.rows() if causes else ():
             row.cause = causes.get(id(row), "")
     counts, reasons, kinds = _count(stages.results)
-    verdict = DIFFERS if unlike else conclude(counts, kinds, origin, complete=not inputs.gaps)
+    verdict = DIFFERS if unlike else conclude(counts, kinds, origin, complete=not inputs.gaps and not unread)
     return Comparison(Path(target), Path(golden), verdict, origin, counts, notes, stages.results, reasons)
 
 
@@ -102,7 +109,9 @@ class _Stages:
 
     def run(self, pair: Pair[Source], groups: list[Group]) -> None:
         rank = pair.target.rank
-        judge = self._judges.setdefault(rank, Judge(self._preset))
+        if rank not in self._judges:
+            self._judges[rank] = Judge(self._preset, all(map(_is_exact, (pair.target, pair.golden))))
+        judge = self._judges[rank]
         judge.judge_step(groups, self._levels.get(pair.golden.path))
         stacks = (pair.target.stacks, pair.golden.stacks)
         events = _training(pair.target), _training(pair.golden)
@@ -140,6 +149,7 @@ class _Stages:
             f"the target computes in {ours} where the golden run computes in {theirs}: rows are judged by the coarser"
             for ours, theirs in sorted(judge.run_wide)
         ]
+        said += [f"{name} is damaged: {why}" for name, why in _damaged(groups)]
         said += [one.sentence for one in training]
         self.settings.update(one.sentence for one in training if not one.note_only)
         if any(one.reason.kind is Kind.ARGUMENT for one in explained.values()):
@@ -154,6 +164,20 @@ class _Stages:
     @property
     def notes(self) -> list[str]:
         return list(self._how)
+
+
+def _is_exact(source: Source) -> bool:
+    """Whether msprobe itself made the statistics, in full precision."""
+    settings = source.run.get("settings")
+    return "msprobe" in source.run and isinstance(settings, dict) and settings.get("precision") == "high"
+
+
+def _damaged(groups: Sequence[Group]) -> Iterator[tuple[str, str]]:
+    """The names of records that could not be read, and why."""
+    for match, _ in groups:
+        for call in (match.target, match.golden):
+            if call is not None and isinstance(call.record, dict) and isinstance(call.record.get(DAMAGED), str):
+                yield call.name, call.record[DAMAGED]
 
 
 def _training(source: Source) -> list[Any]:
@@ -204,7 +228,12 @@ def _noise(path: Path, inputs: Inputs, workers: Engine) -> dict[Path, dict[str, 
     """Per golden rank directory: how far each of its rows is from the second golden run's."""
     pairs = pair_again([pair.golden for pair in inputs.pairs], path)
     tasks = [Task(pair, "auto", Translation()) for pair in pairs]
-    return {pair.golden.path: _distances(groups) for pair, groups in zip(pairs, workers.run(tasks))}
+    levels = {}
+    for pair, groups in zip(pairs, workers.run(tasks)):
+        if isinstance(groups, DumpError):
+            raise groups
+        levels[pair.golden.path] = _distances(groups)
+    return levels
 
 
 def _distances(groups: list[Group]) -> dict[str, float]:

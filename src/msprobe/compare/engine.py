@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, Optional, Protocol
+from typing import Any, Optional, Protocol, Union
 
 from msprobe.compare import execute
 from msprobe.compare.execute import Task
@@ -18,11 +18,12 @@ from msprobe.compare.rows import Group
 from msprobe.dump.errors import DumpError
 
 ENGINES = ("local", "ray")
+Unit = Union[list[Group], DumpError]
 
 
 class Engine(Protocol):
-    def run(self, tasks: Sequence[Task]) -> Iterator[list[Group]]:
-        """The units' groups, in the order of the tasks."""
+    def run(self, tasks: Sequence[Task]) -> Iterator[Unit]:
+        """The units' groups, or why there are none, in the order of the tasks."""
 
 
 @contextlib.contextmanager
@@ -46,12 +47,12 @@ class _Local:
     def __init__(self, pool: Optional[ProcessPoolExecutor]) -> None:
         self._pool = pool
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[list[Group]]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[Unit]:
         if self._pool is None:
-            return map(execute.run, tasks)
+            return map(execute.attempt, tasks)
         if len(tasks) > 1:
-            return self._pool.map(execute.run, tasks)
-        return (execute.run(task, self._by_files) for task in tasks)
+            return self._pool.map(execute.attempt, tasks)
+        return (execute.attempt(task, self._by_files) for task in tasks)
 
     def _by_files(self, work: Any, things: Sequence[Any]) -> Iterator[Any]:
         assert self._pool is not None
@@ -79,7 +80,7 @@ class _Ray:
     def __init__(self, ray: Any) -> None:
         self._ray = ray
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[list[Group]]:
-        remote = self._ray.remote(execute.run)
+    def run(self, tasks: Sequence[Task]) -> Iterator[Unit]:
+        remote = self._ray.remote(execute.attempt)
         for reference in [remote.remote(task) for task in tasks]:
             yield self._ray.get(reference)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
@@ -15,6 +15,7 @@ from msprobe.compare.merge import Merge, merge_rows, shard_files
 from msprobe.compare.pairing import Pairing
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import Group, Measurement
+from msprobe.dump.errors import DumpError
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
@@ -30,6 +31,14 @@ class Task(NamedTuple):
 
 def in_turn(work: Callable[[Any], Any], things: Sequence[Any]) -> Iterator[Any]:
     return map(work, things)
+
+
+def attempt(task: Task, mapper: Mapper = in_turn) -> Union[list[Group], DumpError]:
+    """`run`, or why this unit cannot be read: the others are compared all the same."""
+    try:
+        return run(task, mapper)
+    except DumpError as error:
+        return error
 
 
 def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from msprobe.compare.calls import DEBUG, GRADS, Call, Match
 from msprobe.compare.reasons import NO_REASON, Reason
 from msprobe.dump.reader import items, leaves
+from msprobe.dump.record_keys import DAMAGED
 
 if TYPE_CHECKING:
     from msprobe.compare.measure.tensors import TensorMetrics
@@ -23,6 +24,8 @@ NOT_COMPARED = "not_compared"
 
 RAISED = "raised"
 """The slot of the exception that a call ended with, and the member of its record."""
+
+LARGEST_SIZE = 1 << 62
 
 INTRODUCED = "introduced"
 PROPAGATED = "propagated"
@@ -160,7 +163,7 @@ def slots(call: Call) -> Iterator[tuple[str, Item]]:
     """(slot, item) of a call's record: leaves only, in recorded order; a null leaf is None."""
     if call.direction == DEBUG or not isinstance(call.record, dict):
         for slot, item in leaves("", call.record):
-            yield slot[1:] or "value", item if item is None or isinstance(item, dict) else plain(item)
+            yield slot[1:] or "value", _sound(item)
         return
     yield from slots_of(call.record)
 
@@ -169,9 +172,23 @@ def slots_of(record: dict[str, Any]) -> Iterator[tuple[str, Item]]:
     for slot, item in items(record):
         if isinstance(item, dict) and item.get("layout") == "nested":
             item = _of_parts(item)
-        yield slot, item if item is None or isinstance(item, dict) else plain(item)
+        yield slot, _sound(item)
     if RAISED in record:
         yield RAISED, plain(record[RAISED])
+    if DAMAGED in record and not isinstance(record[DAMAGED], list):
+        yield DAMAGED, {"type": DAMAGED, "dtype": None, "shape": [], "unreadable": record[DAMAGED]}
+
+
+def _sound(item: Any) -> Item:
+    """The item as later stages may rely on it: a tensor has a list of sizes as its shape, else it is unreadable."""
+    if not isinstance(item, dict):
+        return None if item is None else plain(item)
+    shape = item.get("shape")
+    if type(shape) is list:
+        for size in shape:
+            if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
+                return {"type": "damaged", "dtype": None, "shape": [], "unreadable": "its shape is none"}
+    return item
 
 
 def _of_parts(item: dict[str, Any]) -> dict[str, Any]:

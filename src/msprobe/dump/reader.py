@@ -3,13 +3,15 @@
 `open_dump` takes a dump root, a step directory, a rank directory or a dump.json: ours, or of either
 generation of mindstudio-probe. A rank that a crash (or a run that still goes on) left as a journal
 reads the same as a finished one, and says so through `unfinished`. Everything is read when first asked for.
+A damaged record, or a damaged file beside dump.json, costs only itself: `troubles` names it.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Optional
 
@@ -17,6 +19,8 @@ from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
 from msprobe.dump.json_files import events
+from msprobe.dump.record_keys import DAMAGED
+from msprobe.dump.untrusted.parents import cut_loops
 from msprobe.dump.untrusted.regular_files import read_regular
 
 __all__ = ["Dump", "DumpError", "RankDump", "Record", "items", "leaves", "open_dump"]
@@ -45,6 +49,10 @@ class Dump:
         return [*(str(rank.obstacle) for rank in self.unread[:_NAMED]), *rest]
 
 
+def _all(value: dict[str, Any], file: Path) -> dict[str, Any]:
+    return value
+
+
 @dataclass(frozen=True)
 class RankDump:
     """One process in one step. `rank` is None without ranks; `kind` is graph, pynative or None."""
@@ -65,15 +73,23 @@ class RankDump:
         """True where only a journal tells what was recorded: the run crashed, or still goes on."""
         return self._scan is not None
 
-    @functools.cached_property
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was read: another process reads it itself."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @property
     def troubles(self) -> list[str]:
-        """Sentences about what is damaged, was left out or could not be written."""
-        told = self._scan.troubles() if self._scan is not None else []
-        return told if self.loss is None else [*told, self.loss]
+        """Sentences about what is damaged, was left out or could not be written; damaged records after `records`."""
+        problems = self._scan.troubles() if self._scan is not None else []
+        _ = self.stacks, self.construct, self.training, self.run
+        if (self.path / layout.DUMP).exists():
+            _ = self.debug
+        problems += self._damage.values()
+        return problems if self.loss is None else [*problems, self.loss]
 
     @functools.cached_property
     def loss(self) -> Optional[str]:
-        """What its log says that is missing in it; None where there is no log."""
+        """What the log of this directory says is missing; None without a log."""
         return write_errors.trouble(self.path)
 
     @functools.cached_property
@@ -92,6 +108,14 @@ class RankDump:
         why = f"{self.path} holds neither {layout.DUMP} nor a journal"
         return why if self.loss is None else f"{why}: {self.loss}"
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether its main file holds what it should; `obstacle` only looks whether there is one."""
+        try:
+            return self.head is not None
+        except DumpError:
+            return False
+
     @functools.cached_property
     def head(self) -> dict[str, Any]:
         """task, level, framework, dump_data_dir."""
@@ -109,7 +133,7 @@ class RankDump:
             return {_name(name): _parse(found.body(entry), self.path) for name, entry in found.records.items()}
         if not (self.path / layout.DUMP).exists():
             return {}
-        return _data(self._main, self.path / layout.DUMP)
+        return self._sound(_data(self._main, self.path / layout.DUMP))
 
     @functools.cached_property
     def debug(self) -> dict[str, Any]:
@@ -117,8 +141,10 @@ class RankDump:
         if self._scan is not None:
             found = self._scan
             return {_name(name): _parse(found.text(span), self.path) for name, span in found.debugs.items()}
+        if (self.path / layout.DUMP).exists():
+            return self._beside(layout.DEBUG, _data)
         file = self.path / layout.DEBUG
-        return _data(_read_object(file), file) if file.exists() else {}
+        return _data(self._main, file) if file.exists() else {}
 
     @functools.cached_property
     def stacks(self) -> dict[str, list[str]]:
@@ -127,8 +153,7 @@ class RankDump:
             frames = {n: _frames(_parse(self._scan.text(span), self.path)) for n, span in self._scan.stacks.items()}
             used = ((_name(name), entry.stack) for name, entry in self._scan.records.items())
             return {name: frames[stack] for name, stack in used if stack is not None and stack in frames}
-        file = self.path / layout.STACK
-        return _stacks(_read_object(file), file) if file.exists() else {}
+        return _stacks(self._beside(layout.STACK))
 
     @functools.cached_property
     def construct(self) -> dict[str, Optional[str]]:
@@ -137,11 +162,13 @@ class RankDump:
             if self._scan.head.get("level") == "L1" or not self._scan.head.get("extra_info", True):
                 return {}
             parents = {**self._scan.places, **{name: one.parent for name, one in self._scan.records.items()}}
-            return {_name(name): json.loads(parent) for name, parent in parents.items()}
-        file = self.path / layout.CONSTRUCT
-        if not file.exists():
-            return {}
-        return {name: up if isinstance(up, str) else None for name, up in _read_object(file).items()}
+            found = {_name(name): json.loads(parent) for name, parent in parents.items()}
+        else:
+            found = {name: up if isinstance(up, str) else None for name, up in self._beside(layout.CONSTRUCT).items()}
+        sound, cut = cut_loops(found)
+        if cut:
+            self._damage[layout.CONSTRUCT] = f"{cut} calls are inside themselves in {layout.CONSTRUCT}"
+        return sound
 
     @functools.cached_property
     def training(self) -> list[dict[str, Any]]:
@@ -149,15 +176,13 @@ class RankDump:
         if self._scan is not None:
             found = json.loads(events(self._scan)) if self._scan.training else []
         else:
-            file = self.path / layout.TRAINING
-            found = _read_object(file).get("events") if file.exists() else []
+            found = self._beside(layout.TRAINING).get("events")
         return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else []
 
     @functools.cached_property
     def run(self) -> dict[str, Any]:
         """run.json, the header of the run; empty where there is none, as in other tools' dumps."""
-        file = self.path / layout.RUN
-        return _read_object(file) if file.exists() else {}
+        return self._beside(layout.RUN)
 
     def tensor_path(self, data_name: str) -> Path:
         """The file of a `data_name`, which comes from a file and so is checked to be a plain name."""
@@ -170,6 +195,28 @@ class RankDump:
         from msprobe.dump.tensor_files import codec
 
         return codec.load(self.tensor_path(data_name), mmap)
+
+    @functools.cached_property
+    def _damage(self) -> dict[str, str]:
+        """What was found to be damaged while it was read, by the name of its file."""
+        return {}
+
+    def _sound(self, records: dict[str, Any]) -> dict[str, Record]:
+        """The records; one that is not an object becomes a record that says so."""
+        bad = [name for name, record in records.items() if not isinstance(record, dict)]
+        if bad:
+            number = "1 record is" if len(bad) == 1 else f"{len(bad)} records are"
+            self._damage[layout.DUMP] = f"{number} damaged in {layout.DUMP}, first {bad[0]}"
+        return {**records, **{name: {DAMAGED: "the record is not a JSON object"} for name in bad}} if bad else records
+
+    def _beside(self, name: str, part: Callable[[dict[str, Any], Path], dict[str, Any]] = _all) -> dict[str, Any]:
+        """The object in a file beside dump.json, or a part of it; empty where there is none, or it is damaged."""
+        file = self.path / name
+        try:
+            return part(_read_object(file), file) if file.exists() else {}
+        except DumpError as error:
+            self._damage[name] = str(error).rstrip(".")
+            return {}
 
     @functools.cached_property
     def _main(self) -> dict[str, Any]:
@@ -279,19 +326,15 @@ def _data(value: dict[str, Any], file: Path) -> dict[str, Any]:
     data = value.get("data")
     if not isinstance(data, dict):
         raise DumpError(f'{file} is not a dump: it has no "data" object.')
-    if file.name == layout.DUMP:
-        wrong = next((name for name, record in data.items() if not isinstance(record, dict)), None)
-        if wrong is not None:
-            raise DumpError(f"{file}: the record {wrong!r} is not a JSON object.")
     return data
 
 
-def _stacks(value: dict[str, Any], file: Path) -> dict[str, list[str]]:
-    """`{"0": [[names], [frames]]}`, or the oldest form, `{name: [frames]}`."""
+def _stacks(value: dict[str, Any]) -> dict[str, list[str]]:
+    """`{"0": [[names], [frames]]}`, or the oldest form, `{name: [frames]}`; what is no list is damage, and left out."""
     found: dict[str, list[str]] = {}
     for key, entry in value.items():
         if not isinstance(entry, list):
-            raise DumpError(f"{file}: the entry {key!r} is not a list.")
+            continue
         if len(entry) == 2 and all(isinstance(part, list) for part in entry):
             frames = _frames(entry[1])
             found.update((name, frames) for name in entry[0] if isinstance(name, str))

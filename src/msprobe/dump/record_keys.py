@@ -17,8 +17,9 @@ IS_RECOMPUTE = "is_recompute"
 UNFINISHED = "unfinished"
 RAISED = "raised"
 OVERFLOW = "overflow"
+DAMAGED = "damaged"  # what a reader puts in the place of a record that is no record
 
-FLAGS = (IS_RECOMPUTE, UNFINISHED, RAISED)
+FLAGS = (IS_RECOMPUTE, UNFINISHED, RAISED, DAMAGED)
 # What a call receives.
 RECEIVED = frozenset((INPUT_ARGS, INPUT_KWARGS, INPUT, PARAMETERS))
 # What is recorded so that the call can run again; no values of this call.

@@ -157,8 +157,19 @@ def _statistics(item: Item) -> list[Any]:
         return [_ABSENT] * 4
     if "value" in item:
         value = item["value"]
-        return [value if isinstance(value, (int, float)) else _text(str(value))] * 4
-    return [_ABSENT if item.get(key) is None else item[key] for key in _KEYS]
+        return [value if _is_number(value) else _text(str(value))] * 4
+    return [_figure(item.get(key)) for key in _KEYS]
+
+
+def _figure(value: Any) -> Any:
+    if value is None or isinstance(value, (str, float)) or _is_number(value):
+        return _ABSENT if value is None else value
+    return _text(str(value))
+
+
+def _is_number(value: Any) -> bool:
+    """Also whether it can be calculated with: an integer of hundreds of digits cannot."""
+    return isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 1024)
 
 
 def _differences(ours: list[Any], theirs: list[Any]) -> list[Any]:

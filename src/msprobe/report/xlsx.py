@@ -6,9 +6,9 @@ the whole table in memory is needed. A sheet holds a million rows; more go to a 
 
 from __future__ import annotations
 
-import math
 import os
 import re
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ _STYLES = (
 
 
 def write_xlsx(comparison: Comparison, path: Path) -> None:
-    """The file appears whole or not at all."""
+    """The file appears complete or not at all."""
     columns = Columns(comparison)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -128,9 +128,9 @@ def _cell(value: Any, mark: str) -> str:
     if isinstance(value, bool):
         value = str(value)
     if isinstance(value, (int, float)):
-        if math.isfinite(value):
+        if abs(value) <= sys.float_info.max:
             return f"<c{mark}><v>{value!r}</v></c>"
-        value = str(value)
+        value = str(value) if isinstance(value, float) else f"an integer of {value.bit_length()} bits"
     if not value:
         return f"<c{mark}/>"
     text = escape(_FORBIDDEN.sub("?", str(value)[:CELL_CHARACTERS]))

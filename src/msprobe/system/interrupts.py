@@ -30,7 +30,7 @@ def is_of_the_script(error: Optional[BaseException]) -> bool:
 
 
 def let_through(error: BaseException) -> None:
-    """Raises an exception of the script again; called where others of its kind are no trouble."""
+    """Raises an exception of the script again. Other exceptions of its kind can be ignored here."""
     if is_of_the_script(error):
         raise error
 
@@ -43,6 +43,9 @@ def _is_handler(frame: FrameType) -> bool:
         value = scope.get(name)
         values += value if isinstance(value, tuple) else (value,)  # def handler(*args)
     return any(isinstance(one, int) and isinstance(two, FrameType) for one, two in zip(values, values[1:]))
+
+
+MOST_AT_ONCE = 100
 
 
 class Turns:
@@ -58,12 +61,23 @@ class Turns:
             self._later.append(act)
             return
         self._thread = me
+        failed: list[BaseException] = []
         try:
-            act()
+            self._do(act, failed)
+            for _ in range(MOST_AT_ONCE):  # signals may come faster than they are served: the rest waits
+                if not self._later:
+                    break
+                self._do(self._later.popleft(), failed)
         finally:
             self._thread = None
-            while self._later:
-                self.take(self._later.popleft())
+        if failed:
+            raise failed[0]
+
+    def _do(self, act: Callable[[], None], failed: list[BaseException]) -> None:
+        try:
+            act()
+        except BaseException as error:  # raised again after those that wait
+            failed.append(error)
 
 
 class WritesOnTerm:

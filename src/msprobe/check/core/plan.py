@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from msprobe.dump.names import BACKWARD, FORWARD, ApiName, parse_api_name
-from msprobe.dump.record_keys import INPUT_ARGS, INPUT_KWARGS, RAISED, UNFINISHED
+from msprobe.dump.record_keys import DAMAGED, INPUT_ARGS, INPUT_KWARGS, RAISED, UNFINISHED
 
 Record = dict[str, Any]
 _OF_VALUES = frozenset(("Max", "Min", "Mean", "Norm", "data_name", "md5"))
@@ -93,6 +93,8 @@ def _listed(name: ApiName, items: Sequence[str]) -> bool:
 def _unfit(record: Record) -> Optional[str]:
     if RAISED in record or UNFINISHED in record:
         return "it did not return in the training run"
+    if isinstance(record.get(DAMAGED), str):
+        return f"it is damaged: {record[DAMAGED]}"
     if INPUT_ARGS not in record:
         return "the dump has no inputs of it (data_mode)"
     if not isinstance(record[INPUT_ARGS], list) or not isinstance(record.get(INPUT_KWARGS, {}), dict):

@@ -23,7 +23,7 @@ from msprobe.check.core.framework import FAILURES, Load, Results
 from msprobe.check.core.generate import NotMade
 from msprobe.check.mindspore.formulas import FORMULAS
 from msprobe.check.mindspore.golden import DIRECTIONS, UNWRITTEN, Widths
-from msprobe.check.mindspore.resolve import Found
+from msprobe.check.mindspore.resolve import ResolvedApi
 from msprobe.dump.record_keys import INPUT, OUTPUT
 from msprobe.frameworks.mindspore.tensors import copied
 from msprobe.stats import dtypes
@@ -32,7 +32,6 @@ Array = np.ndarray[Any, Any]
 Raise = Callable[[str], str]  # of names of dtypes
 RAISED = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
 _GRADIENTS = ops.GradOperation(get_all=True, sens_param=True)
-_TENSORS = (TensorPy, np.ndarray)
 BY_FORMULA = "golden by a formula of other operators: MindSpore's CPU has no wider kernel of it"
 NO_WIDER = "golden in the recorded dtypes: MindSpore's CPU has no wider kernel"
 
@@ -42,7 +41,7 @@ class MindSporeCall:
 
     def __init__(
         self,
-        found: Found,
+        found: ResolvedApi,
         title: str,
         name: str,
         forward: dict[str, Any],
@@ -176,7 +175,7 @@ class MindSporeCall:
                 answer = filled[0]
             return answer
 
-        outputs = arguments.flatten(called(places), _TENSORS, np.asarray)
+        outputs = flat(called(places))
         arrays = [as_array(one) for one in outputs]
         gradients: list[Any] = []
         trouble = ""
@@ -202,7 +201,7 @@ class MindSporeCall:
                 filled[number] = one
             for number, first in self._shared.items():
                 filled[number] = filled[first]
-            outputs = arguments.flatten(called(filled), _TENSORS, np.asarray)
+            outputs = flat(called(filled))
             return tuple(outputs[n] for n in came)
 
         made = dict(zip(leaves, _GRADIENTS(forward)(*(places[n] for n in leaves), sens)))
@@ -221,6 +220,10 @@ class MindSporeCall:
 
 def _fits(incoming: Any, output: Array) -> bool:
     return incoming is not None and incoming.shape == output.shape
+
+
+def flat(value: Any) -> list[Any]:
+    return arguments.flatten(value, (TensorPy, np.ndarray), np.asarray)
 
 
 def as_array(value: Any) -> Any:

@@ -16,7 +16,7 @@ from msprobe.check.core import arguments, generate
 from msprobe.check.core.arguments import Named
 from msprobe.check.core.framework import Load, Results
 from msprobe.check.core.generate import NotMade
-from msprobe.check.pytorch.resolve import Found
+from msprobe.check.pytorch.resolve import ResolvedApi
 from msprobe.dump.record_keys import INPUT
 
 RAISED = {
@@ -37,7 +37,7 @@ class TorchCall:
     """What a record says about a call, with its tensors in memory. Raises NotMade where that cannot be."""
 
     def __init__(
-        self, found: Found, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
+        self, found: ResolvedApi, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
     ) -> None:
         self._api, self._func = found
         self.api: str = self._api.name
@@ -108,7 +108,7 @@ class TorchCall:
                 answer = self._func(*args, **kwargs)
         if answer is None and self._copies and tensors:  # __setitem__ and its like return nothing
             answer = tensors[0]
-        outputs = arguments.flatten(answer, (torch.Tensor,), torch.tensor)[: 1 if self.first_only else None]
+        outputs = flat(answer)[: 1 if self.first_only else None]
         gradients = _gradients(outputs, incoming, leaves) if backward else []
         return Results([one.detach() for one in outputs], gradients, random)
 
@@ -124,6 +124,10 @@ class TorchCall:
         return as_tensor(array)
 
 
+def flat(value: Any) -> list[Any]:
+    return arguments.flatten(value, (torch.Tensor,), torch.tensor)
+
+
 def as_tensor(array: Any) -> Any:
     """A freshly loaded array as a tensor, also where numpy has no such type. The call may write into it."""
     array = np.require(array, requirements=["C", "W"])
@@ -136,6 +140,8 @@ def as_tensor(array: Any) -> Any:
 
 
 def _gradients(outputs: list[Any], incoming: list[Any], leaves: list[Any]) -> list[Any]:
+    """The gradients of the leaves. A recorded gradient is all that reached its output, that of a later output which
+    is computed from it (lstm_cell: h from c) included, so it replaces what arrives there."""
     pairs = [
         (out, grad.to(out.device, out.dtype))
         for out, grad in zip(outputs, incoming)
@@ -144,6 +150,9 @@ def _gradients(outputs: list[Any], incoming: list[Any], leaves: list[Any]) -> li
     wanted = [leaf for leaf in leaves if leaf is not None]
     if not pairs or not wanted:
         return []
+    if len(pairs) > 1:
+        for out, grad in pairs:
+            out.register_hook(lambda _, total=grad: total)
     made = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [grad for _, grad in pairs], allow_unused=True))
     return [None if leaf is None else next(made) for leaf in leaves]
 

@@ -10,16 +10,16 @@ import json
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from itertools import count
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect.records.call_numbers import CallNumbers
 from msprobe.collect.records.selection import Selection
-from msprobe.collect.records.stacks import Stacks
+from msprobe.collect.records.stacks import Position, Stacks
 from msprobe.collect.records.values import Values
 from msprobe.system.interrupts import is_of_the_script
+from msprobe.system.living import Living
 
 
 class Writer(Protocol):
@@ -49,7 +49,7 @@ class _Open(threading.local):
         self.modules: list[str] = []
 
 
-_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_recorders: Living[Recorder] = Living()
 
 
 class Recorder:
@@ -111,6 +111,11 @@ class Recorder:
         report, self.on_first_batch = self.on_first_batch, None
         if report is not None and self._batch is not None:
             report(json.loads(self._batch.sequence((*args, *kwargs.values()), "")))
+
+    def set_source(self, positions: Optional[tuple[Position, ...]]) -> None:
+        """The source of what this thread runs next, where its frames do not show it; None: they do."""
+        if self._stacks is not None:
+            self._stacks.set_source(positions)
 
     # Records.
 
@@ -190,7 +195,7 @@ class Recorder:
 
 def _in_forked_child() -> None:
     """The step belongs to the parent: hooks in the child find their recorder closed."""
-    for recorder in list(_recorders):
+    for recorder in _recorders:
         recorder.closed = True
 
 

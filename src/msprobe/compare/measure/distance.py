@@ -63,8 +63,10 @@ def epsilon(item: dict[str, Any]) -> float:
 
 def count(item: dict[str, Any]) -> int:
     """The number of elements; 0 where the recorded shape is damaged."""
-    total = 1
-    for length in item["shape"]:
+    shape, total = item["shape"], 1
+    if not isinstance(shape, (list, tuple)):
+        return 0
+    for length in shape:
         if not isinstance(length, int):
             return 0
         total *= length

@@ -26,6 +26,8 @@ except ImportError:
 
 BLOCK = 1 << 20
 _SAMPLE = 1 << 14
+_NUMPY_FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
+"""ml_dtypes gives its float8_e5m2 numpy's kind of floats, but numpy knows nothing of it."""
 Array = np.ndarray[Any, Any]
 
 
@@ -145,8 +147,8 @@ def _count_exactly(part: list[float], a: Array, b: Array, size: float) -> None:
 
 
 def _eps(*dtypes: np.dtype[Any]) -> float:
-    """What stands for a golden zero: the coarser type's epsilon."""
-    return max(float(np.finfo(d).eps) if d.kind == "f" else float(np.finfo(np.float32).eps) for d in dtypes)
+    """What stands for a golden zero: the coarser type's epsilon; that of float32 where numpy has no such float."""
+    return max(float(np.finfo(d if d in _NUMPY_FLOATS else np.float32).eps) for d in dtypes)
 
 
 def _block(array: Array, start: int, step: int, kind: np.dtype[Any]) -> Array:

@@ -28,7 +28,7 @@ _Note = Callable[..., Any]
 
 
 class TrainingEvents(Companion):
-    """Of one step. `around` is told when a backward pass begins and ends."""
+    """Of one step. `around` is called when a backward pass begins and ends."""
 
     def __init__(self, recorder: Recorder, around: Optional[GradientsAfterBackward] = None) -> None:
         self._recorder = recorder

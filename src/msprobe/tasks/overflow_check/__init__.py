@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.config.settings import OverflowSettings
@@ -11,16 +13,11 @@ from msprobe.tasks.overflow_check.run import OverflowRun
 class OverflowCheck(Task):
     name = "overflow_check"
     records_every_call = False
-    records_training = False
     files = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        assert isinstance(settings.section, OverflowSettings)
-        self.run = OverflowRun(settings.section.overflow_nums)
-
-    def finish(self) -> list[str]:
-        return self.run.summary()
+        self.run = OverflowRun(cast(OverflowSettings, settings.section).overflow_nums)
 
 
 TASK = OverflowCheck

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-from msprobe.watch.alarms import optimizer_rules, rules
+from msprobe.watch.alarms import optimizer_rules, rules, weight_rules
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.alarms.frame import Frame
 from msprobe.watch.alarms.history import History
@@ -23,8 +23,8 @@ _MAKERS: dict[str, Callable[[float], Check]] = {
     "vanishing": rules.Vanishing,
     "zero": rules.Zero,
     "dead": rules.Dead,
-    "frozen": rules.Frozen,
-    "weight_decay": rules.WeightDecay,
+    "frozen": weight_rules.Frozen,
+    "weight_decay": weight_rules.WeightDecay,
     "saturation": rules.make_saturation,
     "underflow": rules.make_underflow,
     "update_large": optimizer_rules.UpdateLarge,

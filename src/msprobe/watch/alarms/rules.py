@@ -7,15 +7,15 @@ while give the step at which the condition began, not the one at which it was ce
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
 import numpy as np
 
 from msprobe.watch.alarms.frame import Frame
-from msprobe.watch.alarms.history import Array, History, Onset, Streak
-from msprobe.watch.targets import GRAD, INF, MAX, MEAN, NAN, NORM, SATURATION, UNDERFLOW, ZERO
+from msprobe.watch.alarms.history import Array, History, Onset, Streak, middle
+from msprobe.watch.targets import INF, MAX, NAN, NORM, SATURATION, UNDERFLOW, ZERO
 
 DEFAULTS: dict[str, Any] = {
     "nan": True,
@@ -63,7 +63,7 @@ def _g(value: float) -> str:
 
 
 def _rows(mask: Array) -> Iterator[int]:
-    return (int(row) for row in np.flatnonzero(mask))
+    return iter(np.flatnonzero(mask).tolist()) if mask.any() else iter(())
 
 
 def _count(number: float, what: str) -> str:
@@ -103,9 +103,10 @@ class Spike:
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         logs = frame.logs()
         above = logs - history.median
-        limit = np.maximum(self._least, self.SCALES * history.scale)
+        least = np.where(frame.rows.mask("second moment"), 2 * self._least, self._least)  # it has squares
+        limit = np.maximum(least, self.SCALES * history.scale)
         holds = (above > limit) & (logs > history.top + self._least / 2) & history.settled
-        holds &= frame.rows.mask("spiking")
+        holds &= frame.rows.mask("spiking") & ~(logs < history.base - 1)  # far below early steps it does no harm
         if frame.skipped:
             holds &= ~frame.rows.mask("any gradient")
         for row in _rows(self._onset.of(holds)):
@@ -115,7 +116,13 @@ class Spike:
 
 
 class Drift:
-    """The usual norm itself has moved far away from what it was early in the run."""
+    """The usual norm itself has moved far away from what it was early in the run.
+
+    A gradient that begins tiny and catches up with the others is healthy: it must stand out from its kind, or the
+    kind must have grown with it.
+    """
+
+    STANDS_OUT = 10.0
 
     def __init__(self, threshold: float) -> None:
         self._limit = math.log10(threshold)
@@ -125,10 +132,22 @@ class Drift:
         holds = (history.median - history.base > self._limit) & frame.present
         holds &= ~frame.rows.mask("update") & ~frame.rows.mask("state")
         for row in _rows(self._onset.of(holds)):
+            if not self._matters(frame, history, row):
+                continue
             now, base = 10 ** history.median[row], 10 ** history.base[row]
-            began = _after(history, row, frame)
+            level = 0.75 * history.median[row] + 0.25 * history.base[row]
+            began = max(_after(history, row, frame), _crossed(history.last(row), level))
             sentence = f"has grown steadily: norm {_g(now)}, {_g(now / base)} times the {_g(base)} of early steps"
             yield Hit("drift", row, began, sentence, now, base)
+
+    def _matters(self, frame: Frame, history: History, row: int) -> bool:
+        kind = frame.rows.targets[row].kind
+        same = [other for other, target in enumerate(frame.rows.targets) if target.kind == kind]
+        grown = (history.median - history.base)[same]
+        sizes = (history.median - 0.5 * np.log10(np.maximum(frame.rows.elements(), 1)))[same]
+        mine = sizes[same.index(row)]
+        usual = (float(middle(values[None])[0]) for values in (grown, sizes))
+        return next(usual) > self._limit / 2 or mine - next(usual) > math.log10(self.STANDS_OUT)
 
 
 class Vanishing:
@@ -148,8 +167,7 @@ class Vanishing:
         if not known.any() or frame.skipped:
             return
         size = logs - 0.5 * np.log10(np.maximum(frame.rows.elements(), 1))
-        others_drop = np.nanmedian(drop[known]) if not np.isnan(drop[known]).all() else math.nan
-        others_size = np.nanmedian(size[known])
+        others_drop, others_size = (float(middle(values[None, known])[0]) for values in (drop, size))
         alone = (drop > self._limit) & (drop - others_drop > self._limit - 1)
         apart = size - others_size < math.log10(self.APART)
         holds = known & (alone | apart)
@@ -209,71 +227,12 @@ class Dead:
             yield Hit("dead", row, int(self._streak.began[row]), sentence, value, usual)
 
 
-class Frozen:
-    """A trainable weight that does not change at all while the learning rate is above zero.
-
-    A vector with a gradient is left out: that of a bias before a normalization is nothing but rounding.
-    """
-
-    def __init__(self, threshold: float) -> None:
-        self._steps = int(threshold)
-        self._streak = Streak()
-        self._before = np.empty((0, 3))
-
-    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
-        now = frame.figures[:, (NORM, MAX, MEAN)]
-        known = frame.present & frame.rows.mask("weight") & (not frame.skipped)
-        same = np.zeros(len(now), bool)
-        same[: len(self._before)] = (now[: len(self._before)] == self._before).all(axis=1)
-        self._before = now
-        gradients = frame.rows.partner(GRAD)
-        matrix = frame.rows.mask("matrix")
-        for row in _rows(known & same):
-            name = frame.rows.targets[row].name
-            without = gradients[row] < 0 or not frame.present[gradients[row]]
-            same[row] = name in frame.trainable and name not in frame.idle and (matrix[row] or without)
-        self._streak.update(frame.step, same, known)
-        needed = frame.steps_needed(self._steps)
-        for row in _rows(self._streak.reaches(needed, same & known)):
-            gradient = gradients[row]
-            why = ""
-            if gradient < 0 or not frame.present[gradient]:
-                why = "; it gets no gradient"
-            began = int(self._streak.began[row])
-            sentence = f"has not changed since step {began}, {needed} watched steps in a row{why}"
-            yield Hit("frozen", row, began, sentence, float(now[row, 0]), float(now[row, 0]))
-
-
-class WeightDecay:
-    """A matrix that shrinks by the given factor within 500 steps."""
-
-    WITHIN = 500
-    NEAR = 0.02
-
-    def __init__(self, threshold: float) -> None:
-        self._limit = math.log10(threshold)
-        self._onset = Onset()
-        self._peak = np.empty(0)
-        self._peak_at = np.empty(0, np.int64)
-        self._near_at = np.empty(0, np.int64)
-
-    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
-        logs = frame.logs()
-        more = len(logs) - len(self._peak)
-        self._peak = np.append(self._peak, np.full(max(more, 0), -np.inf))
-        self._peak_at = np.append(self._peak_at, np.zeros(max(more, 0), np.int64))
-        self._near_at = np.append(self._near_at, np.zeros(max(more, 0), np.int64))
-        higher = (logs >= self._peak) | (frame.step - self._peak_at > self.WITHIN)
-        self._peak[higher] = logs[higher]
-        self._peak_at[higher] = frame.step
-        self._near_at[logs >= self._peak - self.NEAR] = frame.step
-        holds = (self._peak - logs > self._limit) & frame.rows.mask("weight") & frame.rows.mask("matrix")
-        for row in _rows(self._onset.of(holds)):
-            norm, peak = 10 ** logs[row], 10 ** self._peak[row]
-            last = int(self._near_at[row])
-            began = min(last + frame.every, frame.step)
-            sentence = f"shrinks: norm {_g(norm)}, it was {_g(peak)} at step {last} (is the weight decay too strong?)"
-            yield Hit("weight_decay", row, began, sentence, norm, peak)
+def _crossed(values: Sequence[tuple[int, float]], level: float) -> int:
+    """The step from which on all values are above a level; -1 if all are, and it was before them."""
+    for place in range(len(values) - 1, -1, -1):
+        if values[place][1] < level:
+            return values[min(place + 1, len(values) - 1)][0]
+    return -1
 
 
 _OUTSIDE = {"underflow": "that become zero in", "saturation": "at or above the largest number of"}

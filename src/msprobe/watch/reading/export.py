@@ -14,6 +14,7 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.dump.errors import DumpError
+from msprobe.dump.untrusted.csv_cells import safe_cell
 from msprobe.watch.reading.run import RankRun, Run
 from msprobe.watch.reading.shards import global_norms
 from msprobe.watch.store import is_absent
@@ -44,8 +45,8 @@ def rows_of(rank: RankRun) -> Iterator[Row]:
             if one.first >= len(numbers) or absent[one.first]:
                 continue
             row: list[Any] = [rank.rank or 0, step, one.target.kind, one.target.name, *[None] * (len(COLUMNS) - 4)]
-            for offset, column in enumerate(columns):
-                row[column] = float(numbers[one.first + offset])
+            for value, column in zip(numbers[one.first :], columns):
+                row[column] = float(value)
             yield tuple(row)
 
 
@@ -69,7 +70,7 @@ def _csv(run: Run, output: Path) -> list[Path]:
         with _open(path) as stream:
             writer = csv.writer(stream)
             writer.writerow(COLUMNS)
-            writer.writerows(["" if value is None else value for value in row] for row in rows)
+            writer.writerows(["" if value is None else safe_cell(value) for value in row] for row in rows)
         written.append(path)
     return written
 

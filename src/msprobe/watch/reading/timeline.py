@@ -40,7 +40,10 @@ def rank_alarms(run: Run, known: set[str]) -> list[Alarm]:
         if name in known or None in first or odd_rank(first, numbers, limit)[0] >= 0 or not first[0]:
             continue
         for place, step in enumerate(steps):
-            values = [norms[rank][place][column] for rank, column in enumerate(columns)]
+            rows = [of_rank[place] for of_rank in norms]
+            if any(column >= len(row) for row, column in zip(rows, columns)):
+                continue
+            values = [row[column] for row, column in zip(rows, columns)]
             odd, value, middle = odd_rank(values, numbers, limit)
             if odd >= 0:
                 others = [number for number in numbers if number != odd]

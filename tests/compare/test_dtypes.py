@@ -1,0 +1,103 @@
+"""Every dtype of torch, numpy and ml_dtypes: pairs against float64, and verdicts that do not depend on the side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "pytorch"))
+from collecting import configured
+
+from msprobe.compare import compare
+from msprobe.compare.measure.tensors import compare_arrays
+from msprobe.pytorch import PrecisionDebugger
+
+NUMPY = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+         "float64", "complex64", "complex128")  # fmt: skip
+ML = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+      "float4_e2m1fn", "int4", "uint4")  # fmt: skip
+KINDS = {**{name: np.dtype(name) for name in NUMPY}, **{name: np.dtype(getattr(ml_dtypes, name)) for name in ML}}
+ONE = np.array([1, 2, 4, 1, 0.5, 2, 1, 1.0])
+OTHER = np.array([1, 4, 4, 2, 0.5, 1, 1, 1.0])
+
+
+def wide(array: Any) -> Any:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+@pytest.mark.parametrize("ours", KINDS)
+def test_a_pair_of_dtypes_is_measured_as_in_float64(ours: str) -> None:
+    for theirs in KINDS:
+        check_pair(ours, theirs)
+
+
+def check_pair(ours: str, theirs: str) -> None:
+    x, y = ONE.astype(KINDS[ours]), OTHER.astype(KINDS[theirs])
+    there, back = compare_arrays(x, y), compare_arrays(y, x)
+    away = np.abs(wide(x) - wide(y))
+    parts = [np.stack([part.real, part.imag]) for part in (wide(x) + 0j, wide(y) + 0j)]
+    assert there.max_abs == pytest.approx(away.max(), rel=1e-6)
+    assert there.euclidean == pytest.approx(np.linalg.norm(away), rel=1e-6)
+    assert there.different == int((parts[0] != parts[1]).sum())
+    same = ("max_abs", "euclidean", "different", "norm_change", "relative_l2", "cosine")
+    for name in same:
+        assert getattr(there, name) == pytest.approx(getattr(back, name), rel=1e-9, nan_ok=True), name
+    assert (there.distance > 0) == (back.distance > 0) == bool(away.any())
+
+
+def packed(values: list[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.uint8).view(dtype)
+
+
+def values(name: str, kind: str) -> torch.Tensor:
+    """right, more (1.75 times as much), sign (turned round) or order."""
+    dtype = getattr(torch, name)
+    if name in ("float4_e2m1fn_x2", "int4", "uint4"):
+        return packed({"right": [0x12, 0x23, 0x31], "more": [0x24, 0x35, 0x42], "sign": [0x9A, 0xAB, 0xB9],
+                       "order": [0x31, 0x23, 0x12]}[kind], dtype)  # fmt: skip
+    x = torch.tensor([4.0, 8.0, 12.0, 16.0, 2.0, 32.0], dtype=torch.float64)
+    powers = name == "float8_e8m0fnu"  # powers of two, without a sign
+    x = {"right": x, "more": x * (4 if powers else 1.75), "sign": x * 8 if powers else -x, "order": x.flip(0)}[kind]
+    if dtype.is_complex:
+        return (x * (1 + 2j)).to(dtype) if kind != "sign" else (x.abs() * (1 - 2j)).to(dtype)
+    return x.to(dtype)
+
+
+def dump(path: Path, name: str, kind: str, task: str, mode: str) -> Path:
+    section = {"summary_mode": mode} if mode else {}
+    debugger = PrecisionDebugger(configured(path, task=task, level="debug", section=section))
+    debugger.start()
+    debugger.save(values(name, kind), "x")
+    debugger.stop()
+    debugger.step()
+    return path / "dump"
+
+
+TORCH = [
+    name
+    for name in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+                 "float8_e8m0fnu", "float4_e2m1fn_x2", "int4", "uint4", "int8", "uint16", "uint32", "uint64",
+                 "complex32", "complex64")
+    if hasattr(torch, name)
+]  # fmt: skip
+UNSIGNED = ("uint4", "uint16", "uint32", "uint64")
+"""Nothing to turn round."""
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.parametrize(("task", "mode"), [("statistics", "statistics"), ("statistics", "md5"), ("tensor", "")])
+def test_a_fault_is_found_from_both_sides(tmp_path: Path, name: str, task: str, mode: str) -> None:
+    right = dump(tmp_path / "right", name, "right", task, mode)
+    assert compare(right, dump(tmp_path / "again", name, "right", task, mode)).exit_code == 0
+    for kind in ("more", "sign", "order"):
+        if (kind == "sign" and name in UNSIGNED) or (kind in ("sign", "order") and mode == "statistics"):
+            continue  # the statistics of complex numbers, and of an order, are the same
+        wrong = dump(tmp_path / kind, name, kind, task, mode)
+        assert (compare(wrong, right).exit_code, compare(right, wrong).exit_code) == (1, 1), kind
