@@ -6,6 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -196,3 +197,18 @@ def test_stop_inside_a_hook_of_the_optimizer_does_not_reach_the_script(tmp_path)
     debugger.stop()
     events = [json.loads((tmp_path / "dump" / f"step{n}" / "rank" / "training.json").read_text()) for n in (0, 1)]
     assert [sum("optimizer_step" in json.dumps(event) for event in one["events"]) > 0 for one in events] == [True, True]
+
+
+def test_buffers_are_noted_once_a_step_by_name(tmp_path: Path) -> None:
+    model = torch.nn.BatchNorm1d(4)
+    debugger = PrecisionDebugger(dump_path=str(tmp_path), task="statistics", level="mix")
+    debugger.start(model)
+    model(torch.ones(3, 4))
+    debugger.stop()
+    debugger.start(model)
+    debugger.stop()
+    debugger.step()
+    events = [event for event in open_dump(tmp_path).ranks[0].training if event["event"] == "buffers"]
+    assert len(events) == 1
+    assert set(events[0]["tensors"]) == {"running_mean", "running_var", "num_batches_tracked"}
+    assert events[0]["tensors"]["running_var"]["Max"] == 1.0  # as it was when the step began
