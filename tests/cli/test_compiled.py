@@ -1,0 +1,36 @@
+"""`msprobe compiled`: exit codes and refusals. What it finds is tested in tests/pytorch/test_check_compiled.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from msprobe.cli import main
+
+
+def test_without_a_script_it_says_what_to_give(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compiled"]) == 2
+    assert "give a SCRIPT" in capsys.readouterr().err
+
+
+def test_a_script_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compiled", "no_such_script.py"]) == 2
+    assert "cannot read no_such_script.py" in capsys.readouterr().err
+
+
+def test_mindspore_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-f", "mindspore", "compiled", "train.py"]) == 2
+    assert "only for PyTorch scripts" in capsys.readouterr().err
+
+
+def test_a_script_without_torch_checked_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\n")
+    command = [sys.executable, "-m", "msprobe", "compiled", str(script), "--lr", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "['--lr', '1']" in done.stdout
+    assert "never imported torch" in done.stderr
