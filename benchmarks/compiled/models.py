@@ -21,7 +21,7 @@ class Returns(nn.Module):
         self.model, self.field = model, field
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return getattr(self.model(tokens), self.field)
+        return getattr(self.model(tokens, use_cache=False), self.field)
 
 
 def llama() -> nn.Module:
