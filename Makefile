@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 C_CODE := $(shell find src tests -name "*.[ch]")
 
-.PHONY: demo test test-fast test-slow lint format fuzz torture quality bench bench-quick clean
+.PHONY: demo test test-fast test-slow lint format fuzz torture quality bench bench-quick screenshots clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
@@ -30,7 +30,7 @@ format: $(STAMP)
 	$(BIN)/clang-format -i $(C_CODE)
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" tests
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" -rs tests
 
 # Unit tests and one smoke test per capability: under two minutes on two cores.
 test-fast: $(STAMP)
@@ -54,7 +54,12 @@ PEER := $(if $(MSPROBE_PEER_PYTHON),,.venv-peer/.installed)
 	.venv-peer/bin/pip install --quiet torch==2.13.0 'numpy<2' mindstudio-probe==26.2.0
 	touch $@
 
-test-slow: $(STAMP) $(PEER)
+# Weights & Biases, MLflow and Parquet: packages that only these tests need.
+$(VENV)/.installed-slow: $(STAMP)
+	$(BIN)/pip install --quiet -e ".[dev,slow]"
+	touch $@
+
+test-slow: $(VENV)/.installed-slow $(PEER)
 	$(BIN)/python -m pytest -m slow -rs tests
 
 bench: $(STAMP) $(PEER)
@@ -65,6 +70,10 @@ bench-quick: $(STAMP)
 
 quality: $(STAMP)
 	$(BIN)/python benchmarks/quality/run.py $(QUALITY)
+
+# The pictures of docs/view.md: look at them after a change of the page.
+screenshots: $(STAMP)
+	$(BIN)/python tests/view/screenshots.py
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

@@ -12,6 +12,7 @@ SOURCES = (
     "_kernel",
     "tensor_json",
     "tensor_cache",
+    "figures",
     "cache_entry",
     "memory",
     "measure",
@@ -53,7 +54,7 @@ setup(
         ),
         Extension(
             "msprobe.collect.records._frames",
-            sources=["src/msprobe.collect.records._frames.c"],
+            sources=["src/msprobe/collect/records/_frames.c"],
             extra_compile_args=["-O3"],
             optional=True,
         ),

@@ -42,6 +42,7 @@ BENCHMARKS = (
     Benchmark("check_online", "check_online.py", ("3", "1")),
     Benchmark("graph_dump", "graph_dump.py", ("--rounds", "1", "--steps", "1")),
     Benchmark("graph_find", "graph_find.py", ("--files", "2000"), needs_dump=True),
+    Benchmark("compiled", "compiled/run.py", ("--part", "pairing", "--part", "cost")),
     Benchmark("convert", "convert.py", ("--megabytes", "8", "--rounds", "1")),
 )
 

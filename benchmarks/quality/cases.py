@@ -98,7 +98,7 @@ def fault(
     """`recipe` and `config` are those of the golden run; `wrong` and `wrong_config` are what the target changes."""
     golden, target = _sides(recipe, config, wrong, wrong_config, plant)
     if golden_plant is not None:
-        golden = replace(golden, plant=golden_plant, label=str(id(golden_plant)))
+        golden = replace(golden, plant=golden_plant, label=f"{model}/{name}")
     FAULTS.append(Case(name, model, kind, golden, target, expect, representative))
 
 
@@ -118,7 +118,7 @@ def clean(
     """A pair that computes the same; `other` and `other_config` are what the target changes."""
     golden, target = _sides(recipe, config, other, other_config, plant)
     if golden_plant is not None:
-        golden = replace(golden, plant=golden_plant, label=str(id(golden_plant)))
+        golden = replace(golden, plant=golden_plant, label=f"{model}/{name}")
     CLEAN.append(Case(name, model, "clean", golden, target, expect, representative))
 
 

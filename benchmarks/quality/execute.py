@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
@@ -25,26 +28,27 @@ from training import Outcome, run
 from msprobe.cli import main as msprobe
 
 torch.set_num_threads(1)
-Golden = tuple[Path, Outcome]
 UNKNOWN = Effect(math.nan, None)
 ABORTED = "terminate called without an active exception"
 """What gloo says when it aborts a process that has done its work."""
 
 
 def run_cases(cases: list[Case], keep: Optional[Path] = None) -> Iterator[tuple[Judgement, float]]:
-    """Yields a judgement and its seconds for each case. All cases are of one model. `keep` is where dumps remain."""
+    """Yields a judgement and its seconds for each case. All cases are of one model.
+
+    `keep` is where dumps remain; a dump that is already there is not made again.
+    """
     folder = keep or Path(tempfile.mkdtemp(prefix="quality-"))
-    goldens: dict[str, Golden] = {}
     try:
         if cases[0].processes > 1:
             yield from _run_together(cases, folder)
             return
-        for number, case in enumerate(cases):
+        for case in cases:
             started = time.perf_counter()
-            target = folder / (case.id.replace("/", "-") if keep else f"target{number}")
+            target = folder / _file_name(case.name)
             try:
                 with open_log(folder):
-                    found = _run(case, target, folder, goldens)
+                    found = _run(case, target, folder)
             except Exception as error:
                 found = _broken(case, error)
             yield found, time.perf_counter() - started
@@ -65,20 +69,24 @@ def _run_together(cases: list[Case], folder: Path) -> Iterator[tuple[Judgement, 
     started = time.perf_counter()
     goldens: dict[str, Path] = {}
     jobs: list[tuple[str, str, str]] = []
-    for number, case in enumerate(cases):
+    for case in cases:
         if case.golden.key not in goldens:
-            goldens[case.golden.key] = folder / f"golden{number}"
-            jobs.append((case.id, "golden", str(folder / f"golden{number}")))
-        jobs.append((case.id, "target", str(folder / f"target{number}")))
+            goldens[case.golden.key] = folder / _golden_name(case)
+            jobs.append((case.id, "golden", str(goldens[case.golden.key])))
+        jobs.append((case.id, "target", str(folder / _file_name(case.name))))
     try:
-        launch(jobs, cases[0].processes, folder)
+        jobs = [job for job in jobs if not _outcome_file(Path(job[2])).exists()]
+        if jobs:
+            launch(jobs, cases[0].processes, folder)
+        for _, _, dump in jobs:
+            _outcome_file(Path(dump)).write_text("{}")
     except RuntimeError as error:
         yield from ((_broken(case, error), 0.0) for case in cases)
         return
-    for number, case in enumerate(cases):
+    for case in cases:
         try:
             with open_log(folder):
-                found = judge(case, *answer(folder / f"target{number}", goldens[case.golden.key]), UNKNOWN)
+                found = judge(case, *answer(folder / _file_name(case.name), goldens[case.golden.key]), UNKNOWN)
         except Exception as error:
             found = _broken(case, error)
         yield found, time.perf_counter() - started
@@ -116,18 +124,38 @@ def open_log(folder: Path) -> Iterator[None]:
         yield
 
 
-def _run(case: Case, target: Path, folder: Path, goldens: dict[str, Golden]) -> Judgement:
-    if case.golden.key not in goldens:
-        dump = folder / f"golden{len(goldens)}"
-        goldens[case.golden.key] = dump, train(case.model, case.golden, dump)
-    golden, usual = goldens[case.golden.key]
+def _run(case: Case, target: Path, folder: Path) -> Judgement:
+    golden = folder / _golden_name(case)
+    usual = train(case.model, case.golden, golden)
     came_to = train(case.model, case.target, target)
     return judge(case, *answer(target, golden), effect(came_to, usual))
 
 
+def _golden_name(case: Case) -> str:
+    return "golden-" + hashlib.sha256(case.golden.key.encode()).hexdigest()[:12]
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_=.-]+", "_", name)
+
+
+def _outcome_file(dump: Path) -> Path:
+    """What the run of a dump came to. It exists when the dump is complete."""
+    return dump.with_name(dump.name + "-outcome.json")
+
+
 def train(model: str, side: Side, dump: Path) -> Outcome:
-    shutil.rmtree(dump, ignore_errors=True)
-    return run(model, json.loads(side.config), side.recipe, side.plant, dump)
+    """Trains and records, unless that is done already. A dump that another process makes meanwhile is used as it is."""
+    done = _outcome_file(dump)
+    if not done.exists():
+        making = dump.with_name(f"{dump.name}-{os.getpid()}")
+        shutil.rmtree(making, ignore_errors=True)
+        outcome = run(model, json.loads(side.config), side.recipe, side.plant, making)
+        with contextlib.suppress(OSError):
+            making.rename(dump)
+        shutil.rmtree(making, ignore_errors=True)
+        done.write_text(json.dumps(asdict(outcome)))
+    return Outcome(**json.loads(done.read_text()))
 
 
 def effect(target: Outcome, golden: Outcome) -> Effect:

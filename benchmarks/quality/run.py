@@ -3,7 +3,8 @@
 python benchmarks/quality/run.py                              everything, about five minutes on two idle cores
 python benchmarks/quality/run.py --part representative        the part that `make test` runs, about a minute
 python benchmarks/quality/run.py --only llama --kind backward some models, some kinds (both may be repeated)
-python benchmarks/quality/run.py --only llama --case mask     cases whose name holds "mask"; --keep DIR keeps the dumps
+python benchmarks/quality/run.py --only llama --case mask     cases whose name holds "mask"
+python benchmarks/quality/run.py --keep DIR                   keeps the dumps; run again, it only compares them
 python benchmarks/quality/run.py --write-docs                 everything, into docs/quality.md as well
 
 It uses the msprobe of the interpreter that runs it.
@@ -61,7 +62,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--part", choices=["representative", "all"], default="all", help="all cases, or a part of them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every judgement as JSON")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the dumps and answers there")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep dumps and answers, and use dumps that are there")
     parser.add_argument("--list", action="store_true", help="only list the cases")
     parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/quality.md")
     return parser.parse_args(arguments)
@@ -90,7 +91,7 @@ def select(args: argparse.Namespace) -> list[Case]:
 def run_all(cases: list[Case], args: argparse.Namespace) -> list[tuple[Any, float]]:
     chunks = split(cases)
     keep = str(args.keep) if args.keep else ""
-    jobs = [(number, [case.id for case in chunk], keep) for number, chunk in enumerate(chunks)]
+    jobs = [([case.id for case in chunk], keep) for chunk in chunks]
     results: list[tuple[Any, float]] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     context = multiprocessing.get_context("spawn")
@@ -123,14 +124,14 @@ def split(cases: list[Case]) -> list[list[Case]]:
     return sorted(chunks, key=len, reverse=True)
 
 
-def work(job: tuple[int, list[str], str, Any]) -> None:
-    number, names, keep, done = job
+def work(job: tuple[list[str], str, Any]) -> None:
+    names, keep, done = job
     from execute import run_cases
 
     known = {case.id: case for case in load()}
     folder = None
     if keep:
-        folder = Path(keep) / f"{number}-{known[names[0]].model}"
+        folder = Path(keep) / known[names[0]].model
         folder.mkdir(parents=True, exist_ok=True)
     for result in run_cases([known[name] for name in names], folder):
         done.put(result)

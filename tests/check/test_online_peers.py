@@ -128,24 +128,24 @@ def test_a_recorded_conversation_cannot_be_replayed(heard: Heard) -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (parcel_of([["../evil", 1]], b"x"), "file name that is none"),
-        (parcel_of([["a.pt", 5]], b"x"), "not what it says"),
+        (parcel_of([["../evil", 1]], b"x"), "file name that is not valid"),
+        (parcel_of([["a.pt", 5]], b"x"), "do not match its list"),
         (parcel_of([["a.pt", -1]]), "file of no size"),
-        (parcel_of([["a\ud800.pt", 1]], b"x"), "file name that is none"),
+        (parcel_of([["a\ud800.pt", 1]], b"x"), "file name that is not valid"),
         (parcel_of([], b"", files=[["a.pt", 1]]), "odd list of files"),
         (parcel_of([], b"", files=[["a.pt", 1, 7]]), "not here"),
         (parcel_of([], b"x", files=[["a.pt", 1, 0], ["b.pt", 2, 0]]), "not here"),
         (parcel_of([["a.pt", 1]], b"x", last=["0"]), "what ends with it"),
-        (parcel_of([], framework="jax"), "no framework"),
-        (parcel_of([["a.pt", 1], ["a.pt", 1]], b"xx"), "not what it says"),
-        (parcel_of([], call="os.system"), "without a proper name"),
-        (parcel_of([], title="Torch.load"), "without a proper name"),
+        (parcel_of([], framework="jax"), "unknown framework"),
+        (parcel_of([["a.pt", 1], ["a.pt", 1]], b"xx"), "do not match its list"),
+        (parcel_of([], call="os.system"), "without a valid name"),
+        (parcel_of([], title="Torch.load"), "without a valid name"),
         (parcel_of([], step=-1), "without a step"),
         (parcel_of([], forward=5), "without records"),
         (parcel_of([]).replace(b'"backward": null', b'"backwart": null'), "without records"),
         (struct.pack("<I", 1 << 30) + b"{}", "longer than the parcel"),
-        (struct.pack("<I", 2) + b"[]", "no object"),
-        (struct.pack("<I", 2) + b"{[", "no JSON"),
+        (struct.pack("<I", 2) + b"[]", "not a JSON object"),
+        (struct.pack("<I", 2) + b"{[", "not JSON"),
     ],
 )
 def test_a_parcel_that_is_not_right_is_refused(tmp_path: Path, body: bytes, reason: str) -> None:
@@ -158,7 +158,7 @@ def test_a_parcel_that_is_not_right_is_refused(tmp_path: Path, body: bytes, reas
         return part
 
     with pytest.raises(Refused, match=reason):
-        parcel.unpack(len(body), take, tmp_path / "spool", parcel.Kept(tmp_path / "kept"))
+        parcel.unpack(len(body), take, tmp_path / "spool", parcel.KeptFiles(tmp_path / "kept"))
     assert not list(tmp_path.rglob("evil*"))
 
 

@@ -14,14 +14,14 @@ import torch
 from torch_samples import Sample, samples_of
 
 from msprobe.check.pytorch.call import flat
-from msprobe.check.pytorch.resolve import Callables, Found
+from msprobe.check.pytorch.resolve import Callables, ResolvedApi
 from msprobe.pytorch import PrecisionDebugger
 
 # Which arguments are differentiated: all, else the first, else the second, else none.
 ATTEMPTS: tuple[Optional[frozenset[int]], ...] = (None, frozenset((0,)), frozenset((1,)), frozenset())
 
 
-def fitting(title: str, found: Found) -> Optional[list[Sample]]:
+def fitting(title: str, found: ResolvedApi) -> Optional[list[Sample]]:
     """The first sample that this version of torch takes, once for each attempt: a call may write into it."""
     for make in samples_of(title):
         args, kwargs = make()
@@ -45,7 +45,7 @@ def with_gradients(value: Any, written: bool) -> Any:
     return value
 
 
-def function(title: str, found: Found) -> Callable[..., Any]:
+def function(title: str, found: ResolvedApi) -> Callable[..., Any]:
     """An operator is looked up for each call: while collecting, something else stands there."""
     name = title.rpartition(".")[2]
     return getattr(torch.Tensor, name) if name.startswith("__") else found.func

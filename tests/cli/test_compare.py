@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "compare"))
 from written import call, saved, scalar, tensor, write_dump
 
 from msprobe.cli import main
+from msprobe.compare import compare
 
 RELU = "Functional.relu.0.forward"
 LINEAR = "Functional.linear.0.forward"
@@ -57,6 +59,44 @@ def test_the_first_line_names_the_origin_and_the_exit_code_is_1(
 def test_equal_dumps_are_the_same_with_exit_code_0(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", pair[1], pair[1]]) == 0
     assert capsys.readouterr().out.startswith("Same:")
+
+
+def test_json_prints_the_result_and_nothing_else_as_in_every_verb(
+    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "--json", *pair]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["origin"]["name"]) == ("differs", RELU)
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "part"),
+    [
+        ("--html", "missing/report.html", "there is no directory"),
+        ("--csv", "", "is a directory; give the name of a file"),
+        ("-o", "file", "is a file; give a directory"),
+        ("--next-config", "missing/config.json", "there is no directory"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, path: str, part: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["compare", *pair, option, str(tmp_path / path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert part in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_a_part_of_a_dump_is_not_the_same_as_the_dump(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = tmp_path / "both"
+    shutil.copytree(pair[1], both)
+    shutil.copytree(both / "step0", both / "step1")
+    assert main(["compare", str(both), pair[1]]) == 2
+    assert not capsys.readouterr().out.startswith("Same")
 
 
 def test_json_lines_are_strict_and_begin_with_the_summary(pair: tuple[str, str], tmp_path: Path) -> None:
@@ -245,3 +285,12 @@ def test_usage_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "it has step0/rank" in capsys.readouterr().err
     assert main(["compare", str(golden), str(golden), "--api-mapping", str(tmp_path / "no.yaml")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_comparison_in_a_notebook_is_its_answer(pair: tuple[str, str]) -> None:
+    found = compare(Path(pair[0]), Path(pair[1]))
+    page = found._repr_html_()
+    assert page.startswith(f"<b>Origin: {RELU} in Module.act.ReLU gives another output.0")
+    assert "Rows: 6, of them 5 pass" in page
+    assert len(page) < 1000
+    assert len(repr(found)) < 2000

@@ -119,7 +119,7 @@ def test_an_exception_of_the_script_looks_as_without_us(script: Path, tmp_path: 
     ("config", "message"),
     [
         ('{"dump_path": "./dump", "levle": "L1"}', 'did you mean "level"'),
-        ('{"dump_path": "./dump",}', "line 1"),
+        ('{"dump_path": ./dump}', "line 1"),
         ({"dump_path": "./dump", "level": "debug"}, "needs calls of save()"),
         ({"dump_path": "./dump", "task": "run_ut"}, "use msprobe run_ut"),
         (

@@ -162,3 +162,43 @@ def test_a_call_that_raised_is_an_anomaly(tmp_path: Path, capsys: pytest.Capture
     assert main(["show", str(tmp_path), "--json"]) == 0
     (rank,) = json.loads(capsys.readouterr().out)["ranks"]
     assert rank["anomalies"] == {"raised an exception": {"count": 1, "record": "Module.a.Net.forward.0", "slot": None}}
+
+
+def shown(path: Path, records: dict[str, str], capsys: pytest.CaptureFixture[str], steps: int = 1) -> str:
+    worker = Worker()
+    for step in range(steps):
+        writer = RankWriter(layout.rank_directory(path, step, None), Head("statistics", "L1", "pytorch"), worker)
+        for name, content in records.items():
+            writer.record(name, None, None, content)
+        writer.finish()
+    worker.close()
+    assert main(["show", str(path)]) == 0
+    return capsys.readouterr().out
+
+
+MASK = '{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "Max": 0.0, "Min": -Infinity, "Mean": -Infinity, "Norm": Infinity}'  # noqa: E501
+
+
+def test_a_mask_is_no_anomaly_and_an_overflow_to_minus_infinity_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    masked = {"Torch.add.0.forward": f'"input_args": [{tensor("1.0")}, {MASK}], "output": [{MASK}]'}
+    assert "Anomalies: none" in shown(tmp_path / "a", masked, capsys)
+    overflow = {"Torch.log.0.forward": f'"input_args": [{tensor("1.0")}], "output": [{MASK}]'}
+    assert "Torch.log.0.forward" in shown(tmp_path / "b", overflow, capsys).partition("Anomalies")[2]
+
+
+def test_the_largest_norms_are_of_floating_point_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = f'"input_args": [{tensor("9e9", dtype="torch.int64")}], "output": [{tensor("2.5")}]'
+    norms = shown(tmp_path / "d", {"Torch.embedding.0.forward": content}, capsys).partition("largest norm")[2]
+    assert "2.5" in norms
+    assert "int64" not in norms
+
+
+def test_many_steps_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = {"Torch.add.0.forward": f'"input_args": [], "output": [{tensor("2.5")}]'}
+    text = shown(tmp_path / "d", content, capsys, steps=40)
+    assert "… and 32 more of 40 steps and ranks" in text
+    assert "step0/rank" in text
+    assert "step39/rank" in text
+    assert "step20/rank" not in text.partition("Dtypes")[0]

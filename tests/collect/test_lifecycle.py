@@ -38,6 +38,9 @@ class Numbers:
     def mode_directory(self, models):
         return None
 
+    def explain_unmatched(self, entry):
+        return None
+
     def facts(self):
         return {}
 

@@ -13,14 +13,11 @@ from msprobe.config.read import _syntax
 TASKS = '"statistics", "tensor", "structure", "overflow_check", "free_benchmark", "run_ut"'
 LEVELS = '"L0", "L1", "L2", "mix", "debug"'
 NUMBER = 'allowed: an integer from 0 to 2147483647, "n" or "a-b"'
-COMMA = "a comma after the last item; remove it"
 
 # Every bad value and combination, with its messages: data, because exact messages are long.
 BAD = json.loads((Path(__file__).parent / "data" / "bad.json").read_text(encoding="utf-8"))
 
 TEXTS: list[tuple[str, str]] = [
-    ('{"step": [1, 2,]}', f"line 1, column 15: {COMMA}"),
-    ('{\n  "task": "tensor",\n}', f"line 2, column 19: {COMMA}"),
     ('\ufeff{"task": "tensor"}', "line 1, column 1: a byte order mark; save the file as UTF-8 without one"),
     ('{\n  // all ranks\n  "rank": []\n}', "line 2, column 3: a comment; JSON has no comments; remove it"),
     ('{"rank": [] # all\n}', "line 1, column 13: a comment; JSON has no comments; remove it"),
@@ -176,7 +173,11 @@ def test_a_trailing_comma_gives_the_same_message_in_newer_pythons() -> None:
     text = '{"rank": [1, ]}'
     newer = json.JSONDecodeError("Illegal trailing comma before end of array", text, text.index(",", 5))
     older = json.JSONDecodeError("Expecting value", text, text.index("]"))
-    assert str(_syntax(text, newer)) == str(_syntax(text, older)) == f"line 1, column 12: {COMMA}"
+    assert (
+        str(_syntax(text, newer))
+        == str(_syntax(text, older))
+        == "line 1, column 12: a comma after the last item; remove it"
+    )
 
 
 def test_relative_paths_in_a_deleted_working_directory_are_an_error(
@@ -200,3 +201,24 @@ def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.Monke
     assert load("pytorch", "~/c.json").dump_path == tmp_path / "dump"
     with pytest.raises(ConfigError, match="cannot expand ~: unknown user"):
         load("pytorch", task="statistics", dump_path="~nobody-of-this-name/dump")
+
+
+def test_a_problem_of_an_argument_does_not_name_the_packaged_file() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("pytorch", task="tensr", dump_path="d")
+    assert str(caught.value).startswith("PrecisionDebugger(…): 1 problem")
+    assert "config.json" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["C:\\dump", "d:/dump", "\\\\host\\share"])
+def test_a_path_of_windows_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="this is a path of Windows"):
+        load("pytorch", dump_path=path)
+
+
+@pytest.mark.parametrize("text", ['{"step": [1, 2,], "dump_path": "d"}', '{"dump_path": "d", "task": "tensor",\n}'])
+def test_a_comma_after_the_last_item_is_a_warning(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    (warning,) = load("pytorch", path).warnings
+    assert "a comma after the last item is ignored; remove it" in warning

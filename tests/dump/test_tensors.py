@@ -341,5 +341,5 @@ def test_reading_a_pt_file_imports_neither_torch_nor_pickle(tmp_path: Path) -> N
 
 
 def test_bytes_that_do_not_fit_the_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 bytes are no float32 tensor"):
+    with pytest.raises(ValueError, match="3 bytes do not fit a float32 tensor"):
         encode(Payload("float32", (1,), b"abc", "pt"))

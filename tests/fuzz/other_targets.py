@@ -57,7 +57,7 @@ def read_parcel(path: Path) -> None:
             raise EOFError
         return part
 
-    kept = parcel.Kept(path / "kept")
+    kept = parcel.KeptFiles(path / "kept")
     _, last = parcel.unpack(len(body), take, path / "spool", kept)
     kept.settle(last)
 

@@ -96,6 +96,15 @@ def test_data_inside_the_message_is_read_too(tmp_path):
 HUGE = 2**62
 
 
+def test_a_message_alone_is_read_like_one_with_its_length_before_it(tmp_path):
+    message = samples.op_input(7, 2, (2,), 8) + samples.blob(4, struct.pack("<2i", 5, -6))
+    alone = samples.blob(1, b"2.0") + samples.blob(4, message)
+    with AsyncFile(write(tmp_path, alone)) as file:
+        (slot,) = file.slots
+        assert file.array(slot).tolist() == [5, -6]
+        assert file.unused_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -149,7 +149,7 @@ def test_constants_and_operator_arguments_are_there_once():
     assert any(np.array_equal(value, np.arange(16, dtype=np.float32).reshape(4, 4)) for value in values)
     assert any(np.array_equal(value, np.eye(3, dtype=np.float32)) for value in values)
     (first,) = (op for op in run.dump.select_nodes(type="MatMul") if op.name.endswith("first-Dense/MatMul-op0"))
-    assert run.dump.arguments(first)["input.3"] == "True"  # transpose_b
+    assert run.dump.arguments(first)["transpose_b"] == "True"
 
 
 def test_graphs_orders_and_the_users_file_are_there_and_nobody_else_may_read_them():

@@ -11,6 +11,7 @@ import pytest
 
 from msprobe.config.errors import ConfigError
 from msprobe.graphdump.dumping.dump_settings import CATEGORIES, load_settings, parse_settings
+from msprobe.graphdump.dumping.framework_config import list_remarks
 from msprobe.graphdump.dumping.running import prepare_dump
 
 COMMON, E2E = "common_dump_settings", "e2e_dump_settings"
@@ -106,7 +107,6 @@ BAD = [
     (bad(statistic_category=["norm"]), 'statistic_category[0]: found "norm"; allowed: "max", "min"'),
     (bad(statistic_category=[]), "statistic_category: found []; allowed: a list of some of"),
     (bad(overflow_number=-1, op_debug_mode=3), "overflow_number: found -1; allowed: an integer from 0"),
-    (bad(overflow_number=2), "overflow_number with op_debug_mode: overflow_number is 2 and op_debug_mode is 0"),
     (bad(initial_iteration=-3), "initial_iteration: found -3; allowed: an integer from 0"),
     (bad(op_debug_mode=4, iteration="0"), "iteration with op_debug_mode: iteration is '0' and op_debug_mode is 4"),
     (bad(op_debug_mode=3, saved_data="full"), "saved_data with op_debug_mode: saved_data is 'full' and op_debug_mode"),
@@ -185,3 +185,8 @@ def test_the_script_is_not_started_and_nothing_is_left_behind(tmp_path: Path):
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "common_dump_settings.iteration: found 3" in ended.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data_dump.json", "train.py"]
+
+
+def test_overflow_number_without_overflow_mode_is_a_notice():
+    settings = parse_settings(bad(overflow_number=2), "data_dump.json", {})
+    assert list_remarks(settings, 0) == ["overflow_number is ignored: it needs op_debug_mode 3, and that is 0."]

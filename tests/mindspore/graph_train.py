@@ -1,4 +1,4 @@
-"""Three steps in graph mode under PrecisionDebugger. Usage: graph_train.py CONFIG [late|burst|bare|model]"""
+"""Three steps in graph mode under PrecisionDebugger. Usage: graph_train.py CONFIG [late|burst|bare|model|resumed]"""
 
 import sys
 
@@ -37,7 +37,13 @@ def batch(step):
 if "model" in words:
     dataset = ms.dataset.GeneratorDataset([(batch(step).asnumpy(),) for step in range(3)], ["x"], shuffle=False)
     model = ms.train.Model(train)
-    model.train(1, dataset, callbacks=[MsprobeStep(debugger)], dataset_sink_mode=False)
+    callbacks = [MsprobeStep(debugger)]
+    if "resumed" in words:
+        from msprobe.mindspore import MsprobeInitStep
+
+        model.train(3, dataset, callbacks=[*callbacks, MsprobeInitStep()], dataset_sink_mode=False, initial_epoch=2)
+    else:
+        model.train(1, dataset, callbacks=callbacks, dataset_sink_mode=False)
 else:
     for step in range(3):
         print(step, float(train(batch(step))).hex(), flush=True)

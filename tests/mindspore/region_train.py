@@ -1,7 +1,7 @@
 """Four steps in dynamic mode with compiled regions, under PrecisionDebugger at level L2.
 
-Usage: region_train.py CONFIG|bare [model|late|once]. once: start() before the model is made, and nothing more
-(MindSpore's guide, level L2)."""
+Usage: region_train.py CONFIG|bare [model|late|once|train]. once: start() before the model is made, and nothing more
+(MindSpore's guide, level L2); train: by mindspore.train.Model."""
 
 import sys
 
@@ -52,6 +52,12 @@ if "late" in words:
     doubled(ms.Tensor(np.zeros(2, np.float32)))
 if "once" in words:
     debugger = None
+if "train" in words:
+    batches = [np.full(4, 0.01 * step, np.float32) for step in range(4)]
+    dataset = ms.dataset.GeneratorDataset(batches, ["data"], shuffle=False).batch(1)
+    trainer = ms.train.Model(net, optimizer=optimizer)
+    trainer.train(1, dataset, dataset_sink_mode=False)
+    sys.exit()
 for step in range(4):
     if debugger is not None:
         debugger.start(net if "model" in words else None)

@@ -257,6 +257,27 @@ def test_preheating_lifts_the_limit_of_a_false_alarm(tmp_path):
     assert run(tmp_path / "b", if_preheat=True, preheat_step=1) == []
 
 
+@pytest.mark.parametrize("mode", ["add_noise", "bit_noise", "change_value", "no_change"])
+def test_fix_puts_the_second_result_in_place_and_gradients_flow(tmp_path, mode):
+    """Seed 003 refuses fix only with preheat and in the backward stage."""
+    x = singles(np.linspace(1, 2, 6).reshape(2, 3))
+    weight = singles(np.arange(6).reshape(2, 3))
+    changed = x.asnumpy().copy()
+    slope = 2 * changed * weight.asnumpy()
+    if mode == "change_value":
+        changed.flat[[0, -1]] = changed.flat[[-1, 0]]
+        slope = 2 * changed * weight.asnumpy()
+        slope.flat[[0, -1]] = slope.flat[[-1, 0]]
+    debugger = debugger_of(tmp_path, mode, handler_type="fix", list=["square"])
+    debugger.start()
+    loss, gradient = ms.value_and_grad(lambda x: (ops.square(x) * weight).sum())(x)
+    debugger.stop()
+    debugger.step()
+    np.testing.assert_allclose(float(loss), (changed**2 * weight.asnumpy()).sum(), rtol=1e-6)
+    np.testing.assert_allclose(gradient.asnumpy(), slope, rtol=1e-6)
+    assert_no_fault(tmp_path)
+
+
 def curve(low, debugger=None, evaluate=False):
     """Twelve losses of a regression whose hidden layer goes through `low`."""
     drawn = np.random.default_rng(1)

@@ -298,7 +298,6 @@ def test_the_result_is_readable_by_the_group_at_most(tmp_path):
 @pytest.mark.parametrize(
     ("section", "part"),
     [
-        ({"pert_mode": "add_noise", "handler_type": "fix"}, "free_benchmark.pert_mode"),
         (
             {"pert_mode": "improve_precision", "handler_type": "fix", "fuzz_stage": "backward"},
             "free_benchmark.fuzz_stage",

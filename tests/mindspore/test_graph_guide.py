@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
-from mscollecting import Dump, configured
+from mscollecting import configured
 from test_guide import COMMON, ROOT, run, steps
+
+from msprobe.graphdump import GraphDump
 
 PAGE = (ROOT / "docs" / "mindspore_graph.md").read_text(encoding="utf-8")
 LOOP, TRAINER, KERNELS, DYNAMIC_LOOP, DYNAMIC_TRAINER = re.findall(r"```python\n(.*?)```", PAGE, re.S)
@@ -53,9 +55,11 @@ def test_kernels(tmp_path):
 
 
 def test_kernels_of_a_dynamic_run(tmp_path):
+    compiled = COMMON.replace("    def construct", "    @mindspore.jit\n    def construct")
     configured(tmp_path, "L2")
-    run(tmp_path, COMMON + DYNAMIC_LOOP)
-    assert Dump(tmp_path / "dump").names
+    run(tmp_path, compiled + DYNAMIC_LOOP)
+    assert {"MatMul", "Tanh"} <= {one.type for one in GraphDump(tmp_path / "dump").tensors}
     configured(tmp_path / "trainer", "L2")
-    run(tmp_path / "trainer", COMMON + DYNAMIC_TRAINER.replace("trainer =", OPTIMIZER))
-    assert Dump(tmp_path / "trainer" / "dump").names
+    run(tmp_path / "trainer", compiled + DYNAMIC_TRAINER.replace("trainer =", OPTIMIZER))
+    assert GraphDump(tmp_path / "trainer" / "dump").iterations == (0, 1)
+    assert not (tmp_path / "trainer" / "dump" / "step0").exists()

@@ -15,7 +15,7 @@ from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import load
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
-from msprobe.mindspore.graph.graph_kernels import data_dump, refuse
+from msprobe.mindspore.graph.graph_kernels import data_dump, refuse, refuse_sinking
 from msprobe.tasks import make_task
 
 SCRIPT = Path(__file__).with_name("graph_train.py")
@@ -50,6 +50,22 @@ def test_statistics_of_the_chosen_operators_and_steps(tmp_path: Path):
     assert (exp.row["Max Value"], exp.row["Avg Value"]) == ("1.0", "1.0")  # exp(0)
     assert list(exp.row)[10:] == ["Max Value", "Avg Value", "MD5"]
     assert not any(tensor.file for tensor in dump.tensors)
+
+
+def test_a_resumed_training_has_its_own_step_numbers(tmp_path: Path):
+    ended = run(tmp_path, "model", "resumed", section={"list": ["Exp"]}, step=[7, 8])
+    assert ended.returncode == 0, ended.stderr
+    dump = GraphDump(tmp_path / "d")
+    assert dump.iterations == (7, 8)  # 3 steps an epoch: the third epoch has 6, 7 and 8
+    inputs = [tensor for tensor in dump.tensors if tensor.io == "output"]
+    assert [tensor.iteration for tensor in inputs] == [7, 8]
+
+
+def test_o2_on_ascend_is_refused_with_what_to_use():
+    with pytest.raises(UsageError, match="use jit_level O0 or O1"):
+        refuse_sinking("Ascend", "O2")
+    for device, level in (("Ascend", "O1"), ("Ascend", ""), ("CPU", "O2")):
+        refuse_sinking(device, level)
 
 
 def test_structure_is_the_graph_without_values(tmp_path: Path):

@@ -131,6 +131,17 @@ def test_save_keeps_values_and_gradients(tmp_path):
     np.testing.assert_allclose(gradient.asnumpy(), total * np.exp(x.asnumpy()), rtol=1e-5)
 
 
+def test_save_without_start_saves_step_by_step(tmp_path, told):
+    """Seed 000, 6.1.5: save() alone, at level debug."""
+    debugger = PrecisionDebugger(configured(tmp_path, "debug"))
+    for number in range(2):
+        debugger.save(tensor(2) + number, "x")
+        debugger.step()
+    for step in (0, 1):
+        assert_same(Dump(tmp_path / "dump", step).debug["x.0.debug"], tensor(2).asnumpy() + step)
+    assert not told("between start() and stop()")
+
+
 def test_save_elsewhere_warns_and_goes_on(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path, "L1"))
     debugger.save(tensor(2), "x")
@@ -185,6 +196,16 @@ def test_model_callbacks(tmp_path, told):
     trainer.train(1, dataset(), callbacks=[MsprobeStep(debugger), MsprobeInitStep()], dataset_sink_mode=False)
     assert [path.name for path in (tmp_path / "dump").glob("step*")] == ["step1"]
     assert "Functional.cross_entropy.0.backward" in Dump(tmp_path / "dump", 1).names
+
+
+def test_a_training_resumed_by_its_epoch_counts_from_there(tmp_path, told):
+    net = made(Net)
+    trainer = Model(net, nn.CrossEntropyLoss(), nn.SGD(net.trainable_params()))
+    debugger = PrecisionDebugger(configured(tmp_path, "L0", step=[5]))
+    debugger.start(net)
+    callbacks = [MsprobeStep(debugger), MsprobeInitStep()]
+    trainer.train(3, dataset(), callbacks=callbacks, dataset_sink_mode=False, initial_epoch=2)
+    assert [path.name for path in (tmp_path / "dump").glob("step*")] == ["step5"]  # 2 steps an epoch: 4 and 5
 
 
 def test_run_json_describes_the_run(tmp_path):

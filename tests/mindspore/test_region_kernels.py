@@ -35,7 +35,7 @@ def run(top: Path, *words: str, task: str = "statistics", section: Any = None, *
 def test_regions_of_the_wanted_steps_are_beside_the_operators_and_losses_stay(tmp_path: Path):
     ended = run(tmp_path, "model", task="tensor", step=[1, 3])
     assert ended.stdout == run(tmp_path, "bare").stdout
-    dump = GraphDump(tmp_path / "d" / "graph")
+    dump = GraphDump(tmp_path / "d")
     assert dump.iterations == (1, 3)
     for step in dump.iterations:  # a region runs twice in a step, and once more between the steps
         inputs = [t for t in dump.tensors if (t.type, t.io, t.iteration) == ("Sin", "input", step)]
@@ -57,15 +57,16 @@ def test_regions_of_the_wanted_steps_are_beside_the_operators_and_losses_stay(tm
     dynamic = RankDump(tmp_path / "d" / "pynative" / "step1" / "rank")
     assert any(name.startswith("Kernel.Square") for name in dynamic.records)
     assert not any(name.startswith(("Kernel.Sin", "Kernel.Tanh")) for name in dynamic.records)
-    assert sorted(path.name for path in (tmp_path / "d").iterdir() if path.name[0] != ".") == ["graph", "pynative"]
+    assert "optimizer(gradients)" in dynamic.stacks["Kernel.Momentum.0.forward"][0]
+    assert sorted(path.name for path in (tmp_path / "d").iterdir() if path.name[0] != ".") == ["pynative", "rank_0"]
     assert not list((tmp_path / "d").rglob("msprobe_staging"))
-    for path in (tmp_path / "d" / "graph").rglob("*"):
+    for path in (tmp_path / "d").rglob("*"):
         assert not path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP), path
 
 
 def test_the_operators_that_list_names_and_an_older_dump_is_put_aside(tmp_path: Path):
     first = run(tmp_path, section={"list": ["Sin"], "data_mode": ["input"]})
-    dump = GraphDump(tmp_path / "d" / "graph")
+    dump = GraphDump(tmp_path / "d")
     assert {(tensor.type, tensor.io) for tensor in dump.tensors} == {("Sin", "input")}
     assert dump.iterations == (0, 1, 2, 3)
     assert not any(tensor.file for tensor in dump.tensors)
@@ -73,28 +74,43 @@ def test_the_operators_that_list_names_and_an_older_dump_is_put_aside(tmp_path: 
     second = run(tmp_path, section={"list": ["Functional.square.0.forward"]})
     assert "are not dumped: list names calls of the dynamic graph only." in second.stderr
     third = run(tmp_path, section={"list": ["Tanh"]})
-    assert "graph; it is now in" in third.stderr
-    assert {tensor.type for tensor in GraphDump(tmp_path / "d" / "graph").tensors} == {"Tanh", "TanhGrad"}
+    assert "rank_0; it is now in" in third.stderr
+    assert {tensor.type for tensor in GraphDump(tmp_path / "d").tensors} == {"Tanh", "TanhGrad"}
 
 
 def test_too_late_is_told_and_the_operators_are_recorded(tmp_path: Path):
     ended = run(tmp_path, "late")
     assert "are not dumped: a graph was compiled before start()" in ended.stderr
-    assert not (tmp_path / "d" / "graph").exists()
+    assert not (tmp_path / "d" / "rank_0").exists()
     records = RankDump(tmp_path / "d" / "step0" / "rank").records
     assert any(name.startswith("Kernel.Square") for name in records)
 
 
 def test_start_alone_is_enough_as_in_the_guide(tmp_path: Path):
+    """Seed 000, 7.2.2.1: start() before the model, and nothing more."""
     ended = run(tmp_path, "once")
     assert ended.stdout == run(tmp_path, "bare").stdout
     assert "Traceback" not in ended.stderr
-    dump = GraphDump(tmp_path / "d" / "graph")
-    assert dump.iterations == (0,)  # without step() all is one step
-    sines = [tensor for tensor in dump.tensors if (tensor.type, tensor.io) == ("Sin", "input")]
-    assert [tensor.row["Max Value"] for tensor in sines if tensor.row] == [str(half / 2) for half in range(8)]
-    records = RankDump(tmp_path / "d" / "step0" / "rank").records
-    assert "Kernel.Momentum.3.forward" in records
+    assert "WARNING" not in ended.stderr
+    dump = GraphDump(tmp_path / "d")
+    assert dump.iterations == (0, 1, 2, 3)
+    for step in range(4):
+        sines = [one for one in dump.tensors if (one.type, one.io, one.iteration) == ("Sin", "input", step)]
+        assert [one.row["Max Value"] for one in sines if one.row] == [str(float(step)), str(step + 0.5)]
+        assert any(one.type == "ApplyMomentum" and one.iteration == step for one in dump.tensors)
+    assert sorted(path.name for path in (tmp_path / "d").iterdir() if path.name[0] != ".") == ["rank_0"]
+
+
+def test_model_train_with_start_alone_collects_the_wanted_step(tmp_path: Path):
+    """Seed 000, 7.2.2.2: the same with mindspore.train.Model; `step` selects."""
+    ended = run(tmp_path, "once", "train", step=[1])
+    assert "WARNING" not in ended.stderr
+    dump = GraphDump(tmp_path / "d")
+    assert dump.iterations == (1,)
+    assert {"Tanh", "ApplyMomentum"} <= {one.type for one in dump.tensors}
+    missed = run(tmp_path, "once", "train", step=[9])
+    assert "nothing was dumped" in missed.stderr
+    assert "steps 9 were wanted and never ran" in missed.stderr
 
 
 RANKS = """
@@ -124,7 +140,7 @@ print("done", rank, flush=True)
 @needs_msrun
 def test_each_rank_has_its_regions_when_start_comes_before_init(tmp_path: Path):
     run_two(tmp_path, RANKS, configured(tmp_path, "L2"))
-    dump = GraphDump(tmp_path / "dump" / "graph")
+    dump = GraphDump(tmp_path / "dump")
     assert dump.ranks == (0, 1)
     for rank in (0, 1):
         sines = [t.row for t in dump.tensors if (t.rank, t.type, t.io) == (rank, "Sin", "input")]

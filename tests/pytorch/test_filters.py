@@ -40,6 +40,44 @@ def test_a_list_of_full_names_takes_exactly_these(tmp_path):
     assert names == ["Functional.linear.1.forward", "Functional.gelu.0.backward"]
 
 
+class Views(nn.Module):
+    def forward(self, x):
+        return x.permute(1, 0).permute(1, 0).relu().transpose(0, 1)
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_naming_a_call_that_is_off_by_default_switches_it_on(tmp_path, level, caplog):
+    """Seed 003's own example of list: Tensor.permute.1.forward."""
+    model = Views()
+    wanted = ["Tensor.permute.1.forward", "transpose"]
+    with collecting(tmp_path, model, level=level, section={"list": wanted}) as dump:
+        model(torch.randn(2, 3, requires_grad=True)).sum().backward()
+    assert dump.names == [
+        "Tensor.permute.1.forward",
+        "Tensor.transpose.0.forward",
+        "Tensor.transpose.0.backward",
+    ]
+    assert "matched no call" not in caplog.text
+
+
+def test_naming_a_view_at_l2_records_it_and_no_other_view(tmp_path):
+    model = Views()
+    with collecting(tmp_path, model, level="L2", section={"list": ["Tensor.permute.1.forward"]}) as dump:
+        model(torch.randn(2, 3))
+    assert dump.names == ["Aten.permute.default.1.forward"]
+
+
+def test_a_name_that_no_call_can_have_says_why(tmp_path, caplog):
+    model = Net()
+    wanted = ["Torch.conv2d.0.forward", "Tensor.frobnicate.0.forward", "Functional.relu.7.forward"]
+    with collecting(tmp_path, model, section={"list": wanted}):
+        model(torch.randn(2, 3))
+    PrecisionDebugger._current._lifecycle.close()
+    assert "'Torch.conv2d.0.forward' in scope/list matched no call: PyTorch calls it Functional.conv2d" in caplog.text
+    assert "matched no call: this version of PyTorch has no Tensor.frobnicate." in caplog.text
+    assert "'Functional.relu.7.forward' in scope/list matched no call: nothing was collected for it." in caplog.text
+
+
 def test_a_module_in_the_list_takes_what_runs_inside_at_mix(tmp_path):
     dump = selected(tmp_path, level="mix", list=["Module.first.Linear.forward.0"])
     assert dump.names == ["Functional.linear.0.forward", "Module.first.Linear.forward.0"]

@@ -383,6 +383,25 @@ def test_preheating_an_in_place_call_begins_anew_each_time(tmp_path, told):
     assert limits.limit == 1.0  # a second run that wrote its input twice would have looked like a false alarm
 
 
+@pytest.mark.parametrize("mode", ["add_noise", "bit_noise", "change_value", "no_change"])
+def test_fix_puts_the_second_result_in_place_and_gradients_flow(tmp_path, mode):
+    """Seed 003 refuses fix only with preheat and in the backward stage."""
+    x = torch.linspace(1, 2, 6).reshape(2, 3).requires_grad_()
+    weight = torch.arange(6.0).reshape(2, 3)
+    with checking(tmp_path, mode, list=["square"], handler_type="fix"):
+        y = torch.square(x)
+        (y * weight).sum().backward()
+    changed = x.detach().clone()
+    slope = 2 * changed * weight
+    if mode == "change_value":
+        changed.view(-1)[[0, -1]] = changed.view(-1)[[-1, 0]]
+        slope = 2 * changed * weight
+        slope.view(-1)[[0, -1]] = slope.view(-1)[[-1, 0]]
+    torch.testing.assert_close(y, changed.square())
+    torch.testing.assert_close(x.grad, slope)
+    assert torch.equal(y.detach(), x.detach().square()) is (mode in ("no_change", "add_noise"))  # 1e-8 is below 1 ulp
+
+
 def test_fix_restores_a_loss_curve(tmp_path):
     """A planted call in low precision bends the loss; with fix it runs raised, and the curve is the good one again."""
     home = types.ModuleType("home")
@@ -467,3 +486,10 @@ def test_the_csv_is_written_as_it_happens(tmp_path):
     assert Rows(tmp_path).names == ["Torch.cumsum.0"]
     assert math.isfinite(float(next(iter(Rows(tmp_path)))["max_rel"]))
     assert json.loads((tmp_path / "config.json").read_text())["task"] == "free_benchmark"
+
+
+def test_improve_precision_on_float32_says_why_nothing_was_checked(tmp_path, told):
+    with checking(tmp_path, "improve_precision", list=["square"]):
+        torch.square(torch.ones(3))
+    PrecisionDebugger._current._lifecycle.close()
+    assert told("no call was checked: 1 calls had no float16 or bfloat16 input")

@@ -244,9 +244,30 @@ def test_overflow_check_has_no_kernel_level(tmp_path: Path):
         PrecisionDebugger(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("{}", "dump: this section is missing"),
+        ('{"dump": {"dump_path": "/no/such/place"}}', "this directory does not exist; make it first"),
+        (
+            '{"dump": {"dump_path": ".", "dump_mode": "both"}}',
+            'dump.dump_mode: found "both"; allowed: "output"',
+        ),
+        ('{"dump": {"dump_path": ".", "dump_op_swich": "on"}}', 'unknown key; allowed: "dump_list"'),
+    ],
+)
+def test_a_bad_acl_config_is_refused_when_the_debugger_is_made(tmp_path: Path, content: str, part: str):
+    acl = tmp_path / "acl.json"
+    acl.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        PrecisionDebugger(configured(tmp_path, level="L2", acl_config=str(acl)))
+    assert part in str(caught.value)
+    assert "acl.json" in str(caught.value)
+
+
 def test_acl_config_is_answered_with_the_way_that_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     acl = tmp_path / "acl.json"
-    acl.write_text(json.dumps({"dump": {}}))
+    acl.write_text(json.dumps({"dump": {"dump_list": [], "dump_path": str(tmp_path), "dump_mode": "all"}}))
     caplog.set_level("INFO", logger="msprobe")
     with collecting(tmp_path, level="L2", acl_config=str(acl)) as dump:
         torch.ones(2) + 1

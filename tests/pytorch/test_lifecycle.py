@@ -245,6 +245,71 @@ def test_save_writes_tensor_files_at_task_tensor(tmp_path):
     assert torch.equal(loaded, x + 1)
 
 
+def train(debugger, model, steps, with_step=True):
+    for _ in range(steps):
+        debugger.start(model)
+        model(torch.randn(2, 3)).sum().backward()
+        debugger.stop()
+        if with_step:
+            debugger.step()
+
+
+def test_a_second_debugger_takes_over_and_the_first_has_no_effect(tmp_path, told):
+    model = nn.Linear(3, 3)
+    first = PrecisionDebugger(configured(tmp_path, level="L1"))
+    second = PrecisionDebugger(configured(tmp_path, level="mix"))
+    assert told("takes over from the first")
+    train(first, model, 3)
+    assert told("that a later one has replaced has no effect")
+    train(second, model, 2)
+    train(first, model, 1)
+    assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step0", "step1"]
+    assert "Module.Linear.parameters_grad" in Dump(tmp_path / "dump", 1).names  # of level mix
+    assert not told("never called")
+
+
+def test_a_later_debugger_on_the_same_path_does_not_mix_with_the_earlier_dump(tmp_path, told):
+    model = nn.Linear(3, 3)
+    train(PrecisionDebugger(configured(tmp_path, level="L1")), model, 3)
+    train(PrecisionDebugger(configured(tmp_path, level="mix")), model, 2)
+    assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step0", "step1"]
+    (older,) = tmp_path.glob("dump.old-*")
+    assert sorted(path.name for path in older.glob("step*")) == ["step0", "step1", "step2"]
+    assert told("an earlier dump was in")
+
+
+def test_a_script_that_forgets_step_is_warned(tmp_path, told):
+    debugger = PrecisionDebugger(configured(tmp_path, level="L1"))
+    train(debugger, nn.Linear(3, 3), 3, with_step=False)
+    debugger._lifecycle.close()
+    assert told("start() was called 3 times and step() never after it: all of it is in step 0.")
+
+
+def test_collecting_in_parts_is_no_forgotten_step(tmp_path, told):
+    debugger = PrecisionDebugger(configured(tmp_path, level="L1"))
+    train(debugger, nn.Linear(3, 3), 2, with_step=False)
+    debugger.step()
+    debugger._lifecycle.close()
+    assert not told("Call step() at the end")
+
+
+def test_save_without_start_saves_step_by_step(tmp_path, told):
+    """Seed 000, 6.1.5: save() alone, at level debug."""
+    debugger = PrecisionDebugger(configured(tmp_path, level="debug", step=[0, 2]))
+    for number in range(3):
+        x = torch.full((2,), float(number), requires_grad=True)
+        debugger.save(x, "x")
+        (x * 3).sum().backward()
+        debugger.step()
+    for step in (0, 2):
+        debug = Dump(tmp_path / "dump", step).debug
+        assert debug["x.0.debug"]["Max"] == step
+        assert debug["x_grad.0.debug"]["Max"] == 3
+    assert not (tmp_path / "dump" / "step1").exists()
+    PrecisionDebugger._current._lifecycle.close()
+    assert not told("never called")
+
+
 def test_save_elsewhere_warns_and_raises_nothing(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path / "a", level="L1"))
     debugger.start()
@@ -252,6 +317,8 @@ def test_save_elsewhere_warns_and_raises_nothing(tmp_path, told):
     debugger.save(torch.ones(1), "x")
     assert len(told('save() works at level "debug" only')) == 1
     debugger = PrecisionDebugger(configured(tmp_path / "b", level="debug"))
+    debugger.start()
+    debugger.stop()
     debugger.save(torch.ones(1), "x")
     assert told("between start() and stop()")
     debugger.start()

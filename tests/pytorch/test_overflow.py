@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import warnings
 
 import pytest
@@ -197,6 +198,17 @@ def test_a_producer_can_be_replayed(tmp_path, plant, producer, capsys):
         plant()
     assert main(["overflow", "replay", str(tmp_path / "dump" / "step0" / "rank" / producer)]) == 1
     assert "reproduced" in capsys.readouterr().out
+
+
+def test_a_replay_without_torch_is_one_sentence(tmp_path, capsys, monkeypatch):
+    plant, producer = PLANTED[0]
+    with collecting(tmp_path, task="overflow_check", section=NEVER):
+        plant()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["overflow", "replay", str(tmp_path / "dump" / "step0" / "rank" / producer)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    remedy = 'needs PyTorch, which is not installed here: pip install "msprobe[pytorch]".'
+    assert line == f"msprobe overflow: replaying {producer} {remedy}"
 
 
 WITHOUT_GRADIENTS = [one for one in PLANTED if one[1].endswith(".forward") and one[0] is not in_recomputation]

@@ -59,6 +59,32 @@ def test_mode_makes_torch_deterministic():
     assert not torch.backends.cudnn.enabled
 
 
+def test_every_row_of_the_table_of_seed_003(monkeypatch):
+    """The cuDNN rows hold whatever `mode` is; on a machine without a GPU the calls for it do nothing."""
+    cudnn = torch.backends.cudnn
+    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = True, True, False
+    seed_all()
+    assert (cudnn.enabled, cudnn.benchmark, cudnn.deterministic) == (False, False, True)
+
+
+def test_dropout_comes_back():
+    seed_all(1, rm_dropout=True)
+    assert not (F.dropout(torch.ones(1000), 0.5) == 0).any()
+    seed_all(1)
+    assert (F.dropout(torch.ones(1000), 0.5) == 0).any()
+    assert (nn.Dropout(0.5)(torch.ones(1000)) == 0).any()
+
+
+@pytest.mark.parametrize(
+    ("keys", "seed"),
+    [({"is_deterministic": True}, "1234"), ({"seed": 5}, "5"), ({"is_deterministic": False}, None), ({}, None)],
+)
+def test_a_configuration_seeds_only_where_it_asks_for_it(tmp_path, keys, seed):
+    PrecisionDebugger(configured(tmp_path, **keys))
+    assert os.environ.get("PYTHONHASHSEED") == seed
+    assert torch.are_deterministic_algorithms_enabled() is bool(keys.get("is_deterministic"))
+
+
 def test_dropout_is_left_alone_unless_asked():
     seed_all(1)
     assert (F.dropout(torch.ones(1000), 0.5) == 0).any()

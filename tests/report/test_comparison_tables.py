@@ -15,8 +15,8 @@ from msprobe.compare import compare
 from msprobe.report import xlsx
 from msprobe.report.comparison_terminal import answer, print_comparison
 from msprobe.report.csv import write_csv
-from msprobe.report.html import write_html
 from msprobe.report.jsonl import write_jsonl
+from msprobe.view.export import export_comparison
 
 RELU = "Functional.relu.0.forward"
 VALUES = ["NPU max", "NPU min", "NPU mean", "NPU l2norm", "Bench max", "Bench min", "Bench mean", "Bench l2norm"]
@@ -144,6 +144,6 @@ def test_items_that_are_none_cost_their_own_row_in_every_report(tmp_path: Path) 
     assert "its shape is none" in {row.why.detail for _, row in found.rows()}
     write_csv(found, tmp_path / "out.csv")
     write_jsonl(found, tmp_path / "out.jsonl")
-    write_html(found, tmp_path / "out.html")
+    export_comparison(found, tmp_path / "out.html")
     xlsx.write_xlsx(found, tmp_path / "out.xlsx")
     print_comparison(found)

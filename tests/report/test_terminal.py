@@ -43,11 +43,42 @@ def test_a_table_into_a_pipe_is_never_cut(capsys: pytest.CaptureFixture[str]) ->
     assert lines[4] == "[red]b" + " " * 301 + "      3       nan"
 
 
-def test_a_table_on_a_terminal_is_folded_to_its_width() -> None:
-    shown = on_a_terminal("from msprobe.report.terminal import print_table; print_table(['a', 'b'], [['y' * 200, 1]])")
-    assert shown.count("y") == 200
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+NARROW = """
+from msprobe.report.terminal import print_table
+print_table(["verdict", "name", "why"], [["error", "Module." + "y" * 60 + ".Linear.forward.0", "maximum differs"]])
+"""
+
+
+def test_rows_that_do_not_fit_become_blocks_and_no_name_is_split() -> None:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(NARROW))
+    assert plain.splitlines() == [
+        "verdict  error",
+        "name     Module." + "y" * 60 + ".Linear.forward.0",
+        "why      maximum differs",
+        "",
+    ]
+
+
+def test_a_table_that_fits_is_aligned_and_coloured_by_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from msprobe.report.terminal import print_table; print_table(['verdict', 'n'], [['error', 1], ['pass', 2]])"
+    lines = on_a_terminal(code).splitlines()
+    assert lines[0] == "\x1b[1mverdict  n\x1b[0m"
+    assert lines[1] == "\x1b[31merror    1\x1b[0m"
+    assert lines[2] == "\x1b[32mpass     2\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in on_a_terminal(code)
+
+
+def test_an_answer_is_broken_between_words_only() -> None:
+    path = "/home/you/" + "z" * 40 + "/train.py:12"
+    code = (
+        "from msprobe.report.terminal import print_lines\n"
+        f"print_lines(['Origin: ' + 'word ' * 20, '  source  {path} in forward'])"
+    )
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(code))
+    assert path in plain
     assert max(len(line) for line in plain.splitlines()) <= 80
+    assert plain.replace("\r\n", " ").count("word") == 20
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ kernel = pytest.importorskip("msprobe.stats._kernel", reason="the C kernel is no
 HERE = Path(__file__).parent
 ROOM = HERE.parents[1] / "src" / "msprobe" / "stats"
 SOURCE, INCLUDE = ROOM / "native", ROOM / "native" / "include"
-CORE = [SOURCE / f"{name}.c" for name in ("measure", "chunks", "layout", "tiles", "crc32")]
+CORE = [SOURCE / f"{name}.c" for name in ("measure", "ranges", "chunks", "layout", "tiles", "crc32")]
 FLAGS = [
     "-std=gnu11",
     "-fno-math-errno",

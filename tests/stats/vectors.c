@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
         need(file, data, (size_t)head[5]);
         mp_result r;
         int status = mp_measure(data + head[4], (int)head[0], (int)head[3], shape, strides,
-                                (unsigned)head[1] | MP_ZEROS, (int)head[2], &r);
+                                (unsigned)head[1] | MP_ZEROS, (int)head[2], NULL, &r);
         printf("%d %d %016" PRIx64 " %016" PRIx64 " %016" PRIx64 " %016" PRIx64 " %" PRId64 " %" PRId64 " %" PRIu64
                " %" PRIu64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %08x %016" PRIx64 "\n",
                status, r.kind, bits(r.max), bits(r.min), bits(r.mean), bits(r.norm), r.imax, r.imin, r.umax, r.umin,

@@ -17,6 +17,7 @@ from msprobe.config.errors import ConfigError
 from msprobe.pytorch import Monitor, PrecisionDebugger
 from msprobe.pytorch.watch.tensors import Gauge, on_device
 from msprobe.watch import gauge
+from msprobe.watch.found import Found
 from msprobe.watch.reading.run import Run
 from msprobe.watch.targets import Figures
 
@@ -140,7 +141,7 @@ def test_statistics_are_right(tmp_path):
     model = nn.Linear(4, 2, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -2.0, 0.0, 1e-9], [3.0, 1e6, float("inf"), 0.0]]))
-    found: dict[int, Figures] = {}
+    found = Found(0)
     Gauge(gauge.bounds("fp16")).read(model.weight, found, 0)
     figures = found[0]
     assert (figures.max, figures.min, figures.inf, figures.zero) == (float("inf"), -2.0, 1, 0.25)
@@ -287,5 +288,7 @@ def test_a_script_is_watched_without_editing_it(tmp_path):
         command = [sys.executable, "-m", "msprobe", "run", *arguments, "train.py"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        assert f"watched 3 steps: msprobe watch {folder}" in done.stderr
         assert curve(tmp_path / folder, "scalar", "loss", "value")[0] == [0, 1, 2]
         assert curve(tmp_path / folder, "grad", "weight")[0] == [0, 1, 2]

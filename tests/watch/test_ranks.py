@@ -38,10 +38,25 @@ def test_ddp_is_untouched_and_its_ranks_are_checked(tmp_path):
     ]
 
 
-def test_fsdp_has_the_norms_of_the_complete_tensors(tmp_path):
-    bare, _ = torchrun("-", "fsdp")
-    watched, printed = torchrun(tmp_path, "fsdp")
+def numbers(printed, word):
+    return [float(one) for one in re.findall(r"[-+.\de]+", printed.split(word)[1].splitlines()[0])]
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "tp"])
+def test_a_spread_tensor_has_its_complete_norm_without_a_collective(kind, tmp_path):
+    bare, _ = torchrun("-", kind)
+    watched, printed = torchrun(tmp_path, kind)
     assert watched == bare
-    expected = [float(word) for word in re.findall(r"\d+\.\d+", printed.split("norms")[1].splitlines()[0])]
-    found = {name: norm for step, kind, name, norm in global_norms(Run(tmp_path)) if (step, kind) == (3, "weight")}
-    assert list(found.values()) == pytest.approx(expected, rel=1e-5)
+    assert numbers(printed, "collectives") == [0]
+    run = Run(tmp_path)
+    names = ["0.weight", "0.bias", "2.weight", "2.bias"]
+    complete = {(kind, name): norm for step, kind, name, norm in global_norms(run) if step == 3}
+    for kind_of, word in (("weight", "norms"), ("grad", "gradients")):
+        for name, expected in zip(names, numbers(printed, word)):
+            found = complete.get((kind_of, name))
+            if found is None:  # every rank has all of it
+                found = run.ranks[0].curve(kind_of, name, "norm")[1][3]
+            assert found == pytest.approx(expected, rel=1e-5), (kind_of, name)
+    assert len(complete) >= 3 * 4
+    before, after = (complete[kind_of, "0.weight"] for kind_of in ("grad_before_clip", "grad"))
+    assert after < 0.5 * before

@@ -69,9 +69,6 @@ def cases():
         for framework in FRAMEWORKS:
             slow = framework == "mindspore" and case.plant not in QUICK
             marks = [pytest.mark.slow] if slow else []
-            if (case.plant, framework) == ("weight_decay", "mindspore"):
-                early = "the router shrinks by itself before, and its alarm is dated too early; other targets are right"
-                marks.append(pytest.mark.xfail(reason=early, strict=True))
             yield pytest.param(case, framework, id=f"{case.plant}-{case.rules[0]}-{framework}", marks=marks)
 
 

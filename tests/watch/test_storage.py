@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import csv
+import gc
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from msprobe.cli import main
 from msprobe.dump.errors import DumpError
+from msprobe.pytorch import Monitor
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.reading.run import Run
 from msprobe.watch.store import ABSENT, Store
@@ -70,7 +74,30 @@ def test_a_million_numbers_are_queried_quickly(tmp_path):
     alarms = run.alarms()
     spent = time.process_time() - before
     assert (len(steps), values[7], alarms[0].step) == (3500, 7.0, 17)
-    assert spent < 100 * 0.3  # the aim is 0.3 s on a quiet machine; benchmarks/watch.py prints it
+    assert spent < 1  # CPU time; benchmarks/watch.py measures it, the aim is 0.3
+
+
+def test_memory_does_not_grow_with_steps(tmp_path):
+    """Allocated memory after 100 steps and after 400: what grows by more than 32 bytes a step would be seen."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    monitor = Monitor(model, optimizer, {"dump_path": str(tmp_path), "targets": "all"})
+    x, sizes = torch.randn(2, 4), {}
+    tracemalloc.start()
+    try:
+        for step in range(401):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            monitor.step(loss=loss)
+            if step in (100, 400):
+                gc.collect()
+                sizes[step] = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        monitor.close()
+    assert (sizes[400] - sizes[100]) / 300 < 32, sizes
 
 
 def test_old_steps_are_thinned_and_the_surroundings_of_an_alarm_stay(tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from msprobe.analyze.overflow import Event, Found, first
+from msprobe.analyze.overflow import Event, OverflowAnalysis, first
 from msprobe.dump.collectives import OPERATORS
 from msprobe.dump.errors import DumpError
 from msprobe.graphdump.files.directory import Tensor
@@ -21,7 +21,7 @@ from msprobe.stats.finiteness import FINITE, INFINITE, NAN
 Run = tuple[Key, Optional[int]]
 
 
-def analyse_graph(dump: GraphDump) -> Found:
+def analyse_graph(dump: GraphDump) -> OverflowAnalysis:
     reading = _Reading(dump)
     overflows: list[Event] = []
     producer: Optional[Event] = None
@@ -32,7 +32,7 @@ def analyse_graph(dump: GraphDump) -> Found:
         if producer is None:
             producer, inside = first(events)
     notes = [*(f"{note}." for note in dump.notes), *reading.notes]
-    return Found(overflows, producer, inside, reading.judged, notes)
+    return OverflowAnalysis(overflows, producer, inside, reading.judged, notes)
 
 
 class _Reading:

@@ -15,6 +15,7 @@ from typing import Any, Optional
 from msprobe.dump import record_keys
 from msprobe.dump.collectives import RECEIVES, SENDS, is_collective
 from msprobe.dump.errors import DumpError
+from msprobe.dump.items import read_number
 from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, Name, callee_of, forward_of, is_module, parse_name
 from msprobe.dump.reader import RankDump, leaves
 from msprobe.dump.stack_frames import source_line
@@ -51,7 +52,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Found:
+class OverflowAnalysis:
     """What the analysis of a dump came to. `judged` counts the records that had numbers."""
 
     overflows: list[Event]
@@ -61,7 +62,7 @@ class Found:
     notes: list[str]
 
 
-def analyse(ranks: list[RankDump]) -> Found:
+def analyse(ranks: list[RankDump]) -> OverflowAnalysis:
     overflows: list[Event] = []
     notes: list[str] = []
     unread: list[DumpError] = []
@@ -85,7 +86,7 @@ def analyse(ranks: list[RankDump]) -> Found:
             producer, inside = first(events)
     if len(unread) == len(ranks) > 0:
         raise unread[0]
-    return Found(overflows, producer, inside, judged, [*notes, *map(str, unread)])
+    return OverflowAnalysis(overflows, producer, inside, judged, [*notes, *map(str, unread)])
 
 
 def first(events: list[Event]) -> tuple[Optional[Event], bool]:
@@ -226,16 +227,9 @@ def _worst(numbers: list[float]) -> int:
 
 def _float(value: Any) -> Optional[float]:
     """Some writers put NaN and infinity into quotes."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:  # an integer of hundreds of digits: damage
-            return None
     if isinstance(value, str) and value.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
         return float(value)
-    return None
+    return read_number(value)
 
 
 def _meeting(

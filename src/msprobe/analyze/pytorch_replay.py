@@ -10,7 +10,7 @@ import torch
 
 from msprobe.check.core.framework import Load
 from msprobe.check.pytorch.call import TorchCall, as_tensor
-from msprobe.check.pytorch.resolve import Callables, Found
+from msprobe.check.pytorch.resolve import Callables, ResolvedApi
 
 
 def call_around(
@@ -20,7 +20,7 @@ def call_around(
     return TorchCall(_around(Callables().find(title), forward, load), name, forward, backward, load)
 
 
-def _around(found: Found, record: dict[str, Any], load: Load) -> Found:
+def _around(found: ResolvedApi, record: dict[str, Any], load: Load) -> ResolvedApi:
     autocast = record.get("autocast")
     state = record.get("random_state")
 
@@ -34,4 +34,4 @@ def _around(found: Found, record: dict[str, Any], load: Load) -> Found:
                 torch.set_rng_state(as_tensor(load(state)))
             return found.func(*args, **kwargs)
 
-    return Found(replace(found.api, random=False), call)
+    return ResolvedApi(replace(found.api, random=False), call)

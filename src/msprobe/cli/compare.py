@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -55,8 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     judging.add_argument("--noise", type=Path, metavar="DUMP", help="a second golden run: its differences are noise")
     reports = parser.add_argument_group("reports")
-    for kind in ("csv", "xlsx", "html", "json"):
-        reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {kind}")
+    for kind, text in (("csv", "csv"), ("xlsx", "xlsx"), ("html", "html")):
+        reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {text}")
+    reports.add_argument(
+        "--json",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print the summary as JSON; FILE: write it and the rows",
+    )
     for old in (("-hl", "--highlight"), ("-s", "--stack_mode"), ("-c", "--compare_only")):
         reports.add_argument(*old, action="store_true", help="ignored; always on")
     reports.add_argument(
@@ -65,6 +73,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale = parser.add_argument_group("scale")
     scale.add_argument("--jobs", type=int, default=1, metavar="N", help="processes on this machine (default: 1)")
     scale.add_argument("--engine", choices=("local", "ray"), default="local", help="ray: over a cluster")
+
+
+def split_words(words: Sequence[str]) -> Sequence[str]:
+    """`--json` before a dump or at the end has no FILE: argparse would take the dump for it."""
+    return [
+        "--json=" if word == "--json" and _is_no_file(words[place + 1 : place + 2]) else word
+        for place, word in enumerate(words)
+    ]
+
+
+def _is_no_file(following: Sequence[str]) -> bool:
+    return not following or following[0].startswith("-") or Path(following[0]).is_dir()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from msprobe.cli.framework import check_framework
+    from msprobe.cli.outputs import check_outputs
     from msprobe.compare import compare
     from msprobe.compare.align.mapping import load_mappings
     from msprobe.dump.reader import open_dump
@@ -89,6 +110,8 @@ def _run(args: argparse.Namespace) -> int:
     from msprobe.report.terminal import progress
 
     target, golden = _paths(args)
+    rows = Path(args.json) if args.json else None
+    check_outputs((args.csv, rows, args.html, args.xlsx, args.next_config), args.output)
     if args.framework is not None:
         check_framework(args.framework, open_dump(target).ranks[0])
     comparison = compare(
@@ -105,7 +128,10 @@ def _run(args: argparse.Namespace) -> int:
         engine=args.engine,
         progress=progress,
     )
-    print_comparison(comparison)
+    if args.json == "":
+        print(json.dumps(comparison.summary(), allow_nan=False))
+    else:
+        print_comparison(comparison)
     _write(args, comparison)
     return comparison.exit_code
 
@@ -129,11 +155,11 @@ def _write(args: argparse.Namespace, comparison: Any) -> None:
         if args.json:
             from msprobe.report.jsonl import write_jsonl
 
-            write_jsonl(comparison, args.json)
+            write_jsonl(comparison, Path(args.json))
         if html:
-            from msprobe.report.html import write_html
+            from msprobe.view.export import export_comparison
 
-            write_html(comparison, html)
+            export_comparison(comparison, html)
         if xlsx:
             from msprobe.report.xlsx import write_xlsx
 
@@ -145,7 +171,7 @@ def _write(args: argparse.Namespace, comparison: Any) -> None:
     except OSError as error:
         raise DumpError(f"A report cannot be written: {error}.") from None
     for path in (args.csv, args.json, html, xlsx, args.next_config):
-        if path:
+        if path and args.json != "":
             print(f"Wrote {path}")
 
 

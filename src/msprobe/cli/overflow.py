@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
-    from msprobe.analyze.overflow import Event, Found
+    from msprobe.analyze.overflow import Event, OverflowAnalysis
 
 REPLAY = "replay"
 ROWS = 20
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if found.overflows else 0
 
 
-def _analyse(path: Path, framework: Optional[str]) -> Found:
+def _analyse(path: Path, framework: Optional[str]) -> OverflowAnalysis:
     from msprobe.analyze.overflow import analyse
     from msprobe.cli.framework import check_framework
     from msprobe.dump.errors import DumpError
@@ -86,7 +86,7 @@ def _is_graph_dump(path: Path) -> bool:
     return False
 
 
-def _analyse_graph(path: Path) -> Found:
+def _analyse_graph(path: Path) -> OverflowAnalysis:
     from msprobe.analyze.graph_overflow import analyse_graph
     from msprobe.graphdump import GraphDump
 
@@ -106,36 +106,52 @@ def _as_json(event: Optional[Event]) -> Optional[dict[str, Any]]:
     }
 
 
-def _print(path: str, found: Found) -> None:
-    from msprobe.report.terminal import print_table, printable
+def _print(path: str, found: OverflowAnalysis) -> None:
+    from msprobe.report.terminal import printable
 
-    for note in found.notes:
-        print(printable(note))
     if not found.overflows:
         print(f"{printable(path)}: no call produced NaN or infinity.")
-        return
+    else:
+        _print_producer(found)
+        _print_overflows(found)
+    for note in found.notes:
+        print(printable(note))
+
+
+def _print_overflows(found: OverflowAnalysis) -> None:
+    from msprobe.report.terminal import print_table
+
     rows = [
         [event.label, "producer" if event.producer else "propagator", event.name, _what(event), event.source or ""]
         for event in found.overflows[:ROWS]
     ]
-    print_table(["step/rank", "role", "record", "output", "source"], rows, f"{len(found.overflows)} overflows")
+    count = len(found.overflows)
+    title = "1 overflow" if count == 1 else f"{count} overflows"
+    print_table(["step/rank", "role", "record", "output", "source"], rows, title)
     if len(found.overflows) > ROWS:
         print(f"… and {len(found.overflows) - ROWS} more")
-    print()
+
+
+def _print_producer(found: OverflowAnalysis) -> None:
+    from msprobe.report.terminal import print_lines
+
     event = found.producer
     if event is None:
-        print(
-            "No call in this dump produced it: their inputs already had NaN or infinity (data, weights, or a call "
-            "outside of the dump)."
+        print_lines(
+            [
+                "No call in this dump produced it: their inputs already had NaN or infinity (data, weights, or a call "
+                "outside of the dump)."
+            ]
         )
         return
-    print(f"First producer: {printable(event.name)} at {printable(event.label)}")
+    lines = [f"First producer: {event.name} at {event.label}"]
     if found.inside_collective:
-        print("  inside communication: its inputs were finite on every rank in this dump")
+        lines.append("  inside communication: its inputs were finite on every rank in this dump")
     if event.module:
-        print(f"  module: {printable(event.module)}")
+        lines.append(f"  module: {event.module}")
     if event.source:
-        print(f"  source: {printable(event.source)}")
+        lines.append(f"  source: {event.source}")
+    print_lines(lines)
 
 
 def _what(event: Event) -> str:
@@ -170,7 +186,9 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
     if rank.head.get("framework") not in FRAMEWORKS:
         raise DumpError(f"{rank.label} does not name its framework; replay needs a dump of msprobe.")
     from msprobe.analyze.replay import replay
+    from msprobe.cli.framework import require_framework
 
+    require_framework(rank.head["framework"], f"replaying {name}")
     result = replay(rank, name)
     if args.json:
         print(json.dumps({"name": name, "again": result.again, "outputs": result.lines}))

@@ -53,28 +53,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="watch the run instead of dumping it; FILE is a monitor's config and ends with .json",
     )
+    add_script(parser)
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module, as python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
 
 
 def split_words(words: Sequence[str]) -> Sequence[str]:
+    """Gives `--watch` an empty FILE where the next word is not one."""
+    options = ("--config", "--watch")
+    for place, word in enumerate(words[: _script_place(words, options)]):
+        if word == "--watch" and not "".join(words[place + 1 : place + 2]).endswith(".json"):
+            words = [*words[:place], "--watch=", *words[place + 1 :]]
+    return split_module(words, options)
+
+
+def split_module(words: Sequence[str], options: Sequence[str]) -> Sequence[str]:
     """Splits `-mMODULE` into two words, so that argparse leaves all later words to the module."""
-    for place, word in enumerate(words):
+    for place, word in enumerate(words[: _script_place(words, options)]):
         if word.startswith("-m") and word != "-m":
             return [*words[:place], "-m", word[2:], *words[place + 1 :]]
-        if word == "--watch" and not "".join(words[place + 1 : place + 2]).endswith(".json"):
-            return [*words[:place], "--watch=", *words[place + 1 :]]
-        if not word.startswith("-") and words[place - 1 : place] not in (["--config"], ["--watch"]):
-            break
     return words
+
+
+def _script_place(words: Sequence[str], options: Sequence[str]) -> int:
+    """The place of the script: the first word that is neither an option nor the value of one of `options`."""
+    for place, word in enumerate(words):
+        if word == "-m" or (not word.startswith("-") and (not place or words[place - 1] not in options)):
+            return place
+    return len(words)
 
 
 def run(args: argparse.Namespace) -> int:
     from msprobe.config import load
 
-    command = args.script[args.script[:1] == ["--"] :] if args.module is None else args.module
-    if not command:
-        return _refuse("give a SCRIPT, or -m MODULE, after the options of msprobe")
     if args.framework == "mindspore":
         return _refuse("only for PyTorch scripts; in a MindSpore script use PrecisionDebugger")
     if args.watch is not None:
@@ -87,13 +101,13 @@ def run(args: argparse.Namespace) -> int:
         if refused:
             return _refuse(refused)
     try:
-        start = _script(command) if args.module is None else _module(command)
-    except OSError as error:
-        return _refuse(f"cannot read {command[0]}: {error.strerror or error}")
-    imports = _Imports(settings, watches=args.watch is not None)
+        start = find_start(args)
+    except ScriptError as error:
+        return _refuse(str(error))
+    imports = _CollectImports(settings, watches=args.watch is not None)
     imports.watch()
     atexit.register(imports.warn_if_nothing_ran)  # by then the threads of the script have ended
-    _run_as_main(start)
+    run_as_main(start)
     return 0
 
 
@@ -111,7 +125,22 @@ def _refuse(message: str) -> int:
     return 2
 
 
-def _run_as_main(start: Callable[[], None]) -> None:
+class ScriptError(Exception):
+    """There is no script to run."""
+
+
+def find_start(args: argparse.Namespace) -> Callable[[], None]:
+    """The script or module of the command line, ready to run."""
+    command = args.script[args.script[:1] == ["--"] :] if args.module is None else args.module
+    if not command:
+        raise ScriptError("give a SCRIPT, or -m MODULE, after the options of msprobe")
+    try:
+        return start_script(command) if args.module is None else start_module(command)
+    except OSError as error:
+        raise ScriptError(f"cannot read {command[0]}: {error.strerror or error}") from None
+
+
+def run_as_main(start: Callable[[], None]) -> None:
     """Runs the script. Exit codes pass through; the traceback of an exception starts at the frame of the script."""
     try:
         start()
@@ -126,7 +155,7 @@ def _run_as_main(start: Callable[[], None]) -> None:
         raise SystemExit(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from None
 
 
-def _script(command: Sequence[str]) -> Callable[[], None]:
+def start_script(command: Sequence[str]) -> Callable[[], None]:
     """As `python SCRIPT args…`: sets sys.argv, sys.path[0] and a new `__main__` with `__file__`."""
     path = os.path.abspath(command[0])  # noqa: PTH100 resolve() would follow links, and python does not
     source = Path(path).read_bytes()
@@ -147,7 +176,7 @@ def _script(command: Sequence[str]) -> Callable[[], None]:
     return start
 
 
-def _module(command: Sequence[str]) -> Callable[[], None]:
+def start_module(command: Sequence[str]) -> Callable[[], None]:
     """As `python -m MODULE args…`."""
 
     def start() -> None:
@@ -163,14 +192,10 @@ def _set_first_path(directory: str) -> None:
         sys.path[0] = directory
 
 
-class _Imports(importlib.abc.MetaPathFinder):
+class ScriptImports(importlib.abc.MetaPathFinder):
     """Acts after the script has imported a framework. A script that only searches for torch does not import it."""
 
-    def __init__(self, settings: Any, watches: bool) -> None:
-        """`settings` are the debugger's, or the monitor's where it `watches`."""
-        self._settings = settings
-        self._watches = watches
-        self._driver: Any = None
+    def __init__(self) -> None:
         self._acts = {"torch": self._torch_is_here, "mindspore": self._mindspore_is_here}
 
     def watch(self) -> None:
@@ -178,12 +203,6 @@ class _Imports(importlib.abc.MetaPathFinder):
             if name in sys.modules:  # a start-up file such as sitecustomize imported it
                 self._acts.pop(name)()
         sys.meta_path.insert(0, self)
-
-    def warn_if_nothing_ran(self) -> None:
-        if self._driver is not None:
-            self._driver.warn_if_nothing_ran()
-        elif "torch" in self._acts and "mindspore" in self._acts:  # for mindspore there was a warning already
-            notices.warn("nothing was collected: the script never imported torch.")
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
@@ -210,6 +229,29 @@ class _Imports(importlib.abc.MetaPathFinder):
                 act()
 
         loader.exec_module = execute_then_act
+
+    def _torch_is_here(self) -> None:
+        """The script has imported torch."""
+
+    def _mindspore_is_here(self) -> None:
+        """The script has imported mindspore."""
+
+
+class _CollectImports(ScriptImports):
+    """Installs the debugger, or the monitor."""
+
+    def __init__(self, settings: Any, watches: bool) -> None:
+        """`settings` are the debugger's, or the monitor's where it `watches`."""
+        super().__init__()
+        self._settings = settings
+        self._watches = watches
+        self._driver: Any = None
+
+    def warn_if_nothing_ran(self) -> None:
+        if self._driver is not None:
+            self._driver.warn_if_nothing_ran()
+        elif "torch" in self._acts and "mindspore" in self._acts:  # for mindspore there was a warning already
+            notices.warn("nothing was collected: the script never imported torch.")
 
     def _torch_is_here(self) -> None:
         from msprobe.collect.run.lifecycle import UsageError

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from msprobe.dump.summary import Finding, RankSummary
 
 LARGEST = 10
+MOST = 12  # lines of steps, ranks and anomalies
 HELP_EPILOG = """example:
   msprobe show ./dump_path
   msprobe show ./dump_path/step0/rank0 --json
@@ -97,10 +98,13 @@ def _print(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
         [
             [one.label, sum(one.records.values()), *(one.records[kind] for kind in kinds),
              one.state]
-            for one in summaries
+            for one in _fold(summaries)
         ],
         "Records",
     )  # fmt: skip
+    hidden = len(summaries) - len(_fold(summaries))
+    if hidden:
+        print(f"… and {hidden} more of {len(summaries)} steps and ranks")
     dtypes = sum((one.dtypes for one in summaries), Counter[str]())
     if dtypes:
         print_table(["dtype", "tensors"], dtypes.most_common(), "Dtypes")
@@ -111,7 +115,9 @@ def _print(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
         if finding.count
     ]
     if anomalies:
-        print_table(["step/rank", "anomaly", "records", "first in order", "at"], anomalies, "Anomalies")
+        print_table(["step/rank", "anomaly", "records", "first in order", "at"], anomalies[:MOST], "Anomalies")
+        if len(anomalies) > MOST:
+            print(f"… and {len(anomalies) - MOST} more")
     else:
         print("\nAnomalies: none")
     largest = _largest(summaries)
@@ -122,6 +128,14 @@ def _print(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
             f"The {len(largest)} largest norms",
         )
     _print_notes(path, summaries, unread)
+
+
+def _fold(summaries: list[RankSummary]) -> list[RankSummary]:
+    """The first and the last of many; an unfinished one is always shown."""
+    if len(summaries) <= MOST:
+        return summaries
+    first = [one for place, one in enumerate(summaries[:-2]) if place < MOST // 2 or one.state != "finished"]
+    return [*first[: MOST - 2], *summaries[-2:]]
 
 
 def _print_notes(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -58,16 +59,17 @@ def _show(args: argparse.Namespace, directory: Path) -> int:
     from msprobe.watch.reading.run import Run
 
     watched = Run(directory)
-    alarms = watched.alarms()
+    with watched.snapshot():  # so that no alarm comes between what is printed here and what is followed
+        alarms = watched.alarms()
+        last = {rank.rank: rank.last_alarm() for rank in watched.ranks}
     if args.json:
         print(json.dumps({"alarms": [alarm.as_json() for alarm in alarms]}), flush=True)
     else:
         _print_summary(watched)
         _print_alarms(alarms)
-    if args.follow:
-        _follow(watched, args.json)
+    more = _follow(watched, last, args.json) if args.follow else 0
     watched.close()
-    return 1 if alarms else 0
+    return 1 if alarms or more else 0
 
 
 def _print_summary(watched: Run) -> None:
@@ -102,21 +104,26 @@ def _print_alarms(alarms: Sequence[Alarm]) -> None:
         print(f"… and {len(alarms) - ROWS} more: --json prints all of them")
 
 
-def _follow(watched: Run, as_json: bool) -> None:
-    """Prints alarms as they are written, until interrupted."""
-    last: dict[Any, int] = {}
-    for rank in watched.ranks:
-        last[rank.rank] = max((number for number, _ in rank.alarms()), default=0)
+def _follow(watched: Run, last: dict[Any, int], as_json: bool) -> int:
+    """Prints alarms as they are written, until interrupted; returns how many came."""
+    from msprobe.dump.errors import DumpError
+    from msprobe.report.terminal import printable
+
+    came = 0
     try:
         while True:
+            with contextlib.suppress(DumpError):  # a file that has just been created is empty for a moment
+                watched.add_new_ranks()
             for rank in watched.ranks:
-                for number, alarm in rank.alarms(last[rank.rank]):
+                for number, alarm in rank.alarms(last.get(rank.rank, 0)):
                     last[rank.rank] = number
-                    line = f"step {alarm.step}  rank {alarm.rank or 0}  {alarm.rule}  {alarm.sentence}"
+                    came += 1
+                    line = f"step {alarm.step}  rank {alarm.rank or 0}  {alarm.rule}  {printable(alarm.sentence)}"
                     print(json.dumps(alarm.as_json()) if as_json else line, flush=True)
             time.sleep(POLL)
     except KeyboardInterrupt:
         sys.stdout.flush()
+    return came
 
 
 def _export(args: argparse.Namespace, rest: Sequence[str]) -> int:

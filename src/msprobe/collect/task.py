@@ -25,12 +25,13 @@ class Task:
     writes_records: ClassVar[bool] = True
     """Whether it makes step directories. If not, an older dump in dump_path stays there."""
     records_every_call: ClassVar[bool] = True
-    """Whether each wanted call gets a record. A run without records is then worth a warning."""
+    """Whether each wanted call gets a record. Then a run without records is worth a warning, and training.json is
+    written: optimizer steps, clipping, backward passes."""
     with_data: ClassVar[bool] = True
     """Whether records describe what the calls receive and return."""
 
-    records_training: ClassVar[bool] = True
-    """Whether training.json is written: optimizer steps, clipping, backward passes."""
+    run: Any = None
+    """What the task counts over the run, if it reports at the end: its `summary()` gives the messages."""
 
     files: Union[bool, Sequence[str]] = False
     """Whether the tensors of wanted calls get files, or the entries of the calls whose tensors do."""
@@ -61,7 +62,7 @@ class Task:
 
     def finish(self) -> list[str]:
         """The run ends. Returns the messages to log."""
-        return []
+        return [] if self.run is None else list(self.run.summary())
 
 
 def find_hooks(package: str, task: Task, default: Callable[[Any], Any]) -> Callable[[Any], Any]:

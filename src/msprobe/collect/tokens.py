@@ -65,3 +65,14 @@ class TokenRange:
             self._inside = False
             self._remove_others()
         self._count += 1
+
+
+def parse_range(value: Any) -> Optional[tuple[int, int]]:
+    """[first, last] as the script gave it; None if it is not two whole numbers with 0 <= first <= last."""
+    good = (
+        isinstance(value, (list, tuple))
+        and len(value) == 2
+        and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+        and 0 <= value[0] <= value[1]
+    )
+    return (value[0], value[1]) if good else None

@@ -17,8 +17,10 @@ from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.merge import group_ranks, load_rules
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
+from msprobe.compare.origin.state import name_buffer, other_buffers
 from msprobe.compare.origin.trace import follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
+from msprobe.compare.origin.wording import argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
@@ -122,12 +124,18 @@ class _Stages:
                     row.judgement = explained.get(id(row), row.judgement)
         trace = follow(groups, stacks)
         found = suspect(trace, training)
+        buffers = other_buffers(*events)
+        if found is not None and buffers:
+            found = name_buffer(found, buffers, pair.target.step if self.units else None)
         if trace.roles:
             for _, rows in groups:
                 for row in rows:
                     row.role = trace.roles.get(id(row), "")
         self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         self.results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks))
+        if buffers and found is None and not self.units[1:]:
+            name = next(iter(buffers))
+            self._how[f"buffer {name} differs when the run begins; this changes nothing that was compared"] = None
         self._note(judge, groups, training, explained)
 
     def _note(
@@ -146,7 +154,7 @@ class _Stages:
         self.settings.update(one.sentence for one in training if not one.note_only)
         if any(one.reason.kind is Kind.ARGUMENT for one in explained.values()):
             said += [
-                f"{match.call.key}: {row.slot.partition('.')[2]}: {row.reason}; this changes no result"
+                f"{match.call.key}: {argument_text(match.call, row)}; this changes no result"
                 for match, rows in groups
                 for row in rows
                 if row.verdict == PASS and row.judgement.reason.kind is Kind.ARGUMENT

@@ -1,4 +1,4 @@
-"""What a comparison gives: typed for programs, the same shape as `--json` writes."""
+"""What a comparison gives: typed for programs, the same shape as `--json FILE` writes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, Optional
 
@@ -16,6 +17,7 @@ from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Item
 
 SAME = "same"
 DIFFERS = "differs"
+_VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Comparison:
     origin: Optional[Origin]
     counts: Counter[str]
     notes: list[str]
-    units: list[UnitResult]
+    units: list[UnitResult] = field(repr=False)
     reasons: Counter[str]
 
     @property
@@ -55,8 +57,20 @@ class Comparison:
             for row in unit.rows():
                 yield unit, row
 
+    def _repr_html_(self) -> str:
+        """The answer in a notebook: a few lines, in place of pages of rows."""
+        origin = self.origin
+        first = f"Origin: {origin.sentence}" if origin is not None else self.verdict.replace("_", " ").capitalize()
+        lines = [f"<b>{escape(first)}</b>"]
+        if origin is not None:
+            places = (origin.name, origin.module, f"step {origin.step}", origin.source)
+            lines += [f"<code>{escape(str(place))}</code>" for place in places if place and place != "step None"]
+        counts = ", ".join(f"{self.counts[name]} {name.replace('_', ' ')}" for name in _VERDICTS)
+        lines.append(escape(f"Rows: {sum(self.counts.values())}, of them {counts}"))
+        return "<br>".join(lines)
+
     def summary(self) -> dict[str, Any]:
-        """The first line of `--json`."""
+        """What `--json` prints, and the first line of `--json FILE`."""
         origin = None
         if self.origin is not None:
             origin = asdict(self.origin)
@@ -65,7 +79,7 @@ class Comparison:
             "verdict": self.verdict,
             "origin": origin,
             "rows": sum(self.counts.values()),
-            **{name: self.counts[name] for name in (PASS, WARNING, ERROR, NOT_COMPARED)},
+            **{name: self.counts[name] for name in _VERDICTS},
             "not_compared_reasons": dict(self.reasons),
             "notes": self.notes,
             "target": str(self.target),

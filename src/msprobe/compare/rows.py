@@ -74,6 +74,7 @@ class Row:
         "cause",
         "golden",
         "golden_slot",
+        "is_input",
         "judgement",
         "match",
         "measurement",
@@ -95,6 +96,7 @@ class Row:
     ) -> None:
         self.match = match
         self.slot = slot
+        self.is_input = slot.startswith(("input.", "parameters."))
         self.golden_slot = golden_slot
         self.target = target
         self.golden = golden
@@ -129,10 +131,6 @@ class Row:
     def reason(self) -> str:
         """`why` in words."""
         return str(self.why)
-
-    @property
-    def is_input(self) -> bool:
-        return self.slot.startswith(("input.", "parameters."))
 
     @property
     def target_name(self) -> Optional[str]:
@@ -172,6 +170,8 @@ def slots(call: Call) -> Iterator[tuple[str, Item]]:
 
 def slots_of(record: dict[str, Any]) -> Iterator[tuple[str, Item]]:
     for slot, item in items(record):
+        if isinstance(item, dict) and item.get("layout") == "nested":
+            item = _of_parts(item)
         yield slot, _sound(item)
     if RAISED in record:
         yield RAISED, plain(record[RAISED])
@@ -189,6 +189,14 @@ def _sound(item: Any) -> Item:
             if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
                 return {"type": "damaged", "dtype": None, "shape": [], "unreadable": "its shape is none"}
     return item
+
+
+def _of_parts(item: dict[str, Any]) -> dict[str, Any]:
+    """A nested tensor has no shape; the number of its parts stands for it."""
+    places = item.get("places")
+    sizes = places.get("sizes") if isinstance(places, dict) else None
+    shape = sizes.get("shape") if isinstance(sizes, dict) else None
+    return {**item, "shape": shape[:1]} if isinstance(shape, list) else item
 
 
 def plain(value: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ kind in `schema.py`. To add a kind, add a class here.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -205,6 +206,9 @@ class Text:
         return accept_if(valid, value, path, problems, self.expected)
 
 
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
+
 @dataclass(frozen=True)
 class FilePath:
     """A path. A relative path starts at the working directory; `~` is the home directory."""
@@ -216,6 +220,8 @@ class FilePath:
             refuse(problems, path, value, self.expected)
         elif "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
             refuse(problems, path, value, "allowed: a path without NUL or broken characters")
+        elif os.sep == "/" and _WINDOWS.match(value):
+            refuse(problems, path, value, "this is a path of Windows; allowed: a path of this system, such as /home/me")
         else:
             try:
                 return Path(value).expanduser().absolute()

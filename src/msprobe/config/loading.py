@@ -22,6 +22,9 @@ _SECTIONS = {task: {key.name: key for key in keys} for task, keys in SECTIONS.it
 _SECTION_KEYS = {name for keys in _SECTIONS.values() for name in keys}
 
 
+_ARGUMENT, _CALL = "argument ", "PrecisionDebugger(…)"
+
+
 def load(
     framework: str,
     config_path: str | os.PathLike[str] | None = None,
@@ -38,17 +41,20 @@ def load(
     either mode accepts it. Raises ConfigError with every problem, ValueError for an unknown framework.
     """
     modes = modes_of(framework, graph_mode)
-    source, document = read(config_path)
+    forgiven: list[str] = []
+    source, document = read(config_path, forgiven)
     if not isinstance(document, dict):
         expected = f"allowed: an object, {{ ... }}, with keys such as {show('task')}"
         raise ConfigError(source, [Problem("top level", show_found(document), expected)])
     given = {"task": task, "dump_path": _as_text(dump_path), "level": level, "step": _as_list(step)}
     loading = _Loading(modes, {name: value for name, value in given.items() if value is not None})
+    loading.warnings += [f"{source}: {remark}" for remark in forgiven]
     loading.read_document(document)
     loading.read_arguments()
     settings = loading.build(framework)
     if settings is None:
-        raise ConfigError(source, loading.problems)
+        of_arguments = all(problem.path.startswith(_ARGUMENT) for problem in loading.problems)
+        raise ConfigError(_CALL if of_arguments else source, loading.problems)
     return settings
 
 
@@ -82,10 +88,10 @@ class _Loading:
 
     def read_arguments(self) -> None:
         for name, value in self.arguments.items():
-            self.paths[name] = f"argument {name}"
+            self.paths[name] = f"{_ARGUMENT}{name}"
             self.refused[""].discard(name)
             self.common.pop(name, None)
-            self._read(_COMMON[name], value, f"argument {name}", self.common, self.refused[""])
+            self._read(_COMMON[name], value, f"{_ARGUMENT}{name}", self.common, self.refused[""])
 
     def _read_section(self, task: str, section: object) -> None:
         values = self.sections.setdefault(task, {})

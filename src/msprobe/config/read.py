@@ -26,8 +26,11 @@ class Members(dict[str, object]):
     repeated: tuple[str, ...] = ()
 
 
-def read(config_path: str | os.PathLike[str] | None) -> tuple[str, object]:
-    """The name to use in messages, and the file's JSON value. Raises ConfigError."""
+def read(config_path: str | os.PathLike[str] | None, forgiven: list[str] | None = None) -> tuple[str, object]:
+    """The name to use in messages, and the file's JSON value. Raises ConfigError.
+
+    With `forgiven`, a comma after the last item is noted there and is no error.
+    """
     if config_path is None:
         config_path = PACKAGED
     if not isinstance(config_path, (str, os.PathLike)):
@@ -38,19 +41,25 @@ def read(config_path: str | os.PathLike[str] | None) -> tuple[str, object]:
     path = Path(os.fsdecode(config_path))
     with contextlib.suppress(RuntimeError):  # ~name of an unknown user
         path = path.expanduser()
-    return source, parse(source, _text(source, path))
+    return source, parse(source, _text(source, path), forgiven)
 
 
-def parse(source: str, text: str) -> object:
-    """JSON text to values. Raises ConfigError."""
+def parse(source: str, text: str, forgiven: list[str] | None = None) -> object:
+    """JSON text to values, as `read`."""
     if text.startswith("\ufeff"):
         raise ConfigError(source, [_at(text, 0, "a byte order mark", "save the file as UTF-8 without one")])
     if not text.strip():
         raise ConfigError(source, [_at(text, 0, "the file is empty", "write at least {}, or give no file")])
     try:
-        return json.loads(text, object_pairs_hook=_members, parse_int=_number)
-    except json.JSONDecodeError as error:
-        raise ConfigError(source, [_syntax(text, error)]) from None
+        while True:
+            try:
+                return json.loads(text, object_pairs_hook=_members, parse_int=_number)
+            except json.JSONDecodeError as error:
+                comma = _last_comma(text, error.pos)
+                if comma is None or forgiven is None:
+                    raise ConfigError(source, [_syntax(text, error)]) from None
+                forgiven.append(f"{_at(text, comma, '', '').path}: a comma after the last item is ignored; remove it")
+                text = f"{text[:comma]} {text[comma + 1 :]}"
     except RecursionError:
         raise ConfigError(source, [Problem("file", "nested too deeply", "allowed: two levels of objects")]) from None
 
@@ -109,16 +118,25 @@ def _at(text: str, position: int, what: str, remedy: str) -> Problem:
     return Problem(f"line {line}, column {column}", what, remedy)
 
 
+def _last_comma(text: str, position: int) -> int | None:
+    """Where a comma before a closing bracket is, if that is what is wrong here."""
+    rest = text[position:].lstrip()
+    before = text[:position].rstrip()
+    if rest[:1] == "," and rest[1:].lstrip()[:1] in ("}", "]"):
+        return len(text) - len(rest)
+    if before[-1:] == "," and rest[:1] in ("}", "]"):
+        return len(before) - 1
+    return None
+
+
 def _syntax(text: str, error: json.JSONDecodeError) -> Problem:
     """Python versions differ in the message and the position. This reads the text itself, so ours never change."""
     position = error.pos
     rest = text[position:].lstrip()
-    before = text[:position].rstrip()
+    comma = _last_comma(text, position)
     position = len(text) - len(rest)
-    if rest[:1] == "," and rest[1:].lstrip()[:1] in ("}", "]"):
-        return _at(text, position, "a comma after the last item", "remove it")
-    if before[-1:] == "," and rest[:1] in ("}", "]"):
-        return _at(text, len(before) - 1, "a comma after the last item", "remove it")
+    if comma is not None:
+        return _at(text, comma, "a comma after the last item", "remove it")
     if rest[:2] in ("//", "/*") or rest[:1] == "#":
         return _at(text, position, "a comment", "JSON has no comments; remove it")
     if rest[:1] == "'":

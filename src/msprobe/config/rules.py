@@ -136,9 +136,6 @@ def _fix(now: Situation) -> Iterator[Problem]:
         yield now.wrong("fuzz_stage", ' with handler_type "fix"', 'allowed: "forward"; or handler_type "check"')
     if now["if_preheat"]:
         yield now.wrong("if_preheat", ' with handler_type "fix"', 'allowed: false; or handler_type "check"')
-    if now["pert_mode"] not in ("improve_precision", "to_cpu"):
-        expected = 'allowed: "improve_precision", "to_cpu" (the others make the result worse on purpose)'
-        yield now.wrong("pert_mode", ' with handler_type "fix"', expected)
 
 
 def _online_address(now: Situation) -> Iterator[Problem]:
@@ -178,7 +175,7 @@ RULES = (
     Rule(("tensor",), ("file_format",), _bin),
     Rule(("tensor",), ("backward_input", "scope", "list"), _backward_input),
     Rule(("free_benchmark",), ("fuzz_device", "pert_mode"), _fuzz_device),
-    Rule(("free_benchmark",), ("handler_type", "fuzz_stage", "if_preheat", "pert_mode"), _fix),
+    Rule(("free_benchmark",), ("handler_type", "fuzz_stage", "if_preheat"), _fix),
     Rule(("tensor",), ("online_run_ut", "nfs_path", "host", "port"), _online_address),
     Rule(("run_ut",), ("is_online", "nfs_path", "port"), _online_address),
     Rule(("tensor", "run_ut"), _TLS, _tls_files),

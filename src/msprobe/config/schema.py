@@ -95,6 +95,7 @@ COMMON = (
     Key("async_dump", Flag(), False),
     Key("extra_info", Flag(), True),
     Key("precision", Choice(("high", "low")), "high"),
+    Key("compile", Choice(("closed", "open", "eager")), "closed", modes=(PYTORCH,), levels=COLLECTING),
 )
 
 _LIST = Key("list", Names(), [], levels=COLLECTING)

@@ -119,6 +119,7 @@ class Settings:
     async_dump: bool
     extra_info: bool
     precision: str
+    compile: str
     section: Section
     warnings: tuple[str, ...]
 

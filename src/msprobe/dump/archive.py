@@ -1,11 +1,11 @@
 """Two runs into one dump_path never mix: the older one is moved to `{dump_path}.old-{time}/`.
 
 The ranks of one run start at the same moment and share the directory, so a rank has to know whether
-what it finds there is old or was made a second ago by a sister. A small register in dump_path, changed
-under a file lock, lists the processes of the current run. A process joins that run when its place is
-free and either one launcher started both or a member still lives; otherwise a new run begins and what
+what it finds there is old or was made a second ago by another rank of the same run. A small register
+in dump_path, changed under a file lock, lists the processes of the current run. A process joins that run
+when its place is free and either one launcher started both or a member still lives; otherwise a new run begins and what
 is there is moved away, except the directories of members that live. While a run of another job lives
-there nothing is moved: the later run goes to `{dump_path}/run-2`, which has a register of its own.
+there nothing is moved: the later run goes to `{dump_path}/run-2`, which has its own register.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Claim(NamedTuple):
     moved: Optional[Path]
 
 
-def archive_older_run(dump_path: Path, rank: Optional[int] = None) -> Claim:
+def archive_older_run(dump_path: Path, rank: Optional[int] = None, again: bool = False) -> Claim:
     """Registers this process and moves what an older run left.
 
-    Call it once a process, when the rank is known and before the first directory is made. Raises
-    OSError where dump_path cannot be written.
+    Call it once for each run, when the rank is known and before the first directory is made. `again`: this process
+    has written there already, for an earlier run. Raises OSError where dump_path cannot be written.
     """
     top = _absolute(dump_path)
     layout.make_directory(top)
@@ -60,12 +60,13 @@ def archive_older_run(dump_path: Path, rank: Optional[int] = None) -> Claim:
         runs = {root: _read_register(root) for root in _roots(top)}
         mine = next((root for root, run in runs.items() if _is_same(run.get(place), me)), None)
         if mine is not None:
-            return Claim(_as_given(dump_path, top, mine), None)
+            own = _move_steps(mine, keep=set(runs[mine]) - {place}) if again else None
+            return Claim(_as_given(dump_path, top, mine), own)
         free = [root for root, run in runs.items() if not _is_in_use(run, place, me)]
-        root = next((root for root in free if _has_sister(runs[root], place, me)), free[0])
+        root = next((root for root in free if _has_other_rank(runs[root], place, me)), free[0])
         layout.make_directory(root)
         run, moved = runs[root], None
-        if place in run or not _has_sister(run, place, me):
+        if place in run or not _has_other_rank(run, place, me):
             run = {name: one for name, one in run.items() if name != place and _may_live(one)}
             moved = _move_steps(root, keep=set(run))
         layout.write_file(root / layout.REGISTER, [json.dumps({**run, place: me}).encode()])
@@ -122,18 +123,18 @@ def _is_in_use(run: Run, place: str, me: Member) -> bool:
     return bool(place in living and living[place]["host"] == me["host"])
 
 
-def _has_sister(run: Run, place: str, me: Member) -> bool:
-    return any(_is_sister(one, me) for name, one in run.items() if name != place)
+def _has_other_rank(run: Run, place: str, me: Member) -> bool:
+    return any(_is_same_run(one, me) for name, one in run.items() if name != place)
 
 
-def _is_sister(one: Member, me: Member) -> bool:
+def _is_same_run(one: Member, me: Member) -> bool:
     if one["job"] != me["job"]:
         return False
     return _may_live(one) or (one["host"] == me["host"] and one["launcher"] == me["launcher"])
 
 
 def _may_live(one: Member) -> bool:
-    """Whether a member's process runs; on another host, where nobody can look, whether it is recent."""
+    """Whether a member's process runs; on another host, which cannot be checked, whether it is recent."""
     if one["host"] == socket.gethostname():
         return bool(one["process"]) and one["process"] == _process(one["process"][0])
     return bool(abs(time.time() - one["since"]) < OTHER_HOST_SECONDS)
@@ -169,7 +170,7 @@ def _process_without_proc(pid: int) -> list[int]:
 
 
 def _read_register(root: Path) -> Run:
-    """The members of the run that is registered there; what is no member, or no register at all, counts as none."""
+    """The members of the run that is registered there; anything that is not a member is ignored."""
     try:
         run = json.loads(_read_plain_file(root / layout.REGISTER))
     except (OSError, ValueError, RecursionError):
@@ -184,7 +185,7 @@ def _read_plain_file(path: Path) -> bytes:
     with os.fdopen(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_REGISTER:
-            raise ValueError(f"{path} is no register")
+            raise ValueError(f"{path} is not a register")
         return file.read()
 
 

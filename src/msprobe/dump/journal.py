@@ -130,16 +130,16 @@ class Scan:
         return self.data[span[0] : span[1]]
 
     def troubles(self) -> list[str]:
-        """What a person should be told about this journal, one sentence each."""
-        told = []
+        """Problems of this journal that the user should know, one sentence each."""
+        problems = []
         if self.damaged:
-            told.append(f"{self.damaged} damaged lines of {layout.JOURNAL} were left out")
+            problems.append(f"{self.damaged} damaged lines of {layout.JOURNAL} were left out")
         if self.duplicates:
-            told.append(
+            problems.append(
                 f"{len(self.duplicates)} names were recorded more than once and the last record was kept, "
                 f"first {json.loads(self.duplicates[0])}"
             )
-        return told
+        return problems
 
 
 _NUMBER = rb"(-?\d{1,18}),[ ]?"

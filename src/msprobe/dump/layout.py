@@ -96,7 +96,7 @@ def tensor_file_name(name: str, suffix: str) -> str:
 
 
 def is_over_long(name: str, suffix: str) -> bool:
-    """Whether the whole name would not have fitted, so that mapping.csv lists it."""
+    """Whether the full name is too long for a file, so that mapping.csv lists it."""
     return len(name.encode("utf-8", "surrogatepass")) + len(suffix) > MAX_FILE_NAME
 
 
@@ -169,7 +169,7 @@ def write_all(fd: int, *parts: Any) -> int:
 
 
 def write_file(path: Path, parts: Iterable[bytes]) -> None:
-    """A whole file at once, however long: a reader sees the old one or the new one, never half."""
+    """Writes a file in one step: a reader sees the old one or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         fd = open_file(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -80,16 +80,16 @@ class RankDump:
     @property
     def troubles(self) -> list[str]:
         """Sentences about what is damaged, was left out or could not be written; damaged records after `records`."""
-        told = self._scan.troubles() if self._scan is not None else []
+        problems = self._scan.troubles() if self._scan is not None else []
         _ = self.stacks, self.construct, self.training, self.run
         if (self.path / layout.DUMP).exists():
             _ = self.debug
-        told += self._damage.values()
-        return told if self.loss is None else [*told, self.loss]
+        problems += self._damage.values()
+        return problems if self.loss is None else [*problems, self.loss]
 
     @functools.cached_property
     def loss(self) -> Optional[str]:
-        """What its log says that is missing in it; None where there is no log."""
+        """What the log of this directory says is missing; None without a log."""
         return write_errors.trouble(self.path)
 
     @functools.cached_property

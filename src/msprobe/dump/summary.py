@@ -106,8 +106,10 @@ def _look(
             seen.add(id(finding))
             finding.add(name, slot)
 
+    masked = False  # an input is masked: minus infinity in the output is no news
     for slot, item in found:
         if not isinstance(item, dict) or "dtype" not in item:
+            masked = masked or (isinstance(item, dict) and read_number(item.get("value")) == -math.inf)
             continue
         dtype, shape, norm = str(item["dtype"]), _shape(item), read_number(item.get("Norm"))
         summary.dtypes[dtype] += 1
@@ -115,10 +117,15 @@ def _look(
         if any(math.isnan(value) for value in values):
             note(summary.nan, slot)
         elif any(math.isinf(value) for value in values):
-            note(summary.inf, slot)
+            if read_number(item.get("Max")) == math.inf or read_number(item.get("Min")) != -math.inf:
+                note(summary.inf, slot)
+            elif slot.startswith("input"):
+                masked = True  # minus infinity alone: a mask, or what it makes
+            elif not masked:
+                note(summary.inf, slot)
         if norm == 0 and _is_gradient(kind, slot):
             note(summary.zero_gradient, slot)
-        if norm is not None and math.isfinite(norm):
+        if norm is not None and math.isfinite(norm) and "float" in dtype.lower():
             same = (dtype, shape, norm, read_number(item.get("Max")), read_number(item.get("Min")))
             norms.setdefault(same, Item(name, slot, dtype, shape, norm))
 

@@ -22,7 +22,7 @@ _COUNT = re.compile(rb"^(\d{1,18}) records or files could not be written", re.MU
 def entry(count: int) -> str:
     """The entry of the log; a later one of the same directory counts what an earlier one did too."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    return f"{stamp} {layout.JOURNAL}\n{count} records or files could not be written: this directory is not whole.\n\n"
+    return f"{stamp} {layout.JOURNAL}\n{count} records or files could not be written: this directory is incomplete.\n\n"
 
 
 def trouble(rank_dir: Path) -> Optional[str]:

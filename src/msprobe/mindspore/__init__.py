@@ -6,6 +6,7 @@ Importing it changes nothing in MindSpore. What watches is imported when it is f
 
 from typing import Any
 
+from msprobe.collect.run.embedding import explain_name
 from msprobe.mindspore.callbacks import MsprobeInitStep, MsprobeStep
 from msprobe.mindspore.debugger import PrecisionDebugger
 from msprobe.mindspore.graph.graph_dump import graph_dump
@@ -26,7 +27,7 @@ _WATCH = {"Monitor": "monitor", "MsprobeCallback": "callbacks", "TrainerMon": "t
 
 def __getattr__(name: str) -> Any:
     if name not in _WATCH:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise explain_name(__name__, name)
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.watch.{_WATCH[name]}"), name)

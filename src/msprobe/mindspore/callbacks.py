@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import mindspore
 from mindspore.train.callback import Callback
 
 from msprobe.collect import notices
 from msprobe.mindspore.debugger import PrecisionDebugger
+from msprobe.mindspore.graph.graph_dump import set_first_iteration
 
 
 class MsprobeStep(Callback):
@@ -37,19 +37,24 @@ class MsprobeStep(Callback):
 
 
 class MsprobeInitStep(Callback):
-    """Passes the first step of a resumed training to the debugger and to MindSpore's Dump (graph mode, O0/O1)."""
+    """Tells the debugger, or MindSpore's own Dump, with which step a resumed training begins."""
 
-    def on_train_begin(self, run_context: Any) -> None:
-        step = int(run_context.original_args().cur_step_num)
-        debugger = PrecisionDebugger._current
-        if debugger is not None and debugger._lifecycle.settings.level == "L0":
-            debugger.set_init_step(step)
+    def __init__(self) -> None:
+        super().__init__()
+        self._done = False
+
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        """Only now the first epoch is known: `train(…, initial_epoch=2)` leaves the step at 0."""
+        if self._done:
             return
-        set_first_iteration = getattr(mindspore._c_expression, "_set_init_iter", None)
-        if set_first_iteration is None:
+        self._done = True
+        training = run_context.original_args()
+        step = int(training.cur_step_num) or (int(training.cur_epoch_num) - 1) * int(training.batch_num)
+        debugger = PrecisionDebugger._current
+        if debugger is not None:
+            debugger.set_init_step(step)
+        elif not set_first_iteration(step):
             notices.warn_once(
                 "MsprobeInitStep has no effect: this version of MindSpore cannot set the first step of a resumed "
                 "training. Call debugger.set_init_step(n) before the training loop."
             )
-            return
-        set_first_iteration(step)

@@ -85,6 +85,9 @@ class MindSporeFrontend:
             self._patches = ApiPatches(load_table())
         return MindSporeHooks(context, self._make_hooks(context), ApiSources(self._patches, _CUSTOM_APIS))
 
+    def explain_unmatched(self, entry: str) -> Optional[str]:
+        return None
+
     def facts(self) -> dict[str, Any]:
         return header.mindspore_facts()
 

@@ -6,6 +6,7 @@ the scheduler this would create the directory of a real rank.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from msprobe.config import Settings
@@ -36,4 +37,19 @@ class SchedulerLifecycle:
         """Does nothing."""
 
     def close(self) -> None:
+        """Does nothing."""
+
+    def give_way(self) -> None:
+        """Does nothing."""
+
+    def use_model(self, model: Any) -> None:
+        """Does nothing."""
+
+    def use_rank(self, rank: int) -> None:
+        """Does nothing."""
+
+    def use_dump_path(self, dump_path: Path) -> None:
+        """Does nothing."""
+
+    def finish_step(self) -> None:
         """Does nothing."""

@@ -37,7 +37,8 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
     """Seeds Python, numpy and MindSpore.
 
     `mode` also asks for deterministic operators and reductions. `rm_dropout` turns dropout into a no-op: functions at
-    once, operators and Cells if they are made later. Without `rm_dropout` the model keeps its dropout.
+    once, operators and Cells if they are made later. Without `rm_dropout` the model keeps its dropout, or gets it
+    back: functions at once, operators and Cells if they are made later.
     """
     seed_host(seed, mode, rm_dropout)
     mindspore.set_seed(seed)
@@ -45,6 +46,19 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
         mindspore.set_deterministic(True)
     if rm_dropout:
         _remove_dropout()
+    else:
+        _restore_dropout()
+
+
+def _restore_dropout() -> None:
+    for module, name, _, _ in _CLASSES:
+        kind = getattr(module, name, None)
+        if kind is not None and hasattr(kind.__init__, "msprobe_original"):
+            kind.__init__ = kind.__init__.msprobe_original
+    for module, name in _FUNCTIONS:
+        function = getattr(module, name, None)
+        if function is not None and hasattr(function, "msprobe_original"):
+            setattr(module, name, function.msprobe_original)
 
 
 def _remove_dropout() -> None:

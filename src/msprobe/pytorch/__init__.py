@@ -1,20 +1,26 @@
-"""msprobe for PyTorch: `PrecisionDebugger`, `seed_all`, `Monitor`, `TrainerMon` and `MsprobeCallback`.
+"""msprobe for PyTorch: `PrecisionDebugger`, `seed_all`, `check_compiled`, `Monitor`, `TrainerMon`, `MsprobeCallback`.
 
-Importing it changes nothing in torch. What watches is imported when it is first asked for.
+Importing it changes nothing in torch. What watches or checks is imported when it is first asked for.
 """
 
 from typing import Any
 
+from msprobe.collect.run.embedding import explain_name
 from msprobe.pytorch.debugger import PrecisionDebugger
 from msprobe.pytorch.seed import seed_all
 
-__all__ = ["Monitor", "MsprobeCallback", "PrecisionDebugger", "TrainerMon", "seed_all"]
-_WATCH = {"Monitor": "monitor", "MsprobeCallback": "callbacks", "TrainerMon": "trainer"}
+__all__ = ["Monitor", "MsprobeCallback", "PrecisionDebugger", "TrainerMon", "check_compiled", "seed_all"]
+_LATER = {
+    "Monitor": "watch.monitor",
+    "MsprobeCallback": "watch.callbacks",
+    "TrainerMon": "watch.trainer",
+    "check_compiled": "compiled.check.call",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WATCH:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise explain_name(__name__, name)
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.watch.{_WATCH[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

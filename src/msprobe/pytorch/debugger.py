@@ -21,6 +21,7 @@ from msprobe.pytorch import header
 from msprobe.pytorch.apis.custom import CUSTOM_APIS
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.dataloader import DataLoaderDriver
+from msprobe.pytorch.kernels.acl_config import check_acl_config
 from msprobe.pytorch.kernels.kernel_hooks import kernel_hooks
 from msprobe.pytorch.seed import seed_all
 from msprobe.pytorch.step_hooks import ApiSources, TaskHooks, TorchHooks
@@ -37,6 +38,8 @@ class TorchFrontend:
         self._make_hooks: Callable[[StepContext], TaskHooks] = (
             kernel_hooks if self._level.kernels else find_hooks("msprobe.pytorch.tasks", task, lambda _: TaskHooks())
         )
+        section = task.settings.section
+        self._named = (*getattr(section, "scope", ()), *getattr(section, "list", ()))
         self._names = OperatorNames()
         self._table: Optional[ApiTable] = None
 
@@ -58,8 +61,11 @@ class TorchFrontend:
 
     def hooks(self, context: StepContext) -> TorchHooks:
         if self._level.apis and self._table is None:
-            self._table = load_table()
+            self._table = load_table(named=self._named)
         return TorchHooks(context, self._make_hooks(context), ApiSources(self._table, self._names, CUSTOM_APIS))
+
+    def explain_unmatched(self, entry: str) -> Optional[str]:
+        return None if self._table is None else self._table.explain(entry)
 
     def facts(self) -> dict[str, Any]:
         return header.torch_facts()
@@ -77,6 +83,8 @@ class PrecisionDebugger(Debugger):
     @classmethod
     def _refuse(cls, settings: Settings) -> None:
         refuse_other_tasks(settings)
+        if settings.acl_config is not None and LEVELS[settings.level].kernels:
+            check_acl_config(settings.acl_config)
 
     @classmethod
     def _make_lifecycle(cls, settings: Settings) -> Lifecycle:
@@ -84,7 +92,7 @@ class PrecisionDebugger(Debugger):
         return Lifecycle(task, TorchFrontend(task))
 
     def _made(self, settings: Settings) -> None:
-        if settings.seed is not None or settings.is_deterministic is not None:
+        if settings.seed is not None or settings.is_deterministic:
             seed_all(1234 if settings.seed is None else settings.seed, bool(settings.is_deterministic))
         if settings.enable_dataloader:
             DataLoaderDriver(self._lifecycle).install()

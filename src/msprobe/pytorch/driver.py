@@ -53,7 +53,7 @@ class StepDriver:
 
     def install(self) -> None:
         settings = self._settings
-        if settings.seed is not None or settings.is_deterministic is not None:
+        if settings.seed is not None or settings.is_deterministic:
             seed_all(1234 if settings.seed is None else settings.seed, bool(settings.is_deterministic))
         if settings.enable_dataloader:
             notices.warn_once("enable_dataloader has no effect in `msprobe run`: a step ends at optimizer.step().")

@@ -13,11 +13,11 @@ from msprobe.collect.seeding import seed_host
 
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
-    """Seeds Python, numpy and torch on every device.
+    """Seeds Python, numpy and torch on every device, and turns cuDNN off, with its choice of algorithms fixed.
 
     `mode` also makes torch use deterministic algorithms. `rm_dropout` turns the dropout functions of
     torch.nn.functional into no-ops, and so all modules that call them, whenever they were made. Without `rm_dropout`
-    the model keeps its dropout.
+    the model keeps its dropout, or gets it back.
     """
     seed_host(seed, mode, rm_dropout)
     torch.manual_seed(seed)
@@ -27,14 +27,22 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
     if npu is not None:
         npu.manual_seed(seed)
         npu.manual_seed_all(seed)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.enabled = False
     if mode:
         torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
-        torch.backends.cudnn.enabled = False
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if rm_dropout:
         _remove_dropout()
+    else:
+        _restore_dropout()
+
+
+def _restore_dropout() -> None:
+    for name, (original, ours) in _DROPOUT.items():
+        if getattr(functional, name) is ours:
+            setattr(functional, name, original)
 
 
 def _remove_dropout() -> None:

@@ -15,6 +15,7 @@ from msprobe.frameworks.pytorch.api_table import ApiTable
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_scope import ApiModeScope, FusedPaths
 from msprobe.pytorch.apis.mode_stack import is_on, take_off
+from msprobe.pytorch.apis.opaque_regions import CLOSED, effective_mode
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.gradients.call_gradients import Gradients
@@ -73,6 +74,7 @@ class TorchHooks:
         if statistics is not None:
             self._deferred = accelerators.DeferredWriter(context.writer, statistics)
         self.level = context.level
+        self._compile = effective_mode(context.settings.compile, context.level.apis)
         self.texts = TensorTexts(wanted, context.writer, statistics, remembers=context.level.apis)
         self.recorder: Recorder = task.recorder(context, self._deferred or context.writer, self.texts)
         self.gradients = task.gradients(self.recorder)
@@ -87,7 +89,7 @@ class TorchHooks:
         self._installed: list[Callable[[], None]] = []
 
     def _make_watchers(self, context: StepContext) -> list[Companion]:
-        if not context.task.records_training:
+        if not context.task.records_every_call:
             return []
         if not context.level.modules or context.level.kernels:
             return [TrainingEvents(self.recorder)]
@@ -99,12 +101,13 @@ class TorchHooks:
         modules: Optional[Modules] = None
         if level.modules and models:
             modules = self._task.modules(self.recorder, self.gradients, models)
+            modules.inside = self._compile != CLOSED
             parts.append((modules.install, modules.remove))
             if not level.apis:
-                fused = FusedPaths(modules, models, self.recorder)
+                fused = FusedPaths(modules, models, self.recorder, self._compile)
                 parts.append((fused.install, fused.remove))
         if self.apis is not None:
-            scope = ApiModeScope(self.apis, modules)
+            scope = ApiModeScope(self.apis, modules, models, self._compile)
             parts.append((scope.install, scope.remove))
             self._sources.names.install()
             self._sources.custom.attach(self.apis)

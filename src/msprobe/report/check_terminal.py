@@ -5,35 +5,41 @@ from __future__ import annotations
 from collections import Counter
 
 from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING
-from msprobe.check.core.precheck import Report, overall
-from msprobe.report.terminal import print_table, printable
+from msprobe.check.core.precheck import Checked, Report, overall
+from msprobe.report.terminal import print_lines, print_table, printable
 
 _SHOWN = 40
 
 
 def print_report(report: Report) -> None:
-    for sentence in report.notes:
-        print(printable(sentence))
-    found = report.worst_first
-    if found:
+    counts = [f"{report.count(status)} {word}" for status, word in _WORDS]
+    calls = "1 call" if len(report.checked) == 1 else f"{len(report.checked)} calls"
+    print_lines([f"{calls}: {', '.join(counts)}"])
+    groups = report.groups
+    if groups:
         several = len({one.unit for one in report.checked}) > 1
-        head = ["API", "forward", "backward", "reason"]
         rows = [
-            [f"{one.unit} {one.call}" if several else one.call, one.forward, one.backward, one.message]
-            for one in found[:_SHOWN]
+            [_name(group, several), group[0].forward, group[0].backward, group[0].message, group[0].where]
+            for group in groups[:_SHOWN]
         ]
-        print_table(head, rows)
-        if len(found) > _SHOWN:
-            print(f"… and {len(found) - _SHOWN} more in the results file.")
+        print()
+        print_table(["API", "forward", "backward", "reason", "where"], rows)
+        if len(groups) > _SHOWN:
+            print(f"… and {len(groups) - _SHOWN} more in the results file.")
     skipped = Counter(one.message for one in report.checked if overall(one) == SKIP)
     if skipped:
-        if found:
-            print()
+        print()
         print_table(["calls", "not checked, because"], [(count, why) for why, count in skipped.most_common(8)])
         if len(skipped) > 8:
             print(f"… and {len(skipped) - 8} more reasons in the results file.")
-    counts = [f"{report.count(status)} {word}" for status, word in _WORDS]
-    print(f"\n{len(report.checked)} calls: {', '.join(counts)}")
+    for sentence in report.notes:
+        print(printable(sentence))
+
+
+def _name(group: list[Checked], with_unit: bool) -> str:
+    first = group[0]
+    name = f"{first.unit} {first.call}" if with_unit else first.call
+    return name if len(group) == 1 else f"{name} and {len(group) - 1} more"
 
 
 _WORDS = ((PASS, "pass"), (WARNING, "warning"), (ERROR, "error"), (SKIP, "not checked"))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from msprobe.compare.result import DIFFERS, SAME, Comparison
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row
-from msprobe.report.terminal import number, print_table, printable
+from msprobe.report.terminal import number, print_lines, print_table
 
 ROWS = 20
 NOTES = 8
 
 
 def print_comparison(comparison: Comparison) -> None:
-    for line in answer(comparison):
-        print(printable(line))
+    print_lines(answer(comparison))
     listed = _worth_listing(comparison)
     if listed:
         print_table(["verdict", "role", "name", "target", "golden", "difference", "why"], listed, _title(comparison))
@@ -36,7 +35,9 @@ def answer(comparison: Comparison) -> list[str]:
             lines.append(f"  inside  {origin.library}")
         lines += [f"          {line}" for line in origin.evidence]
         if origin.spread["calls"]:
-            lines.append(f"  then    {origin.spread['calls']} later calls differ, first {origin.spread['first'][0]}")
+            calls = origin.spread["calls"]
+            later = "1 later call differs:" if calls == 1 else f"{calls} later calls differ, first"
+            lines.append(f"  then    {later} {origin.spread['first'][0]}")
         if origin.next:
             lines.append(f"  next    {origin.next}")
     elif comparison.verdict == SAME:
@@ -53,7 +54,7 @@ def answer(comparison: Comparison) -> list[str]:
     shown = comparison.notes[:NOTES]
     lines += [f"Note: {note}" for note in shown]
     if len(comparison.notes) > len(shown):
-        lines.append(f"Note: {len(comparison.notes) - len(shown)} more notes are in the --json report")
+        lines.append(f"Note: {len(comparison.notes) - len(shown)} more notes are in the --jsonl report")
     return lines
 
 
@@ -77,13 +78,18 @@ def _worth_listing(comparison: Comparison) -> list[list[object]]:
                     row.name,
                     _side(row, row.target),
                     _side(row, row.golden),
-                    number(row.distance),
+                    "" if _is_choice(row.target) else number(row.distance),
                     row.reason,
                 ]
             )
             if len(listed) == ROWS:
                 break
     return listed
+
+
+def _is_choice(item: object) -> bool:
+    """Whether an argument is true or false: the difference of two of them is no number."""
+    return isinstance(item, dict) and isinstance(item.get("value"), bool)
 
 
 def _side(row: Row, item: object) -> str:

@@ -1,12 +1,16 @@
 """Plain tables and a progress bar for the commands.
 
 Names in a dump are untrusted: control characters are printed escaped. In a file or a pipe a table is as wide as its
-content; only a terminal limits the width.
+content. On a terminal that is too narrow for it, each row becomes a block of lines: a name or a path is never split.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional, TypeVar
@@ -42,17 +46,59 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
         print("\n".join(_align([list(columns), *cells], right)))
 
 
-def _print_to_terminal(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints an answer: its first line is bold on a terminal, and long lines are broken between words."""
+    for position, line in enumerate(map(printable, lines)):
+        if not sys.stdout.isatty():
+            print(line)
+            continue
+        head = _LABEL.match(line)
+        indent = len(head[0]) if head is not None else 2
+        first, *rest = _wrap(line[indent:], max(shutil.get_terminal_size().columns - indent, 20))
+        for part in (line[:indent] + first, *(" " * indent + part for part in rest)):
+            print(_paint(part, _BOLD) if position == 0 else part)
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column, to_the_right in zip(columns, right):
-        table.add_column(Text(column), justify="right" if to_the_right else "left", overflow="fold")
+
+def _print_to_terminal(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
+    width = shutil.get_terminal_size().columns
+    lines = list(_align([list(columns), *cells], right))
+    if max(map(_width, lines)) <= width:
+        for row, line in zip([None, *cells], lines):
+            print(_paint(line, _BOLD) if row is None else _paint_first(line, row[0]))
+        return
+    label = max(map(_width, columns))
     for row in cells:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+        for position, (column, text) in enumerate(zip(columns, row)):
+            if not text and position:
+                continue
+            head = f"{column}{' ' * (label - _width(column))}  "
+            first, *rest = _wrap(text, max(width - label - 2, 20))
+            print(_paint_first(f"{head}{first}", text) if not position else f"{head}{first}")
+            for part in rest:
+                print(" " * (label + 2) + part)
+        print()
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """The text in parts that fit, broken between words only: a word that is too long stays one."""
+    if _width(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [text]
+
+
+_LABEL = re.compile(r"  \w*:? +")  # "  source  …", "  source: …", or the indent of a continued line
+_BOLD = "1"
+_COLOURS = {"error": "31", "warning": "33", "pass": "32", "producer": "31", "failed": "31"}
+
+
+def _paint(text: str, code: str) -> str:
+    return text if os.environ.get("NO_COLOR") else f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _paint_first(line: str, cell: str) -> str:
+    """A row in the colour of its verdict, which is its first cell."""
+    code = next((code for word, code in _COLOURS.items() if cell.split("  ")[-1].strip() == word), None)
+    return line if code is None else _paint(line, code)
 
 
 def _align(rows: list[list[str]], right: list[bool]) -> Iterator[str]:

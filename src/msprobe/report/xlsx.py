@@ -44,7 +44,7 @@ _STYLES = (
 
 
 def write_xlsx(comparison: Comparison, path: Path) -> None:
-    """The file appears whole or not at all."""
+    """The file appears complete or not at all."""
     columns = Columns(comparison)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

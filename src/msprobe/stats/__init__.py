@@ -25,9 +25,10 @@ __all__ = [
     "XOR",
     "Stats",
     "TensorCache",
-    "count_outside",
     "crc32",
     "describe",
+    "gauge",
+    "gauge_memory",
     "measure",
     "measure_array",
     "render",
@@ -52,9 +53,10 @@ def _choose() -> str:
 
 BACKEND = _choose()
 if BACKEND == "c":
-    from msprobe.stats._kernel import TensorCache, count_outside, crc32, describe, measure, render
+    from msprobe.stats._kernel import TensorCache, crc32, describe, gauge, gauge_memory, measure, render
 else:
-    from msprobe.stats.python_kernel import count_outside, crc32, describe, measure, render
+    from msprobe.stats.figures import gauge, gauge_memory
+    from msprobe.stats.python_kernel import crc32, describe, measure, render
     from msprobe.stats.tensor_cache import TensorCache
 
 

@@ -1,5 +1,7 @@
 from typing import Any, Optional
 
+from msprobe.stats.figures import gauge as gauge
+from msprobe.stats.figures import gauge_memory as gauge_memory
 from msprobe.stats.result import Stats
 from msprobe.stats.tensor_cache import TensorCache as TensorCache
 
@@ -12,9 +14,6 @@ def render(
 def describe(
     tensor: Any, exchange: Any, heads: dict[Any, tuple[int, str]], strided: Any, want: int, /
 ) -> Optional[tuple[str, str]]: ...
-def count_outside(
-    ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], small: float, large: float, /
-) -> tuple[int, int]: ...
 def crc32(buffer: Any, value: int = ..., /) -> int: ...
 def select(level: int, /) -> str:
     """Limits the CPU instructions to this level (0: portable C) from now on; for the tests."""

@@ -1,7 +1,7 @@
 """Whether a call that was given an infinity has made another one of its own.
 
 A mask of -inf goes through a call and comes out again: no overflow. But `scores + mask` may also overflow where the
-mask is 0. So infinities are told apart by place, sign and count.
+mask is 0. So infinities are distinguished by place, sign and count.
 """
 
 from __future__ import annotations

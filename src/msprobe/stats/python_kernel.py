@@ -87,7 +87,7 @@ def describe(
 def count_outside(
     ptr: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], small: float, large: float
 ) -> tuple[int, int]:
-    """How many elements are closer to zero than `small` (zeros aside), and how many at least as far as `large`."""
+    """How many floats are closer to zero than `small` (zeros aside), and how many at least as far as `large`."""
     row, raw = _view(ptr, code, shape, strides, STATS)
     if not raw.size or row.kind not in (FLOAT, COMPLEX):
         return 0, 0

@@ -30,7 +30,7 @@ def is_of_the_script(error: Optional[BaseException]) -> bool:
 
 
 def let_through(error: BaseException) -> None:
-    """Raises an exception of the script again; called where others of its kind are no trouble."""
+    """Raises an exception of the script again. Other exceptions of its kind can be ignored here."""
     if is_of_the_script(error):
         raise error
 

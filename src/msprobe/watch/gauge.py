@@ -1,24 +1,27 @@
-"""From a tensor in host memory to its figures: one pass of the kernel, and one more for a low-precision dtype."""
+"""From a tensor in host memory to its figures, in one pass of the kernel."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from ctypes import c_char
 from typing import Any, Optional
 
 import numpy as np
 
-from msprobe.stats import STATS, count_outside, dtypes, measure
+from msprobe.stats import dtypes, gauge_memory
+from msprobe.watch.found import Found
 from msprobe.watch.settings import LOW_PRECISION
 from msprobe.watch.targets import Figures
 
 Array = np.ndarray[Any, Any]
+Outside = Optional[tuple[float, float]]
 SAMPLE = 4096
 """Elements of a weight by which its update is measured; they are kept from one step to the next."""
 _RUN = 16
 
 
-def bounds(low_precision: Optional[str]) -> Optional[tuple[float, float]]:
+def bounds(low_precision: Optional[str]) -> Outside:
     """What becomes zero in a dtype of the configuration is below the first; its largest number is the second."""
     if low_precision is None:
         return None
@@ -32,24 +35,22 @@ def read_memory(
     code: int,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
-    outside: Optional[tuple[float, float]],
-) -> Optional[Figures]:
-    """The figures of the tensor at an address; None for one without elements or without a norm (bool)."""
-    most, least, mean, norm, nan, posinf, neginf, zero, count, _, _ = measure(address, code, shape, strides, STATS)
-    if not count or norm is None:
-        return None
-    under = over = math.nan
-    if outside is not None:
-        below, above = count_outside(address, code, shape, strides, *outside)
-        under, over = below / count, above / count
-    return Figures(norm, most, least, mean, nan, posinf + neginf, zero / count, under, over)  # type: ignore[arg-type]
+    outside: Outside,
+    found: Found,
+    row: int,
+    joined: bool = False,
+) -> None:
+    """The figures of the tensor at an address; `joined` with those that the row has already."""
+    before = found.get(row) if joined else None
+    if gauge_memory(address, code, shape, strides, found.reserve(row + 1), row, outside) and before is not None:
+        found[row] = combine(before, found[row])
 
 
-def read_array(array: Array, code: int, outside: Optional[tuple[float, float]]) -> Optional[Figures]:
+def read_array(array: Array, code: int, outside: Outside, found: Found, row: int, joined: bool = False) -> None:
     """The same for a numpy array, whose items may be the bits of a type that numpy does not have."""
     array = np.ascontiguousarray(array)
     strides = tuple(stride // array.itemsize for stride in array.strides)
-    return read_memory(array.__array_interface__["data"][0], code, array.shape, strides, outside)
+    read_memory(array.__array_interface__["data"][0], code, array.shape, strides, outside, found, row, joined)
 
 
 def combine(first: Figures, second: Figures) -> Figures:
@@ -66,27 +67,79 @@ def combine(first: Figures, second: Figures) -> Figures:
     )
 
 
-def sample(address: int, code: int, elements: int) -> Optional[Array]:
-    """Some elements of a dense tensor, copied: runs of a cache line, evenly spaced; all of a small one."""
+class Samples:
+    """Some elements of parameters in host memory, copied into one array: before a step, and after it.
+
+    The views are kept from step to step, together with the addresses they stand for; they are read only while the
+    caller says that a parameter still has that address.
+    """
+
+    def __init__(self) -> None:
+        self._views: dict[int, tuple[int, int, Array]] = {}
+        self._taken: list[int] = []
+        self._chosen: list[tuple[int, int, int, int]] = []
+        self._before: Array = np.empty(0)
+        self._after: Array = np.empty(0)
+
+    def take(self, parameters: Sequence[tuple[int, int, int, int]]) -> None:
+        """Of each parameter: a number that names it, address, dtype code, number of elements."""
+        self._taken, views = self._find(parameters)
+        self._before = _joined(views, self._before)
+
+    def changes(self, parameters: Sequence[tuple[int, int, int, int]]) -> tuple[list[int], Array, Array]:
+        """Number, norm of the change and norm before it, estimated, of the parameters that were taken before."""
+        taken, views = self._find(parameters)
+        self._after = _joined(views, self._after)
+        if not taken or taken != self._taken or len(self._after) != len(self._before):
+            return [], np.empty(0), np.empty(0)
+        sizes = np.array([view.size for view in views])
+        firsts = np.cumsum(sizes) - sizes
+        with np.errstate(all="ignore"):
+            moved = np.subtract(self._after, self._before, dtype=np.float64)
+            squares = np.add.reduceat(np.square(moved), firsts)
+            old = np.add.reduceat(np.square(self._before, dtype=np.float64), firsts)
+            factors = np.sqrt(np.array([elements for _, _, _, elements in self._chosen]) / sizes)
+            return taken, factors * np.sqrt(squares), factors * np.sqrt(old)
+
+    def _find(self, parameters: Sequence[tuple[int, int, int, int]]) -> tuple[list[int], list[Array]]:
+        self._chosen, views = [], []
+        for given in parameters:
+            number, address, code, elements = given
+            known = self._views.get(number)
+            if known is None or known[:2] != (address, elements):
+                view = _view(address, code, elements)
+                if view is None:
+                    continue
+                known = self._views[number] = (address, elements, view)
+            self._chosen.append(given)
+            views.append(known[2])
+        return [given[0] for given in self._chosen], views
+
+
+def _joined(views: list[Array], into: Array) -> Array:
+    if not views:
+        return into[:0]
+    wide = any(view.dtype == np.float64 for view in views)
+    size, dtype = sum(view.size for view in views), np.dtype(np.float64 if wide else np.float32)
+    if into.size != size or into.dtype != dtype:
+        into = np.empty(size, dtype)
+    at = 0
+    for view in views:
+        into[at : at + view.size].reshape(view.shape)[...] = view
+        at += view.size
+    return into
+
+
+def _view(address: int, code: int, elements: int) -> Optional[Array]:
+    """Some elements of a dense tensor: runs of a cache line, evenly spaced; all of a small one."""
     row = dtypes.BY_CODE[code]
     dtype = row.numpy_dtype
     if dtype is None or row.kind != dtypes.FLOAT or not elements or not address:
         return None
     memory = memoryview((c_char * (elements * row.itemsize)).from_address(address)).cast("B")
-    if elements > SAMPLE:
-        runs = SAMPLE // _RUN
-        step = (elements - _RUN) // (runs - 1)
-        found: Array = np.ndarray((runs, _RUN), dtype, memory, 0, (step * row.itemsize, row.itemsize))
-    else:
-        found = np.frombuffer(memory, dtype)
-    return np.array(found, np.float32 if row.itemsize < 8 else np.float64)
-
-
-def change(before: Array, after: Array, elements: int) -> tuple[float, float]:
-    """The norm of the change and of the weight before it, estimated from samples of a tensor of so many elements."""
-    factor = math.sqrt(elements / before.size)
-    difference = np.subtract(after, before, dtype=np.float64).reshape(-1)
-    old = before.reshape(-1)
-    with np.errstate(all="ignore"):
-        squares = float(np.dot(difference, difference)), float(np.dot(old, old))
-    return factor * math.sqrt(squares[0]), factor * math.sqrt(squares[1])
+    if elements <= SAMPLE:
+        return np.frombuffer(memory, dtype)
+    runs = SAMPLE // _RUN
+    step = (elements - _RUN) // (runs - 1)
+    view: Array = np.ndarray((runs, _RUN), dtype, memory, 0, (step * row.itemsize, row.itemsize))
+    return view

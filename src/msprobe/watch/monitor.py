@@ -17,11 +17,11 @@ from typing import Any, Callable, Optional
 from msprobe.collect import notices
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.dumping import AlarmDump
+from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL, Recording
 from msprobe.watch.settings import WatchSettings
-from msprobe.watch.targets import LOSS, WEIGHT, Figures
+from msprobe.watch.targets import LOSS, UPDATE, WEIGHT
 
-Found = dict[int, Figures]
 OnAlarm = Callable[[Alarm], None]
 
 
@@ -40,7 +40,7 @@ class BaseMonitor:
         self.step_number = start_step
         self._pid = os.getpid()
         self._on = settings.ranks is None or (rank or 0) in settings.ranks
-        self._found: Found = {}
+        self._found = Found(0)
         self._dump: Optional[AlarmDump] = None
         if not self._on:
             return
@@ -49,18 +49,29 @@ class BaseMonitor:
             self._recording.callbacks.append(on_alarm)
         atexit.register(self.close)
 
-    # What a framework brings.
+    # What each framework provides.
+
+    _parameters: Any
+    """The watched parameters."""
+    _optimizers: Any
+    """The hooks of the optimizers; they stay while the monitor lives."""
+    _hooks: tuple[Any, ...] = ()
+    """The hooks of a watched step: each has `install(found)` and `remove()`."""
 
     def _read_weights(self, found: Found) -> None:
         raise NotImplementedError
 
     def _install(self, found: Found) -> None:
-        """Hooks of a watched step, which put what they see into `found`."""
-        raise NotImplementedError
+        """Installs the hooks of a watched step, which put what they see into `found`."""
+        for hooks in self._hooks:
+            hooks.install(found)
+        if UPDATE in self._settings.targets:
+            self._parameters.sample()
 
     def _uninstall(self) -> None:
         """The next step is not watched."""
-        raise NotImplementedError
+        for hooks in self._hooks:
+            hooks.remove()
 
     def _read(self, found: Found) -> bool:
         """At the end of a watched step everything but weights; whether the optimizer step was skipped."""
@@ -78,7 +89,8 @@ class BaseMonitor:
 
     def _remove(self) -> None:
         """The monitor ends: every hook goes."""
-        raise NotImplementedError
+        self._uninstall()
+        self._optimizers.remove()
 
     # What the script calls.
 
@@ -114,14 +126,14 @@ class BaseMonitor:
     def _begin(self) -> None:
         """Before the first step: the weights as they are, then the hooks of the first step."""
         if WEIGHT in self._settings.targets:
-            found: Found = {}
+            found = Found(0)
             self._read_weights(found)
             self._recording.take(INITIAL, found, {})
             self._stored(INITIAL, found)
         self._prepare(self.step_number)
 
     def _prepare(self, step: int) -> None:
-        self._found = {}
+        self._found = Found(len(self._recording.rows))
         if self._settings.wants(step):
             self._install(self._found)
         else:

@@ -17,9 +17,10 @@ from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.alarms.detector import Detector
 from msprobe.watch.alarms.frame import Frame, Rows, frame_of
 from msprobe.watch.alarms.optimizer_rules import RATIO_COLUMN
+from msprobe.watch.found import Found
 from msprobe.watch.settings import WatchSettings
 from msprobe.watch.store import ABSENT, Store, file_name
-from msprobe.watch.targets import NORM, RATIO, SCALAR, STATISTICS, UPDATE, VALUE, Figures, Target
+from msprobe.watch.targets import NORM, RATIO, SCALAR, STATISTICS, UPDATE, VALUE, Target
 from msprobe.watch.writers import LiveWriters
 
 _NOTHING = math.nan
@@ -36,12 +37,15 @@ class Dumper(Protocol):
 Callback = Callable[[Alarm], None]
 
 
-def update_figures(change: float, weight: float) -> Figures:
-    """The figures of an update: its norm, and in the place of the mean its ratio to the weight's norm."""
-    ratio = change / weight if weight else (0.0 if not change else math.inf)
-    figures = [_NOTHING] * len(STATISTICS)
-    figures[NORM], figures[RATIO_COLUMN] = change, ratio
-    return Figures(*figures)
+def put_updates(found: Found, rows: list[int], changes: Any, weights: Any) -> None:
+    """The figures of updates: the norm, and in the place of the mean its ratio to the weight's norm."""
+    if not rows:
+        return
+    figures = np.full((len(rows), len(STATISTICS) + 1), _NOTHING)
+    with np.errstate(all="ignore"):
+        ratios = np.where(changes == 0, 0.0, changes / weights)
+    figures[:, NORM], figures[:, RATIO_COLUMN], figures[:, -1] = changes, ratios, 1
+    found.reserve(max(rows) + 1)[rows] = figures
 
 
 class Recording:
@@ -82,7 +86,7 @@ class Recording:
     def take(
         self,
         step: int,
-        found: Mapping[int, Sequence[float]],
+        found: Found,
         scalars: Mapping[str, float],
         skipped: bool = False,
         idle: Iterable[str] = (),

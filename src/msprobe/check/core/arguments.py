@@ -16,6 +16,19 @@ NAMED = frozenset(("torch.dtype", "torch.device", "torch.memory_format", "torch.
 _DEPTH = 32
 
 
+def flatten(value: Any, kinds: tuple[type, ...], tensor: Callable[[Any], Any]) -> list[Any]:
+    """The tensors of a result (`kinds`), in order; `tensor` makes one of a number."""
+    if isinstance(value, kinds):
+        return [value]
+    if isinstance(value, (bool, int, float, complex)):
+        return [tensor(value)]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [one for part in value for one in flatten(part, kinds, tensor)]
+    return []
+
+
 class Place(NamedTuple):
     """Where a tensor goes: its number among the call's tensors."""
 

@@ -243,7 +243,7 @@ class _Examination:
         return verdict.status
 
     def _made(self, direction: str) -> str:
-        """What the golden side says of how it was made, where that concerns this direction."""
+        """How the golden result of this direction was computed."""
         golden = self._golden
         return golden.made if golden is not None and (not golden.weak or direction in golden.weak) else ""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -13,8 +14,12 @@ from msprobe.check.core.plan import make_plan
 from msprobe.check.core.pool import Pool, WorkerSettings
 from msprobe.check.core.results import ResultFiles
 from msprobe.dump.errors import DumpError
+from msprobe.dump.items import items
+from msprobe.dump.names import FORWARD
 from msprobe.dump.reader import Dump, RankDump
+from msprobe.dump.stack_frames import source_line
 
+_NUMBERS = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
 _LEVELS = ("L1", "mix")
 
@@ -28,6 +33,8 @@ class Checked:
     forward: str
     backward: str
     message: str
+    where: str = ""
+    """Of a finding: its module, the shape of its first tensor and the line of the script, as far as the dump has it."""
 
     @property
     def status(self) -> str:
@@ -43,7 +50,7 @@ class Report:
     files: list[Path] = field(default_factory=list)
 
     def count(self, status: str) -> int:
-        """Of calls; one of whose directions was judged counts as that, the other left out or not."""
+        """Counts of calls. A call counts as judged if one of its directions was."""
         return sum(1 for one in self.checked if overall(one) == status)
 
     @property
@@ -52,8 +59,18 @@ class Report:
         return sorted(found, key=lambda one: -SEVERITY[overall(one)])
 
     @property
+    def groups(self) -> list[list[Checked]]:
+        """The findings, the worst first; those of one API that differ in nothing but numbers are one group."""
+        groups: dict[tuple[str, ...], list[Checked]] = {}
+        for one in self.worst_first:
+            title = one.call.rpartition(".")[0]
+            message = _NUMBERS.sub("0", one.message)
+            groups.setdefault((one.unit, title, one.forward, one.backward, message, one.where), []).append(one)
+        return list(groups.values())
+
+    @property
     def exit_code(self) -> int:
-        """2 where nothing at all could be judged: that is no pass."""
+        """2 if nothing could be judged: this is not a pass."""
         if self.count(ERROR) or self.count(WARNING):
             return 1
         return 0 if self.count(PASS) else 2
@@ -137,8 +154,21 @@ def _check(units: list[_Unit], request: Request, progress: Progress) -> Report:
             unit = units[task["unit"]]
             outcome = (task["call"], answer["forward"], answer["backward"], answer["message"])
             unit.files.add(*outcome, answer["rows"])
-            report.checked.append(Checked(unit.rank.label, *outcome))
+            found = Checked(unit.rank.label, *outcome)
+            if overall(found) in (ERROR, WARNING):
+                found = replace(found, where=_locate(unit.rank, found.call))
+            report.checked.append(found)
     return report
+
+
+def _locate(rank: RankDump, call: str) -> str:
+    name = f"{call}.{FORWARD}"
+    record = rank.records.get(name, {})
+    shapes = (item.get("shape") for _, item in items(record) if isinstance(item, dict) and item.get("shape"))
+    shape = next(shapes, None)
+    module = rank.construct.get(name)
+    parts = (module, f"shape {shape}" if shape else None, source_line(rank.stacks.get(name, [])))
+    return ", ".join(part for part in parts if part)
 
 
 def _tasks(units: list[_Unit]) -> Iterator[dict[str, Any]]:

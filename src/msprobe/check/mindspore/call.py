@@ -23,7 +23,7 @@ from msprobe.check.core.framework import FAILURES, Load, Results
 from msprobe.check.core.generate import NotMade
 from msprobe.check.mindspore.formulas import FORMULAS
 from msprobe.check.mindspore.golden import DIRECTIONS, UNWRITTEN, Widths
-from msprobe.check.mindspore.resolve import Found
+from msprobe.check.mindspore.resolve import ResolvedApi
 from msprobe.dump.record_keys import INPUT, OUTPUT
 from msprobe.frameworks.mindspore.tensors import copied
 from msprobe.stats import dtypes
@@ -41,7 +41,7 @@ class MindSporeCall:
 
     def __init__(
         self,
-        found: Found,
+        found: ResolvedApi,
         title: str,
         name: str,
         forward: dict[str, Any],
@@ -223,16 +223,7 @@ def _fits(incoming: Any, output: Array) -> bool:
 
 
 def flat(value: Any) -> list[Any]:
-    """The tensors of a result, in order; numbers become tensors."""
-    if isinstance(value, (TensorPy, np.ndarray)):
-        return [value]
-    if isinstance(value, (bool, int, float, complex)):
-        return [np.asarray(value)]
-    if isinstance(value, (list, tuple)):
-        return [one for part in value for one in flat(part)]
-    if isinstance(value, dict):
-        return [one for part in value.values() for one in flat(part)]
-    return []
+    return arguments.flatten(value, (TensorPy, np.ndarray), np.asarray)
 
 
 def as_array(value: Any) -> Any:

@@ -50,7 +50,7 @@ def make(name: str, attributes: Any) -> Callable[..., Any]:
         raise NotMade("the dump does not have the Primitive's attributes: it was made by an older msprobe")
     read = arguments.read({INPUT_ARGS: [], INPUT_KWARGS: attributes})
     if read.tensors or not all(_NAME.match(key) for key in read.kwargs):
-        raise NotMade("the Primitive's attributes are no plain values")
+        raise NotMade("the attributes of the Primitive are not plain values")
     plain = {key: _tuples(value) for key, value in read.kwargs.items()}
     made: Callable[..., Any] = getattr(ops, name)(**plain)
     return made

@@ -19,7 +19,7 @@ random_ random_categorical random_gamma random_poisson randperm rrelu shuffle st
 uniform_ uniform_candidate_sampler"""
 
 
-class Found(NamedTuple):
+class ResolvedApi(NamedTuple):
     """`name` is the API's without its home: `norm` of `mint.linalg.norm`, `Conv2D` of a Primitive."""
 
     name: str
@@ -39,12 +39,12 @@ class Callables:
             if first.function is not listed.function and first.api.name != listed.api.name:
                 self._ambiguous.add(title)
 
-    def find(self, title: str, attributes: Any = None) -> Found:
+    def find(self, title: str, attributes: Any = None) -> ResolvedApi:
         """The callable of a title, a Primitive's with the attributes in its record; raises NotCallable or NotMade."""
         primitive = primitives.class_of(title)
         if primitive is not None:
             made = primitives.make(primitive, attributes)
-            return Found(primitive, made, primitive in primitives.RANDOM)
+            return ResolvedApi(primitive, made, primitive in primitives.RANDOM)
         listed = self.known.get(title)
         if listed is None and title.startswith("Jit."):
             raise NotCallable("a compiled region (mindspore.jit, an optimizer) cannot be run alone")
@@ -54,4 +54,4 @@ class Callables:
             raise NotCallable("a collective cannot be run alone")
         if title in self._ambiguous:
             raise NotCallable("two APIs are recorded under this name")
-        return Found(title.rpartition(".")[2], getattr(listed.holder, listed.name), listed.name in self._random)
+        return ResolvedApi(title.rpartition(".")[2], getattr(listed.holder, listed.name), listed.name in self._random)

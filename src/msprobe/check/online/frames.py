@@ -101,7 +101,7 @@ class Channel:
         seen += answer[PROOF_BYTES:]
         if not hmac.compare_digest(answer[:PROOF_BYTES], _proof(secret, b"checker", seen)):
             raise Refused("the checker does not know the secret")
-        wishes = _object(answer[PROOF_BYTES:])
+        wishes = read_object(answer[PROOF_BYTES:])
         self._begin(secret, seen, b"sender", b"checker")
         return wishes
 
@@ -114,7 +114,7 @@ class Channel:
         seen = ours + theirs + about_them
         if not hmac.compare_digest(proof, _proof(secret, b"sender", seen)):
             raise Refused("it does not know the secret")
-        said = _object(about_them)
+        said = read_object(about_them)
         name, rank = said.get("session"), said.get("rank")
         if not isinstance(name, str) or len(name) != 32 or set(name) - set("0123456789abcdef"):
             raise Refused("its session has no proper name")
@@ -258,7 +258,7 @@ def _proof(secret: bytes, label: bytes, seen: bytes) -> bytes:
     return hmac.new(secret, b"msprobe online 3 " + label + b"\0" + seen, hashlib.sha256).digest()
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def read_object(text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -107,7 +107,7 @@ def text_of(task: Task, files: Sequence[File], last: Sequence[int]) -> bytes:
     return _ENCODER.encode({**task, "files": files, "last": last}).encode()
 
 
-class Kept:
+class KeptFiles:
     """The contents that a checker holds for one connection, because later parcels name them again."""
 
     def __init__(self, directory: Path) -> None:
@@ -128,7 +128,7 @@ class Kept:
         return size
 
     def add(self, path: Path, size: int) -> None:
-        """A content that came with this parcel; it counts when the whole parcel has proved right."""
+        """A content that came with this parcel; it counts when the complete parcel was accepted."""
         self._new[self.number + len(self._new)] = (path, size)
 
     def link(self, file: File, path: Path) -> None:
@@ -179,17 +179,17 @@ def write(path: Path, take: Callable[[int], Any], size: int) -> None:
         os.close(fd)
 
 
-def unpack(length: int, take: Callable[[int], bytearray], spool: Path, kept: Kept) -> tuple[Task, list[int]]:
+def unpack(length: int, take: Callable[[int], bytearray], spool: Path, kept: KeptFiles) -> tuple[Task, list[int]]:
     """Reads a parcel of `length` bytes into a new directory: the call, and the contents that end with it.
 
     Raises Refused; the directory may be left behind.
     """
     (size,) = LENGTH.unpack(_all(take, LENGTH.size))
     if size > min(length - LENGTH.size, frames.LARGEST_JSON):
-        raise Refused("a parcel whose text is longer than the parcel")
+        raise Refused("the text of a parcel is longer than the parcel")
     task, files, last = read_text(_all(take, size))
     if kept.coming(files) != length - LENGTH.size - size:
-        raise Refused("a parcel whose files are not what it says")
+        raise Refused("the files of a parcel do not match its list")
     data = spool / layout.TENSORS
     layout.make_directory(data)
     for file in files:
@@ -212,17 +212,12 @@ def _all(take: Callable[[int], bytearray], size: int) -> bytes:
 
 def read_text(text: bytes) -> tuple[Task, list[File], list[int]]:
     """The call, its files and what ends with it, after all that the text says was found to be of the right kind."""
-    try:
-        task = json.loads(text)
-    except (ValueError, RecursionError):
-        raise Refused("a parcel whose text is no JSON") from None
-    if not isinstance(task, dict):
-        raise Refused("a parcel that is no object")
+    task = frames.read_object(text)
     if task.get("framework") not in FRAMEWORKS:
-        raise Refused("a parcel of no framework that is checked")
+        raise Refused("a parcel of an unknown framework")
     name = parse_api_name(f"{task.get('call')}.forward")
     if name is None or name.title != task.get("title"):
-        raise Refused("a parcel without a proper name")
+        raise Refused("a parcel without a valid name")
     if type(task.get("step")) is not int or not 0 <= task["step"] < 1 << 60:
         raise Refused("a parcel without a step")
     if not isinstance(task.get("forward"), dict) or not isinstance(task.get("backward", ""), (dict, type(None))):
@@ -234,7 +229,7 @@ def read_text(text: bytes) -> tuple[Task, list[File], list[int]]:
         raise Refused("a parcel without a list of what ends with it")
     found = [_file(entry) for entry in files]
     if len({file.name for file in found}) != len(found):
-        raise Refused("a parcel whose files are not what it says")
+        raise Refused("the files of a parcel do not match its list")
     return {key: task[key] for key in _KEYS}, found, last
 
 
@@ -243,9 +238,9 @@ def _file(entry: Any) -> File:
         raise Refused("a parcel with an odd list of files")
     file = File(*entry)
     if not layout.is_plain_file_name(file.name) or not 0 < len(file.name.encode("utf-8", "ignore")) <= 255:
-        raise Refused("a parcel with a file name that is none")
+        raise Refused("a parcel with a file name that is not valid")
     if any("\ud800" <= letter <= "\udfff" for letter in file.name):
-        raise Refused("a parcel with a file name that is none")
+        raise Refused("a parcel with a file name that is not valid")
     if file.size < 0 or file.content < 0:
         raise Refused("a parcel with a file of no size")
     return file

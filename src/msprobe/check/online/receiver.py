@@ -119,7 +119,7 @@ class Listener:
 
     def _hear(self, channel: Channel, session: Session) -> None:
         answers = _Answers(channel)
-        kept = parcel.Kept(self._inbox.new_spool())
+        kept = parcel.KeptFiles(self._inbox.new_spool())
         try:
             while True:
                 kind, length = channel.head(frames.LARGEST)
@@ -134,7 +134,7 @@ class Listener:
         finally:
             kept.close()
 
-    def _receive(self, channel: Channel, length: int, kept: parcel.Kept) -> parcel.Task:
+    def _receive(self, channel: Channel, length: int, kept: parcel.KeptFiles) -> parcel.Task:
         spool = self._inbox.new_spool()
         try:
             task, last = parcel.unpack(length, channel.take, spool, kept)

@@ -1,6 +1,6 @@
 """The sending side of the online check: a process beside the training run, which it cannot slow or break.
 
-It is told on standard input which rank directories were opened, waits until each is finished, and sends its calls. What
+It reads from standard input which rank directories were opened, waits until each is finished, and sends its calls. What
 has not been answered is sent again after a reconnect. The tensors stay in the dump's files: the system sends them from
 there, or they are linked from there. When the run has ended it sends what is left and goes. It needs no framework.
 """

@@ -64,7 +64,7 @@ class SharedDirectory:
         assert settings.nfs_path is not None
         self._root, self._inbox, self._ranks = settings.nfs_path, inbox, settings.rank_list
         if not self._root.is_dir():
-            raise DumpError(f"nfs_path {self._root} is no directory.")
+            raise DumpError(f"nfs_path {self._root} is not a directory.")
         self._taken: set[Path] = set()
         threading.Thread(target=self._look, daemon=True).start()
 
@@ -133,7 +133,7 @@ def _unpack(path: Path, spool: Path) -> parcel.Task:
         for number, file in enumerate(files):
             with _opened(directory, str(number)) as (source, size):
                 if size != file.size:
-                    raise Refused("a parcel whose files are not what it says")
+                    raise Refused("the files of a parcel do not match its list")
                 parcel.write(data / file.name, lambda most, fd=source: os.read(fd, most), size)  # type: ignore[misc]
     finally:
         os.close(directory)
@@ -147,7 +147,7 @@ def _opened(directory: int, name: str) -> Iterator[tuple[int, int]]:
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise Refused(f"{name} in it is no file")
+            raise Refused(f"{name} in it is not a file")
         yield fd, found.st_size
     finally:
         os.close(fd)

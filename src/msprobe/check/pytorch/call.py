@@ -16,7 +16,7 @@ from msprobe.check.core import arguments, generate
 from msprobe.check.core.arguments import Named
 from msprobe.check.core.framework import Load, Results
 from msprobe.check.core.generate import NotMade
-from msprobe.check.pytorch.resolve import Found
+from msprobe.check.pytorch.resolve import ResolvedApi
 from msprobe.dump.record_keys import INPUT
 
 RAISED = {
@@ -37,7 +37,7 @@ class TorchCall:
     """What a record says about a call, with its tensors in memory. Raises NotMade where that cannot be."""
 
     def __init__(
-        self, found: Found, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
+        self, found: ResolvedApi, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
     ) -> None:
         self._api, self._func = found
         self.api: str = self._api.name
@@ -125,16 +125,7 @@ class TorchCall:
 
 
 def flat(value: Any) -> list[Any]:
-    """The tensors of a result, in order; numbers become tensors."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (bool, int, float, complex)):
-        return [torch.tensor(value)]
-    if isinstance(value, (list, tuple)):
-        return [one for part in value for one in flat(part)]
-    if isinstance(value, dict):
-        return [one for part in value.values() for one in flat(part)]
-    return []
+    return arguments.flatten(value, (torch.Tensor,), torch.tensor)
 
 
 def as_tensor(array: Any) -> Any:

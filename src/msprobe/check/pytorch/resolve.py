@@ -21,7 +21,7 @@ _NAMESPACES_LEFT_OUT = frozenset(("prim", "prims", "profiler", "higher_order", "
 _OPERATORS_LEFT_OUT = frozenset(("from_file", "save", "warn", "format", "print"))
 
 
-class Found(NamedTuple):
+class ResolvedApi(NamedTuple):
     api: Api
     func: Callable[..., Any]
 
@@ -29,15 +29,15 @@ class Found(NamedTuple):
 class Callables:
     def __init__(self) -> None:
         self._table = load_table()
-        self.known: dict[str, Found] = {}
+        self.known: dict[str, ResolvedApi] = {}
         for func, api in self._table.lookup.items():
             if api is not None and not api.collective:
-                self.known.setdefault(api.title, Found(api, func))
+                self.known.setdefault(api.title, ResolvedApi(api, func))
         for dunder, api in self._table.operators.items():
             original = getattr(torch.Tensor, dunder, None) or getattr(torch.Tensor, ARRIVES_AS[dunder])
-            self.known.setdefault(api.title, Found(api, original))
+            self.known.setdefault(api.title, ResolvedApi(api, original))
 
-    def find(self, title: str) -> Found:
+    def find(self, title: str) -> ResolvedApi:
         """The callable of a title; raises NotCallable."""
         prefix, _, name = title.partition(".")
         if prefix == "Distributed":
@@ -51,7 +51,7 @@ class Callables:
             raise NotCallable(f"{title} is not in the support list, or this installation has no such API")
         return found
 
-    def _operator(self, prefix: str, name: str) -> Optional[Found]:
+    def _operator(self, prefix: str, name: str) -> Optional[ResolvedApi]:
         """An operator of torch.ops that is registered here and that the list wants."""
         if prefix == "Ops":
             namespace, _, name = name.partition(".")
@@ -70,4 +70,4 @@ class Callables:
         api = self._table.lookup[func]
         if api is None or api.collective:
             return None
-        return Found(api, func)
+        return ResolvedApi(api, func)

@@ -50,7 +50,7 @@ class ApiCalls:
     marked: frozenset[str] = frozenset()
     """The names of the APIs that may write an argument without reading it, apart from `out`."""
     unwritten: Mapping[Any, Any] = MappingProxyType({})
-    """Memory that nobody has written since it was allocated, where the frontend follows it."""
+    """Memory that was allocated and not written yet, where the frontend tracks it."""
 
     def __init__(self, recorder: Recorder, gradients: CallGradients, collectives: Collectives) -> None:
         self._recorder = recorder

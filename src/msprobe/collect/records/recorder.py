@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect.records.call_numbers import CallNumbers
 from msprobe.collect.records.selection import Selection
-from msprobe.collect.records.stacks import Stacks
+from msprobe.collect.records.stacks import Position, Stacks
 from msprobe.collect.records.values import Values
 from msprobe.system.interrupts import is_of_the_script
 from msprobe.system.living import Living
@@ -111,6 +111,11 @@ class Recorder:
         report, self.on_first_batch = self.on_first_batch, None
         if report is not None and self._batch is not None:
             report(json.loads(self._batch.sequence((*args, *kwargs.values()), "")))
+
+    def set_source(self, positions: Optional[tuple[Position, ...]]) -> None:
+        """The source of what this thread runs next, where its frames do not show it; None: they do."""
+        if self._stacks is not None:
+            self._stacks.set_source(positions)
 
     # Records.
 

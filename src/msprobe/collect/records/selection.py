@@ -7,7 +7,7 @@ Every call asks this, so the answer for the usual case (no filter) is an attribu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD
 
@@ -76,8 +76,8 @@ class Selection:
             self._inside = False
             self._hits.add(self._last)
 
-    def matched_nothing(self) -> list[str]:
-        """The warnings for the end of the run: the filters that matched no call."""
+    def matched_nothing(self, explain: Callable[[str], Optional[str]] = lambda entry: None) -> list[str]:
+        """The warnings for the end of the run: the filters that matched no call. `explain` may know why."""
         if self._first in self._hits and self._last_came_first and self._last not in self._hits:
             return [
                 f"{self._last!r} in scope ran before {self._first!r} and not after it: everything from "
@@ -90,6 +90,9 @@ class Selection:
             missing = [entry for entry in self._wanted if entry not in self._hits]
         remedy = 'Collect one step without it, with task "structure", to see the names.'
         warnings = []
+        reasons = {entry: reason for entry in missing if (reason := explain(entry)) is not None}
+        warnings += [f"{entry!r} in scope/list matched no call: {reason}." for entry, reason in reasons.items()]
+        missing = [entry for entry in missing if entry not in reasons]
         if missing:
             named = ", ".join(map(repr, missing))
             warnings.append(f"{named} in scope/list matched no call: nothing was collected for it. {remedy}")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Hashable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Callable, Optional
 
@@ -61,10 +62,10 @@ class _Known:
         if entry is None:
             if len(self._entries) >= self.LIMIT:
                 self._entries.clear()
-            entry = self._entries[identity] = self._look(frame)
+            entry = self._entries[identity] = self.look(frame)
         return entry
 
-    def _look(self, top: FrameType) -> tuple[tuple[Position, ...], tuple[CodeType, ...]]:
+    def look(self, top: FrameType) -> tuple[tuple[Position, ...], tuple[CodeType, ...]]:
         positions: list[Position] = []
         codes: list[CodeType] = []
         frame: Optional[FrameType] = top
@@ -88,7 +89,7 @@ _known = _Known()
 
 
 def hide_files(*endings: str) -> None:
-    """Leave out frames whose file name ends so: a frontend names the files through which its framework calls us."""
+    """Leaves out the files with these endings: a frontend names those through which its framework calls msprobe."""
     _known.hide_files(tuple(ending.replace("/", os.sep) for ending in endings))
 
 
@@ -99,9 +100,21 @@ class Stacks:
         self._announce = announce
         self._numbers: dict[Hashable, int] = {}
         self._alive: list[object] = []
+        self._sources: dict[int, tuple[Position, ...]] = {}
+
+    def set_source(self, positions: Optional[tuple[Position, ...]]) -> None:
+        """What this thread runs comes from other code than its frames show: from these positions, innermost first."""
+        if positions is None:
+            self._sources.pop(get_ident(), None)
+        else:
+            self._sources[get_ident()] = positions
 
     def number(self, depth: int = 1) -> int:
         """The number of the caller's stack, without the `depth` frames at the top, which are ours."""
+        if self._sources:
+            source = self._sources.get(get_ident())
+            if source is not None:
+                return self._number_source(source)
         identity = stack_key(depth + 1)
         number = self._numbers.get(identity)
         if number is None:
@@ -110,6 +123,18 @@ class Stacks:
             self._alive.append(codes)
             self._announce(number, partial(render_positions, positions))
         return number
+
+    def _number_source(self, positions: tuple[Position, ...]) -> int:
+        number = self._numbers.get(positions)
+        if number is None:
+            number = self._numbers[positions] = len(self._numbers)
+            self._announce(number, partial(render_positions, positions))
+        return number
+
+
+def positions_of(frame: FrameType) -> tuple[Position, ...]:
+    """The visible frames of a stack, innermost first."""
+    return _known.look(frame)[0]
 
 
 @lru_cache(maxsize=4096)

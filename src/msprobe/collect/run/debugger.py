@@ -5,10 +5,12 @@ A framework subclasses `Debugger`, names itself and makes the lifecycle.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional, Protocol, TypeVar
 
 from msprobe.collect import notices
 from msprobe.collect.probe import Probe
+from msprobe.collect.run.embedding import DebuggerConfig, Service, explain_method
 from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import Settings, load
 
@@ -44,6 +46,16 @@ class RunControl(Protocol):
 
     def close(self) -> None: ...
 
+    def give_way(self) -> None: ...
+
+    def use_model(self, model: Any) -> None: ...
+
+    def use_rank(self, rank: int) -> None: ...
+
+    def use_dump_path(self, dump_path: Path) -> None: ...
+
+    def finish_step(self) -> None: ...
+
 
 class OnClassOrInstance:
     """A method that, called on the class, acts on the one debugger of the process."""
@@ -67,6 +79,7 @@ class Debugger:
     custom_apis: ClassVar[Custom]
     _current: ClassVar[Optional[Debugger]] = None
     _lifecycle: RunControl
+    _settings: Settings  # as they were given: the lifecycle may write to another directory
 
     def __new__(
         cls: type[_D],
@@ -75,17 +88,24 @@ class Debugger:
         dump_path: Optional[str] = None,
         level: Optional[str] = None,
         step: Any = None,
+        model: Any = None,
     ) -> _D:
         settings = cls._load(config_path, task=task, dump_path=dump_path, level=level, step=step)
         current = cls._current
         if current is not None:
-            if isinstance(current, cls) and current._lifecycle.settings == settings and not current._lifecycle.closed:
+            if isinstance(current, cls) and current._settings == settings and not current._lifecycle.closed:
                 notices.warn_once("PrecisionDebugger was made again with the same settings: the first one goes on.")
+                if model is not None:
+                    current._lifecycle.use_model(model)
                 return current
-            current._lifecycle.close()
+            if not current._lifecycle.closed:
+                notices.inform("a second PrecisionDebugger with other settings takes over from the first.")
+            current._lifecycle.give_way()
         cls._refuse(settings)
         debugger = cls._of(settings)
         debugger._made(settings)
+        if model is not None:
+            debugger._lifecycle.use_model(model)
         return debugger
 
     @classmethod
@@ -94,6 +114,7 @@ class Debugger:
         for warning in settings.warnings:
             notices.warn_once(f"{warning}.")
         debugger = super().__new__(cls)
+        debugger._settings = settings
         debugger._lifecycle = cls._make_lifecycle(settings)
         cls._current = debugger
         return debugger
@@ -115,14 +136,30 @@ class Debugger:
     def _made(self, settings: Settings) -> None:
         """Does what else the settings ask for when the debugger is made."""
 
+    # What programs that embed a debugger read.
+
+    @property
+    def config(self) -> DebuggerConfig:
+        return DebuggerConfig(self._lifecycle)
+
+    @property
+    def service(self) -> Service:
+        return Service(self._lifecycle)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(explain_method(name))
+
     # What the user calls.
 
     @OnClassOrInstance
-    def start(self, model: Any = None, token_range: Any = None) -> None:
+    def start(self, model: Any = None, token_range: Any = None, rank_id: Optional[int] = None) -> None:
         """Collect from here on. L0 and mix need `model`: one, or a list of them; it is remembered.
 
         token_range [first, last], both included, collects only these forwards of the model, counted from 0 in a step.
+        rank_id is the rank of this process, where the framework does not know it: replicas that serve requests.
         """
+        if rank_id is not None:
+            self._lifecycle.use_rank(rank_id)
         self._lifecycle.start(model, token_range)
 
     @OnClassOrInstance

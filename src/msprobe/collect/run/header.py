@@ -56,6 +56,7 @@ def run_facts(settings: Settings) -> dict[str, Any]:
             "level": settings.level,
             "precision": settings.precision,
             "summary_mode": getattr(settings.section, "summary_mode", None),
+            "compile": settings.compile,
         },
         "random_state": zlib.crc32(repr(random.getstate()).encode()),
         "environment": {key: os.environ[key] for key in sorted(os.environ) if key.startswith(_ENVIRONMENT)},

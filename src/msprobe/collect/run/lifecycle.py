@@ -12,20 +12,20 @@ import atexit
 import os
 import traceback
 import weakref
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Optional
 
-from msprobe.collect import notices
+from msprobe.collect import notices, tokens
 from msprobe.collect.levels import LEVELS
-from msprobe.collect.probe import Probe, StepHooks
+from msprobe.collect.probe import Probe
+from msprobe.collect.run.claims import Claims
+from msprobe.collect.run.frontend import Frontend
 from msprobe.collect.run.header import run_facts
 from msprobe.collect.run.run_summary import RunSummary
 from msprobe.collect.step_context import StepContext
 from msprobe.collect.task import Task
 from msprobe.dump import layout
-from msprobe.dump.archive import archive_older_run
 from msprobe.dump.writing.null_writer import NullWriter
 from msprobe.dump.writing.writer import RankWriter, Worker
 from msprobe.system.interrupts import Turns, WritesOnTerm
@@ -33,32 +33,6 @@ from msprobe.system.interrupts import Turns, WritesOnTerm
 
 class UsageError(ValueError):
     """start() was called in a way that cannot collect anything; the message says what to change."""
-
-
-class Frontend(Protocol):
-    """What a framework provides to the lifecycle."""
-
-    name: str
-    model_kind: str
-
-    def rank(self) -> Optional[int]:
-        """The global rank, or None in a run without ranks."""
-
-    def filter_rank(self) -> int:
-        """The rank that the `rank` key is compared with."""
-
-    def listed_models(self, model: Any) -> Optional[list[Any]]:
-        """The models as a list, or None when `model` is not one of the framework's."""
-
-    def mode_directory(self, models: Sequence[Any]) -> Optional[str]:
-        """`pynative` where a part of the models runs compiled and is recorded elsewhere, else None."""
-
-    def hooks(self, context: StepContext) -> StepHooks: ...
-
-    def facts(self) -> dict[str, Any]:
-        """Versions, devices, determinism: the framework's part of run.json."""
-
-    def parameter_bytes(self, models: Sequence[Any]) -> int: ...
 
 
 class Lifecycle:
@@ -77,6 +51,9 @@ class Lifecycle:
         self._probe: Optional[Probe] = None
         self._writer: Optional[RankWriter] = None
         self._collecting = False
+        self._saves_alone = False
+        self._rank_id: Optional[int] = None
+        self._claims = Claims()
         self._turns = Turns()
         self._on_term = WritesOnTerm(self._write_all)
         self.summary = RunSummary(task.settings, task)
@@ -92,7 +69,10 @@ class Lifecycle:
             self._turns.take(lambda: self._start(model, token_range))
 
     def _start(self, model: Any, token_range: Any) -> None:
+        if self._is_replaced():
+            return
         self.summary.started = True
+        self.summary.starts_without_step += 1
         if not self.wants_more:
             return
         self._remember(model, token_range)
@@ -122,9 +102,12 @@ class Lifecycle:
             self._turns.take(self._step)
 
     def _step(self) -> None:
+        if self._is_replaced():
+            return
         self._stop()
         self._close_step()
         self.step_number += 1
+        self.summary.starts_without_step = 0
         wanted = self.settings.step
         if not self.wants_more:
             self._models = None  # nothing of ours keeps the model alive
@@ -133,17 +116,25 @@ class Lifecycle:
             notices.inform(f"{steps}, in {self.settings.dump_path}; msprobe collects nothing more.")
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
-        if self._is_foreign():
+        if self._is_foreign() or self._is_replaced():
             return
         if not self._level.saves_variables:
             notices.warn_once(f'save() works at level "debug" only; the level is "{self.settings.level}".')
         elif not isinstance(name, str) or not name:
             notices.warn_once(f"save() needs a name that is a string, not {name!r}; nothing was saved.")
-        elif self._probe is None or not self._collecting:
+        elif not self._may_save():
             if self._wants_step() and self.summary.missed_rank is None:
                 notices.warn_once("save() works between start() and stop(); nothing was saved.")
-        else:
+        elif self._probe is not None:
             self._probe.save(variable, name, save_backward)
+
+    def _may_save(self) -> bool:
+        """A script that never calls start() saves in every step: save() opens the step."""
+        if not self.summary.started:
+            self._saves_alone = True
+        if self._saves_alone and not self._collecting:
+            self.start()
+        return self._probe is not None and self._collecting
 
     def set_init_step(self, step: int) -> None:
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
@@ -153,10 +144,44 @@ class Lifecycle:
         else:
             self.step_number = step
 
+    # What programs that embed a debugger call.
+
+    def use_model(self, model: Any) -> None:
+        """Remembers the model, as start(model) does."""
+        self._remember(model, None)
+
+    def use_rank(self, rank: int) -> None:
+        """The rank that this process counts as, where the script knows better than the framework."""
+        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
+            raise UsageError(f"rank_id takes a whole number from 0, not {rank!r}.")
+        if rank != self._rank_id:
+            self.finish_step()
+            self._rank_id = rank
+
+    def use_dump_path(self, dump_path: Path) -> None:
+        """Writes there from the next start() on."""
+        if dump_path != self.settings.dump_path:
+            self.finish_step()
+            self._move_to(dump_path)
+
+    def finish_step(self) -> None:
+        """Completes the files of an open step. The step goes on: it has the same number at the next start()."""
+        if not self._is_foreign():
+            self._turns.take(self._finish_step)
+
+    def _finish_step(self) -> None:
+        self._stop()
+        self._close_step()
+
     def close(self) -> None:
         """The run ends (process exit, or another debugger takes over): finish, and log what was not collected."""
         if not self._is_foreign():
             self._turns.take(self._close)
+
+    def give_way(self) -> None:
+        """Another debugger takes over. If this one was never started, there is nothing to say about it."""
+        self.summary.replaced = True
+        self.close()
 
     def _close(self) -> None:
         if self.closed:
@@ -168,7 +193,7 @@ class Lifecycle:
         self._worker.close()
         for message in self.task.finish() if self.summary.steps else ():
             notices.inform(message)
-        self.summary.log_result(self.step_number, self._selection.matched_nothing())
+        self.summary.log_result(self.step_number, self._selection.matched_nothing(self._frontend.explain_unmatched))
 
     @property
     def probe(self) -> Optional[Probe]:
@@ -184,10 +209,10 @@ class Lifecycle:
 
     def _open_step(self) -> None:
         task, frontend, models = self.task, self._frontend, self._models or ()
-        rank = frontend.rank()
-        if not self.summary.steps and task.writes_records:
+        rank = self._rank()
+        if self.settings.dump_path not in self._claims and task.writes_records:
             self._archive(rank)
-            if task.files:
+            if task.files and not self.summary.steps:
                 self.summary.log_estimate(frontend.parameter_bytes(models))
         settings = self.settings
         directory = layout.rank_directory(settings.dump_path, self.step_number, rank, frontend.mode_directory(models))
@@ -236,17 +261,12 @@ class Lifecycle:
             return None
 
     def _archive(self, rank: Optional[int]) -> None:
-        try:
-            root, moved = archive_older_run(self.settings.dump_path, rank)
-        except OSError:
-            return  # the writer meets the same error and logs it
+        root = self._claims.claim(self.settings.dump_path, rank)
         if root != self.settings.dump_path:
-            notices.warn(
-                f"another run is in {self.settings.dump_path} and may still write there; this one goes to {root}."
-            )
-            self.settings = self.summary.settings = replace(self.settings, dump_path=root)
-        if moved is not None:
-            notices.inform(f"an earlier dump was in {root}; it is now in {moved}.")
+            self._move_to(root)
+
+    def _move_to(self, dump_path: Path) -> None:
+        self.settings = self.summary.settings = replace(self.settings, dump_path=dump_path)
 
     # Which steps, ranks and models.
 
@@ -263,7 +283,11 @@ class Lifecycle:
                 f'level "{self.settings.level}" collects modules and needs the model: call start(model=your_model).'
             )
         if token_range is not None:
-            self._token_range = _checked_range(token_range)
+            self._token_range = tokens.parse_range(token_range)
+            if self._token_range is None:
+                raise UsageError(
+                    f"token_range takes [first, last], two whole numbers with 0 <= first <= last, not {token_range!r}."
+                )
             if not self._models:
                 raise UsageError(
                     "token_range counts the model's forwards and needs it: call start(model, token_range)."
@@ -272,31 +296,30 @@ class Lifecycle:
     def _wants_step(self) -> bool:
         return self.settings.step is None or self.step_number in self.settings.step
 
+    def _rank(self) -> Optional[int]:
+        return self._frontend.rank() if self._rank_id is None else self._rank_id
+
     def _wants_rank(self) -> bool:
         if self.settings.rank is None:
             return True
-        rank = self._frontend.filter_rank()
+        rank = self._frontend.filter_rank() if self._rank_id is None else self._rank_id
         if rank in self.settings.rank:
             self.summary.missed_rank = None
             return True
         self.summary.missed_rank = rank
         return False
 
+    def _is_replaced(self) -> bool:
+        if self.closed:
+            notices.warn_once(
+                "a call on a PrecisionDebugger that a later one has replaced has no effect: a process has one "
+                "debugger. Make one, or call the latest."
+            )
+        return self.closed
+
     def _is_foreign(self) -> bool:
         """In a forked child (a DataLoader worker) the debugger does nothing."""
         return os.getpid() != self._pid
-
-
-def _checked_range(value: Any) -> tuple[int, int]:
-    good = (
-        isinstance(value, (list, tuple))
-        and len(value) == 2
-        and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
-        and 0 <= value[0] <= value[1]
-    )
-    if not good:
-        raise UsageError(f"token_range takes [first, last], two whole numbers with 0 <= first <= last, not {value!r}.")
-    return value[0], value[1]
 
 
 def _close_at_exit(lifecycle: Lifecycle) -> Any:

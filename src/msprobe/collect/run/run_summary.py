@@ -22,6 +22,8 @@ class RunSummary:
     def __init__(self, settings: Settings, task: Task) -> None:
         self.settings = settings
         self.started = False
+        self.replaced = False
+        self.starts_without_step = 0
         self.steps: list[int] = []
         self.missed_rank: Optional[int] = None
         self.lost: dict[int, int] = {}  # step: records and files that could not be written
@@ -72,6 +74,13 @@ class RunSummary:
     def log_result(self, last_step: int, unmatched: Sequence[str]) -> None:
         """At the end of the run: everything that was wanted and is not there."""
         settings = self.settings
+        if not self.started and self.replaced:
+            return
+        if self.starts_without_step > 1 and len(self.steps) == 1:
+            notices.warn(
+                f"start() was called {self.starts_without_step} times and step() never after it: all of it is in step "
+                f"{last_step}. Call step() at the end of each iteration."
+            )
         if not self.started:
             notices.warn("nothing was collected: start() was never called.")
         elif self.missed_rank is not None:

@@ -8,6 +8,7 @@ layer: {TopLayer: {name: name}, Class: {attribute: attribute}}
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -41,8 +42,19 @@ def load_mappings(
     return translation
 
 
+def map_names(names: Mapping[str, str]) -> Translation:
+    """The translation that a data mapping with these names gives."""
+    translation = Translation()
+    _add_names(translation, names)
+    return translation
+
+
 def _data(translation: Translation, path: Path) -> None:
-    for ours, theirs in _texts(_read(path), path).items():
+    _add_names(translation, _texts(_read(path), path))
+
+
+def _add_names(translation: Translation, names: Mapping[str, str]) -> None:
+    for ours, theirs in names.items():
         translation.slots[ours] = theirs
         for left, right in ((ours, theirs), (_call_of(ours), _call_of(theirs))):
             if parse_name(left)[0] != "other" and parse_name(right)[0] != "other":

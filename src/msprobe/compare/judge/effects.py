@@ -34,7 +34,7 @@ class Effects:
                 self._cut.add(call.name)
             if call.kind == "module" and any(_is_large(row) for row in results(rows)):
                 self._large.add(call.name)
-            if call.kind in ("module", "grads") and match.how != "unmatched" and results(rows):
+            if call.kind in ("module", "grads") and match.how != "unmatched" and _were_compared(results(rows)):
                 agree = results_agree(rows)
                 self._agree[call.key if call.kind == "grads" else call.name] = agree
                 if call.kind == "grads" and not agree:
@@ -113,6 +113,12 @@ def _is_large(row: Row) -> bool:
     return row.golden is not None and is_tensor(row.golden) and count(row.golden) > 1
 
 
+def _were_compared(found: Sequence[Row]) -> bool:
+    """Something else than rounding is among the results."""
+    return any(row.why.kind is not Kind.ROUNDING for row in found)
+
+
 def results_agree(rows: Sequence[Row]) -> bool:
-    found = results(rows)
+    """All results pass; those of nothing but rounding say nothing."""
+    found = [row for row in results(rows) if row.why.kind is not Kind.ROUNDING]
     return bool(found) and all(row.verdict == PASS for row in found)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msprobe.compare.calls import FORWARD, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, Match
 from msprobe.compare.judge.effects import Effects, results, results_agree
-from msprobe.compare.measure.distance import result_key
+from msprobe.compare.measure.distance import of_statistics, result_key
 from msprobe.compare.phases import Phase, Stacks, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
 
 Judgements = dict[int, Judgement]
 """New judgements by the row's id."""
+SAME_NUMBERS = 1e-6
+"""How far statistics of the same numbers may be apart: their sums have another order."""
 _NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
 
 
@@ -27,7 +29,7 @@ def explain(
     """New judgements for rows without counterpart, and for differences that changed nothing.
 
     `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation);
-    `other_update`: their optimizers compute the step in another way (foreach, fused)."""
+    `other_update`: their optimizers compute the step in another way (foreach, fused), or have fused weights."""
     if other_parts and _gradients_agree(groups):
         return _explain_parts(groups)
     odd = [
@@ -99,6 +101,7 @@ class _Explainer:
                     self._found[id(row)] = _covered(why)
 
     def explain(self, odd: Sequence[int]) -> Judgements:
+        self._explain_recomputation()
         for place in odd:
             match, rows = self._groups[place]
             if self._other_way and self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks):
@@ -113,8 +116,23 @@ class _Explainer:
         self._cover_reordered()
         return self._found
 
+    def _explain_recomputation(self) -> None:
+        """A run that recomputes its forwards needs gradients of more inputs (T5's position bias): where those of all
+        parameters agree, nothing is lost."""
+        if not any(match.how == "unmatched" and match.call.recompute for match, _ in self._groups):
+            return
+        gradients = [row for match, rows in self._groups if match.call.kind == "grads" for row in rows]
+        if not gradients or any(row.verdict in (WARNING, ERROR) for row in gradients):
+            return
+        for match, rows in self._groups:
+            for row in rows if match.call.direction == BACKWARD else ():
+                if row.verdict == ERROR and row.why.kind is Kind.NULL:
+                    self._found[id(row)] = _covered(
+                        f"{row.reason}; one run recomputes, and all parameters' gradients agree"
+                    )
+
     def _cover_update(self, rows: Sequence[Row]) -> None:
-        why = "one run updates all weights at once (foreach, fused), the other one after the other"
+        why = "the two runs update their weights in another way (foreach or fused optimizers, fused weights)"
         self._found.update((id(row), _covered(why)) for row in rows if row.verdict != PASS)
 
     def _explain_matched(self, place: int, match: Match, rows: Sequence[Row]) -> None:
@@ -200,9 +218,15 @@ def _moved(match: Match, rows: Sequence[Row]) -> list[Row]:
     if match.call.kind != "api":
         return []
     bad = [row for row in rows if row.verdict in (WARNING, ERROR) and row.why.kind in (Kind.VALUES, Kind.BYTES)]
-    return [
-        row for row in bad if result_key(row.target) is not None and result_key(row.target) == result_key(row.golden)
-    ]
+    return [row for row in bad if _same_numbers(row)]
+
+
+def _same_numbers(row: Row) -> bool:
+    """The statistics, which do not see the order, agree but for the order of their own sums."""
+    if not is_tensor(row.target) or not is_tensor(row.golden) or row.target is None or row.golden is None:
+        return False
+    away = of_statistics(row.target, row.golden).distance
+    return away is not None and away <= SAME_NUMBERS
 
 
 def _explain_moved(match: Match, rows: Sequence[Row], moved: list[Row], side: Effects, found: Judgements) -> None:

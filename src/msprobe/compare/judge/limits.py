@@ -23,6 +23,8 @@ COARSE = 2.0**-16
 """Types with a larger epsilon have a limit of their own for norm and mean."""
 AVERAGE_CAP = 0.04
 """However noisy: beyond this the norm of a tensor with many elements differs."""
+SQUARED = 4.0
+"""A product may be off by what its factors are, a square by twice that; its norm is that of its largest elements."""
 COMPUTED_ARGUMENT = 1e-3
 """How far a plain float argument may be off where the runs differ by rounding: it may have been computed from them."""
 NOISE_MARGIN = 8.0
@@ -55,6 +57,12 @@ class Noise:
         elif context.has_kink:
             self.kinks = max(self.kinks, away)
 
+    def knows(self, away: float, context: Context) -> bool:
+        """Such a difference teaches nothing."""
+        if away > self.level or self._coarsest == 0.0:
+            return False
+        return away <= self._forward if context.direction == FORWARD else not context.has_kink
+
     def limits(self, row: Row, context: Context, measured: Optional[float]) -> Limits:
         """`measured` is the row's noise between two golden runs, where `--noise` gave one."""
         eps = epsilon_of(row)
@@ -68,7 +76,8 @@ class Noise:
         if measured is not None:
             both = min(max(own, NOISE_MARGIN * measured), max(cap, 1.0))
             return Limits(both, both)
-        extreme = min(max(own, AMPLIFICATION * level), cap)
+        given = 0.0 if row.is_input else context.accepted
+        extreme = min(max(own, AMPLIFICATION * level, given), cap)
         if context.has_kink and context.direction == BACKWARD:
             extreme = min(max(extreme, TAIL * math.sqrt(self._forward)), WIDEST)
         if eps <= COARSE or row.golden is None:
@@ -76,6 +85,13 @@ class Noise:
         root = math.sqrt(max(distance.count(row.golden), 1))
         if level == 0.0:
             return Limits(extreme, min(extreme, max(0.75 * eps, 2.0 * own / root)))
-        spread = 2.0 * min(extreme, max(8.0 * eps, 1.5e-3), 0.25) / root
-        floor = max(min(2.0 * eps, 0.02), spread, 4.0 * context.average_given)
-        return Limits(extreme, min(extreme, floor, max(min(5.0 * eps, AVERAGE_CAP), spread)))
+        kinks = max(self.kinks, math.sqrt(self._forward)) if self.kinks and context.direction != FORWARD else 0.0
+        spread = 2.0 * min(extreme, max(8.0 * eps, 1.5e-3, kinks), 0.25) / root
+        average_given, extreme_given = context.given()
+        own_share = 2.0 if context.direction == FORWARD else 3.0  # a backward sums over what rounding has touched twice
+        floor = max(min(own_share * eps, 0.01 * own_share), spread, 4.0 * average_given)
+        cap = max(min(5.0 * eps, AVERAGE_CAP), spread, 1.1 * average_given)
+        if context.is_relative:
+            product = max(SQUARED * average_given, extreme_given)
+            floor, cap = max(floor, product), max(cap, product)
+        return Limits(extreme, min(extreme, floor, cap))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import FORWARD, GRADS, Match, module_class
@@ -27,10 +28,17 @@ _RELATIVE = {
 """Operations that do not cancel: a small result is as accurate as a large one."""
 
 
+class GradientSize(NamedTuple):
+    """Of the largest gradient that a module's backward was given."""
+
+    scale: float = 0.0
+    elements: int = 0
+
+
 class Context:
     """What a call's own tensors say about the rounding to expect from it."""
 
-    def __init__(self, match: Match, rows: Sequence[Row], gradient_scale: Mapping[str, float]) -> None:
+    def __init__(self, match: Match, rows: Sequence[Row], gradients: Mapping[str, GradientSize]) -> None:
         call = match.call
         floats = [r for r in rows if r.golden and is_tensor(r.golden) and distance.epsilon(r.golden)]
         inputs = [r.golden for r in floats if r.is_input and r.golden]
@@ -39,8 +47,9 @@ class Context:
         self.widest = max([item["shape"][-1] for item in inputs if item["shape"]], default=1)
         self._floats = floats
         self._call = call
-        self._gradient_scale = gradient_scale
-        self.average_given = max([r.measurement.average for r in floats if r.is_input and r.distance], default=0.0)
+        self._gradients = gradients
+        self.accepted = 0.0
+        """The largest difference of an input that passed: a result that is off by no more introduces none."""
         if match.how == "fused":
             self._take_whole_calls(match)
         self.direction = call.direction
@@ -57,16 +66,23 @@ class Context:
                     self.widest = max(self.widest, *item["shape"])
         self.module = True
 
+    def given(self) -> tuple[float, float]:
+        """How far the inputs are off: the largest difference of a norm or mean, and of any element."""
+        off = [row.measurement for row in self._floats if row.is_input and row.distance]
+        return max([one.average for one in off], default=0.0), max([one.distance or 0.0 for one in off], default=0.0)
+
+    @functools.cached_property
+    def is_relative(self) -> bool:
+        call = self._call
+        return call.direction == FORWARD and call.kind == "api" and operation_of(call.key) in _RELATIVE
+
     @functools.cached_property
     def _output_floor(self) -> float:
         return min([s for s in (_scale(r) for r in self._floats if not r.is_input) if s > 0], default=0.0)
 
     @functools.cached_property
     def _input_floor(self) -> float:
-        call = self._call
-        if call.direction == GRADS:
-            return self._gradient_scale.get(call.key, 0.0)
-        if call.direction == FORWARD and call.kind == "api" and operation_of(call.key) in _RELATIVE:
+        if self.is_relative:
             return 0.0
         return min([s for s in (_scale(r) for r in self._floats if r.is_input) if s > 0], default=0.0)
 
@@ -74,9 +90,20 @@ class Context:
         """A result that cancels to nothing is rounding of what went in: measured against that, not against itself."""
         if row.golden is None or not is_tensor(row.golden):
             return 1.0
-        floor = 0.01 * self._output_floor if row.is_input else self._input_floor
+        floor = 0.01 * self._output_floor if row.is_input else self._floor(distance.count(row.golden))
         own = _scale(row) if floor else 0.0
         return own / floor if 0 < own < floor else 1.0
+
+    def _floor(self, elements: int) -> float:
+        """The size of what a result of so many elements was computed from. A gradient of a parameter is a sum over the
+        rows of the batch: their rounding adds up, by the root of their number."""
+        if self._call.direction == FORWARD or not elements:
+            return self._input_floor
+        if self._call.direction == GRADS:
+            came = self._gradients.get(self._call.key, GradientSize())
+            return came.scale * math.sqrt(max(came.elements / elements, 1.0))
+        most = max(self.sizes, default=0)
+        return self._input_floor * math.sqrt(max(most / elements, 1.0))
 
     def rounding(self, row: Row, eps: float, quiet: bool) -> float:
         """`quiet`: the runs agree bit for bit so far."""

@@ -16,18 +16,20 @@ from typing import Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.judge.exemptions import Exemptions
-from msprobe.compare.judge.limits import TAIL, Noise
+from msprobe.compare.judge.limits import AVERAGE_CAP, COARSE, TAIL, Noise
 from msprobe.compare.judge.precision import DtypePair, float_dtypes, run_wide_dtypes
 from msprobe.compare.judge.presets import Preset
-from msprobe.compare.judge.rounding import Context
+from msprobe.compare.judge.rounding import Context, GradientSize, epsilon_of
 from msprobe.compare.measure import distance
+from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor, slots
 
 WARNING_BAND = 4.0
 """Up to this many tolerances a difference is a warning, beyond an error."""
 NOTHING_BUT_ROUNDING = 1e-2
-"""A gradient that passes although it differs by this much is zero but for rounding (a bias before a normalisation)."""
+"""A gradient whose norm or mean differs by this much and that passes is zero but for rounding (a bias before a
+normalisation)."""
 MOST_OF_A_WEIGHT = 0.03
 """However noisy: beyond this a weight differs."""
 
@@ -48,18 +50,22 @@ class Judge:
         self.noise = Noise()
         self.run_wide: set[DtypePair] = set()
         self._recomputed = False
+        self._phase = Phase.FORWARD
         self._groups: Sequence[Group] = ()
         self._exemptions = Exemptions()
         self._noise_gradients: set[str] = set()
         self._noise_keys: set[distance.ValueKey] = set()
         self._weights: set[distance.ValueKey] = set()
-        self._gradient_scale: dict[str, float] = {}
+        self._accepted: set[tuple[object, ...]] = set()
+        """Results that passed, with the values of both sides: they pass wherever they are used."""
+        self._gradients: dict[str, GradientSize] = {}
 
     def judge_step(self, groups: Sequence[Group], measured: Optional[Mapping[str, float]] = None) -> None:
         """Gives every measured row of a step its judgement; `measured` is the noise of rows between two golden runs,
         by golden name."""
         self._start_step(groups, measured)
-        for match, rows in groups:
+        for (match, rows), phase in zip(groups, phases_of(groups)):
+            self._phase = phase
             for row, judgement in zip(rows, self.judge(match, rows)):
                 row.judgement = judgement
 
@@ -85,6 +91,7 @@ class Judge:
         self.run_wide = run_wide_dtypes(groups)
         self._exemptions = Exemptions()
         self._weights.clear()
+        self._accepted.clear()
         if self.noise.at_start:
             self._look_at_weights(groups)
 
@@ -138,8 +145,11 @@ class Judge:
             elif self._preset is not None:
                 found.append(Judgement(*self._preset.judge(row)))
             else:
-                context = context or Context(match, rows, self._gradient_scale)
-                found.append(self._with_properties(row, self._judge_difference(row, context)))
+                context = context or Context(match, rows, self._gradients)
+                judged = self._judge_difference(row, context)
+                if row.is_input and judged.verdict == PASS:
+                    context.accepted = max(context.accepted, away)
+                found.append(self._with_properties(row, judged))
         if self._noise_keys and any(one.verdict in (WARNING, ERROR) for one in found):
             self._excuse_noise(rows, found)
         return found
@@ -159,10 +169,21 @@ class Judge:
         if row.is_input and self._weights and distance.value_key(row.golden) in self._weights:
             extreme = max(extreme, self._weight_tolerance)
             limits = limits._replace(average=max(limits.average, extreme))
+        elif self.run_wide and self._phase is Phase.AFTER:
+            limits = limits._replace(average=extreme)  # moments and weights in another type are arithmetic on noise
+        away = self._away(row, context)
+        if away <= extreme and measurement.average <= limits.average and self.noise.knows(away, context):
+            self._accept(row, context)
+            return Judgement(PASS, extreme)
         share = context.share_of_inputs(row)
-        away, average = share * self._away(row, context), share * measurement.average
+        away, average = share * away, share * measurement.average
+        if context.direction == FORWARD and limits.average < extreme:
+            average = measurement.average  # a small result need not be one that cancelled: its norm tells
         if away <= extreme and average <= limits.average:
             self._learn(row, away, context)
+            return Judgement(PASS, extreme)
+        if (row.is_input or context.direction == GRADS) and _values_of(row) in self._accepted:
+            self._learn_gradient(row, context)
             return Judgement(PASS, extreme)
         if away <= WARNING_BAND * extreme and average <= WARNING_BAND * limits.average:
             return Judgement(WARNING, extreme)
@@ -178,7 +199,19 @@ class Judge:
 
     def _learn(self, row: Row, away: float, context: Context) -> None:
         self.noise.learn(row, away, context)
-        if context.direction != FORWARD and (row.distance or 0.0) > NOTHING_BUT_ROUNDING and not row.is_input:
+        self._accept(row, context)
+
+    def _accept(self, row: Row, context: Context) -> None:
+        if not row.is_input:
+            self._accepted.add(_values_of(row))
+            if context.direction != FORWARD:
+                self._learn_gradient(row, context)
+
+    def _learn_gradient(self, row: Row, context: Context) -> None:
+        average = row.measurement.average
+        if average <= NOTHING_BUT_ROUNDING or context.direction == FORWARD or row.is_input:
+            return
+        if epsilon_of(row) <= COARSE or average > AVERAGE_CAP:
             if context.direction == GRADS:
                 self._noise_gradients.add(f"{context.key}.{row.slot.partition('parameters_grad.')[2]}")
             key = distance.direction_key(row.golden)
@@ -228,8 +261,9 @@ class Judge:
         return judgement
 
     def _remember_gradient(self, key: str, rows: Sequence[Row]) -> None:
-        scales = [distance.scale(r.golden) for r in rows if r.is_input and r.golden and is_tensor(r.golden)]
-        self._gradient_scale[key] = max([self._gradient_scale.get(key, 0.0), *scales])
+        given = [r.golden for r in rows if r.is_input and r.golden and is_tensor(r.golden)]
+        sizes = [GradientSize(distance.scale(item), distance.count(item)) for item in given]
+        self._gradients[key] = max([self._gradients.get(key, GradientSize()), *sizes])
 
 
 def _is_alike(row: Row) -> bool:
@@ -240,6 +274,11 @@ def _is_alike(row: Row) -> bool:
     return bool(
         target.get("dtype") == golden.get("dtype") and target.get("requires_grad") == golden.get("requires_grad")
     )
+
+
+def _values_of(row: Row) -> tuple[object, ...]:
+    ours, theirs = row.target or {}, row.golden or {}
+    return ours.get("Norm"), ours.get("Max"), ours.get("Min"), theirs.get("Norm"), theirs.get("Max"), theirs.get("Min")
 
 
 def _as_float32(value: float) -> float:

@@ -9,6 +9,7 @@ says nothing about its other elements, so a lone huge extreme is not a scale.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Optional
 
@@ -34,24 +35,38 @@ EPSILON = {
     "float8_e5m2": 2.0**-2,
     "float8_e5m2fnuz": 2.0**-2,
     "hifloat8": 2.0**-2,
+    "float8_e8m0fnu": 1.0,
+    "float4_e2m1fn_x2": 2.0**-1,
 }
 
 
 def dtype_name(item: dict[str, Any]) -> str:
     """`torch.float32`, `Float32` and `float32` are one type."""
-    name = str(item.get("dtype", "")).rpartition(".")[2].lower()
+    return _plain_name(str(item.get("dtype", "")))
+
+
+@functools.lru_cache(maxsize=256)
+def _plain_name(dtype: str) -> str:
+    name = dtype.rpartition(".")[2].lower()
     return {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}.get(name, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _spacing(dtype: str) -> float:
+    return EPSILON.get(_plain_name(dtype), 0.0)
 
 
 def epsilon(item: dict[str, Any]) -> float:
     """The spacing of the type at 1; 0 for integers and booleans, which are equal or are not."""
-    return EPSILON.get(dtype_name(item), 0.0)
+    return _spacing(str(item.get("dtype", "")))
 
 
 def count(item: dict[str, Any]) -> int:
     """The number of elements; 0 where the recorded shape is damaged."""
-    total = 1
-    for length in item["shape"]:
+    shape, total = item["shape"], 1
+    if not isinstance(shape, (list, tuple)):
+        return 0
+    for length in shape:
         if not isinstance(length, int):
             return 0
         total *= length
@@ -109,6 +124,20 @@ def direction_key(item: object) -> Optional[ValueKey]:
     if count(item) == 1:
         return value_key(item)
     return (count(item), *(f"{value / norm:.3e}" for value in (low, high)))
+
+
+def is_repetition(one: object, other: object) -> bool:
+    """In all likelihood one tensor holds the numbers of the other once or several times (a view, an expansion)."""
+    if not isinstance(one, dict) or not isinstance(other, dict) or "shape" not in one or "shape" not in other:
+        return False
+    if value_key(one) == value_key(other) is not None:
+        return True
+    for key in ("Max", "Min", "Mean"):
+        a, b = number(one.get(key)), number(other.get(key))
+        if a is None or b is None or not math.isclose(a, b, rel_tol=1e-6):
+            return False
+    ratio = count(one) / max(count(other), 1)
+    return ratio > 0 and (ratio == int(ratio) or 1 / ratio == int(1 / ratio))
 
 
 def result_key(item: object) -> Optional[ValueKey]:

@@ -49,6 +49,9 @@ def _from_records(row: Row) -> Measurement:
     unreadable = target.get("unreadable") or golden.get("unreadable")
     if unreadable:
         return Measurement(None, Reason(Kind.UNREADABLE, str(unreadable)))
+    unlike = target["dtype"] != golden["dtype"] and row.is_input
+    if unlike and (_is_other_mask(target, golden) or _is_other_mask(golden, target)):
+        return Measurement(None, Reason(Kind.HIDDEN, "booleans on one side, numbers on the other"))
     if target["shape"] != golden["shape"]:
         if row.is_input:
             spread = distance.of_broadcast(target, golden)
@@ -58,7 +61,14 @@ def _from_records(row: Row) -> Measurement:
     return _of_tensors(target, golden)
 
 
+def _is_other_mask(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Booleans against floats: a mask to select by, and one to add."""
+    return distance.dtype_name(one) in ("bool", "bool_") and distance.epsilon(other) > 0.0
+
+
 def _of_tensors(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
+    if target.get("places") != golden.get("places"):
+        return Measurement(math.inf, Reason(Kind.VALUES, _other_places(target, golden)), math.inf)
     ours, theirs = target.get("md5"), golden.get("md5")
     known = ours is not None and theirs is not None
     if known:
@@ -69,6 +79,15 @@ def _of_tensors(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
                 return Measurement(math.inf, Reason(Kind.VALUES, "the checksums differ"), math.inf)
             return _of_other_bytes(target, golden)
     return distance.of_statistics(target, golden)
+
+
+def _other_places(target: dict[str, Any], golden: dict[str, Any]) -> str:
+    """Sparse tensors with other indices, nested ones with other sizes."""
+    ours, theirs = target.get("places") or {}, golden.get("places") or {}
+    if not ours or not theirs:
+        return f"the layouts are {target.get('layout', 'dense')} and {golden.get('layout', 'dense')}"
+    name = next(key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
+    return f"the values stand at other places: the {name.replace('_', ' ')} differ"
 
 
 def _of_other_bytes(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from msprobe.compare.calls import FORWARD
+from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.source import library_line, user_line
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
 from msprobe.compare.origin.wording import Candidate, amount, next_step, sentence, slot_text, spread, summary_of
@@ -22,9 +23,9 @@ class Origin:
     """Where it started.
 
     `kind` is weight, input, wiring, swapped, argument, call, dtype, missing call, extra call, replaced, elsewhere,
-    parameter, gradient, parameter gradient, training, random, choice or received. `direction` is the phase: forward,
-    backward or after the backward. `source` is the user's line (`file:line in function`), `library` the innermost one
-    of installed code; `next` says what to run to know more; `spread` counts what followed.
+    parameter, buffer, gradient, parameter gradient, training, random, choice or received. `direction` is the phase:
+    forward, backward or after the backward. `source` is the user's line (`file:line in function`), `library` the
+    innermost one of installed code; `next` says what to run to know more; `spread` counts what followed.
     """
 
     name: str
@@ -102,11 +103,34 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         source=user_line(unit.stacks, match),
         kind=found.kind,
         slot=row.slot if row else "",
-        sentence=sentence(found, call, module, unit.step if later else None),
+        sentence=_not_reduced(unit, others) or sentence(found, call, module, unit.step if later else None),
         evidence=tuple(evidence),
         spread=spread(unit.trace, found),
         library=library_line(unit.stacks, match),
         next=next_step(found),
+    )
+
+
+def _not_reduced(unit: Unit, others: Sequence[Unit]) -> str:
+    """What is said of gradients that each rank keeps for itself in the target, and all share in the golden run."""
+    found = unit.candidate
+    if found is None or found.row is None or found.phase is not Phase.AFTER or found.kind not in ("input", "wiring"):
+        return ""
+    row = found.row
+    same = [
+        other
+        for one in others
+        for match, rows in one.trace.groups
+        if match.call.name == found.match.call.name
+        for other in rows
+        if other.slot == row.slot
+    ]
+    ours, theirs = {value_key(one.target) for one in same}, {value_key(one.golden) for one in same}
+    if len(ours) < 2 or len(theirs) != 1:
+        return ""
+    return (
+        f"{found.match.call.name} was given gradients that differ from rank to rank; in the golden run every rank has "
+        "the same: they are not reduced over the ranks"
     )
 
 

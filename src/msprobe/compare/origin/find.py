@@ -14,9 +14,11 @@ from typing import Any, Optional
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import result_key, value_key
+from msprobe.compare.measure.rows import SAME_STATISTICS
+from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
-from msprobe.compare.origin.wording import Candidate
+from msprobe.compare.origin.wording import UNORDERED, Candidate, argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
@@ -30,6 +32,9 @@ _RANDOM = (
 
 def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Optional[Candidate]:
     """The first thing to blame in one unit, or None."""
+    replaced = other_module(trace)
+    if replaced is not None:
+        return replace(_candidate("replaced", replaced[0], None, trace), said=replaced[1])
     if trace.weights:
         index, row = trace.weights[0]
         return _candidate("weight", index, row, trace)
@@ -56,7 +61,7 @@ def _cut(trace: Trace) -> tuple[int, Row]:
     parent = trace.groups[first][0].call.parent
     for index, other in trace.gradients:
         held = trace.groups[index][0].call.name == parent and other.slot.startswith("parameters.")
-        if held and row.is_input and value_key(other.golden) == value_key(row.golden):
+        if held and row.is_input and distance.is_repetition(other.golden, row.golden):
             return index, other
     return first, row
 
@@ -84,7 +89,7 @@ def _blame(index: int, trace: Trace) -> Candidate:
     inputs = [row for row in bad if row.is_input]
     arguments = [row for row in inputs if not is_tensor(row.golden) and row.golden is not None]
     if arguments:
-        more = tuple(f"{row.slot}: {row.reason}" for row in arguments[1:4])
+        more = tuple(argument_text(match.call, row) for row in arguments[1:4])
         return _candidate("argument", index, arguments[0], trace, more)
     if inputs:
         return _blame_input(index, inputs, trace)
@@ -101,7 +106,10 @@ def _blame(index: int, trace: Trace) -> Candidate:
         return _candidate("dtype", index, row, trace)
     if match.call.direction == GRADS:
         return _candidate("parameter gradient", index, row, trace)
-    return replace(_candidate("call", index, row, trace), inputs=_inputs_seen(match, rows))
+    seen = _inputs_seen(match, rows)
+    unseen = ("statistics do not see the order of elements: the inputs may differ in it",)
+    evidence = unseen if seen == UNORDERED else ()
+    return replace(_candidate("call", index, row, trace, evidence), inputs=seen)
 
 
 def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
@@ -113,12 +121,12 @@ def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
     if match.how == "fused" or not inputs:
         return "inputs that were not compared"
     tensors = [row for row in inputs if is_tensor(row.golden) and row.target is not None]
-    if any(row.distance for row in tensors):
+    if any((row.distance or 0.0) > SAME_STATISTICS for row in tensors):
         return "inputs that agree but for rounding"
     if not tensors:
         return "inputs that were not compared"
-    proven = all(row.measured is not None or (row.golden or {}).get("md5") for row in tensors)
-    return "the same inputs" if proven else "inputs with the same statistics"
+    proven = all(row.measured is not None or ((row.golden or {}).get("md5") and not row.distance) for row in tensors)
+    return "the same inputs" if proven else UNORDERED
 
 
 def _is_discrete(row: Row) -> bool:
@@ -254,7 +262,8 @@ def _structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candida
         wanted = {value_key(row.golden if golden_only else row.target) for row in inputs} - {None}
         for row in rows:
             if not row.is_input and value_key(row.golden if golden_only else row.target) in wanted:
-                return _unmatched_call(i, row, before, trace)
+                first, shown = _first_maker(i, row, before, trace)
+                return _unmatched_call(first, shown, before, trace)
     adjacent = []
     i = index - 1
     while i >= 0 and (i in before or trace.groups[i][0].call.kind == "module"):
@@ -266,6 +275,25 @@ def _structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candida
     found = min(adjacent)
     rows = trace.groups[found][1]
     return _unmatched_call(found, rows[0] if rows else None, before, trace)
+
+
+def _first_maker(index: int, row: Row, before: list[int], trace: Trace) -> tuple[int, Row]:
+    """A call that hands on the numbers of its input (repeat, contiguous) made no difference: the unmatched call of the
+    same run that made them did, where there is one."""
+    match, rows = trace.groups[index]
+    golden_only = match.target is None
+
+    def side(one: Row) -> Any:
+        return one.golden if golden_only else one.target
+
+    handed_on = [one for one in rows if one.is_input and distance.is_repetition(side(row), side(one))]
+    for i in reversed([i for i in before if i < index] if handed_on else []):
+        other, made = trace.groups[i]
+        if (other.target is None) == golden_only:
+            for one in made:
+                if not one.is_input and distance.is_repetition(side(one), side(handed_on[0])):
+                    return _first_maker(i, one, before, trace)
+    return index, row
 
 
 def _unmatched_call(index: int, row: Optional[Row], before: list[int], trace: Trace) -> Candidate:

@@ -152,6 +152,8 @@ def module_of(call: Call, groups: Sequence[Group], given: Optional[Row] = None) 
             break
         received = outer.key
         parent = outer.parent
+    if call.direction == BACKWARD and received is not None:
+        return received
     return _module_key(parent) or received
 
 

@@ -71,19 +71,21 @@ def _clipping(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
         return
     starts = zip(_of(target, "clip_grad_norm"), _of(golden, "clip_grad_norm"))
     for (a, b), (start, other) in zip(zip(ours, theirs), starts):
-        if a.get("max_norm") != b.get("max_norm"):
-            text = f"clip_grad_norm_: max_norm is {_shown(a.get('max_norm'))}, not {_shown(b.get('max_norm'))}"
-            yield TrainingDifference(text, Phase.AFTER, "clipping", _after(start))
-        if start.get("norm_type") != other.get("norm_type"):
-            text = f"clip_grad_norm_: norm_type is {_shown(start.get('norm_type'))}, not {other.get('norm_type')}"
-            yield TrainingDifference(text, Phase.AFTER, "clipping", _after(start))
+        yield from _other_value(a, b, "max_norm", "clip_grad_norm_: max_norm", Phase.AFTER, "clipping", start)
+        yield from _other_value(start, other, "norm_type", "clip_grad_norm_: norm_type", Phase.AFTER, "clipping", start)
     values, others = _of(target, "clip_grad_value"), _of(golden, "clip_grad_value")
     if len(values) != len(others):
         yield from _other_number(target, golden, "clip_grad_value", "clip_grad_value_")
     for a, b in zip(values, others):
-        if a.get("clip_value") != b.get("clip_value"):
-            text = f"clip_grad_value_: clip_value is {_shown(a.get('clip_value'))}, not {_shown(b.get('clip_value'))}"
-            yield TrainingDifference(text, Phase.AFTER, "clipping", _after(a))
+        yield from _other_value(a, b, "clip_value", "clip_grad_value_: clip_value", Phase.AFTER, "clipping", a)
+
+
+def _other_value(
+    a: Event, b: Event, key: str, name: str, phase: Phase, kind: str, at: Event
+) -> Iterator[TrainingDifference]:
+    if a.get(key) != b.get(key):
+        text = f"{name} is {_shown(a.get(key))}, not {_shown(b.get(key))}"
+        yield TrainingDifference(text, phase, kind, _after(at))
 
 
 def _other_number(
@@ -109,9 +111,7 @@ def _scaling(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Train
     if len(ours) != len(theirs):
         yield from _other_number(target, golden, "scaler_step", "GradScaler.step")
     for a, b in zip(ours, theirs):
-        if a.get("scale") != b.get("scale"):
-            text = f"GradScaler: the loss scale is {_shown(a.get('scale'))}, not {_shown(b.get('scale'))}"
-            yield TrainingDifference(text, Phase.BACKWARD, "loss scale", _after(a))
+        yield from _other_value(a, b, "scale", "GradScaler: the loss scale", Phase.BACKWARD, "loss scale", a)
     for a, b in zip(_of(target, "scaler_step_end"), _of(golden, "scaler_step_end")):
         if a.get("skipped") != b.get("skipped"):
             side, other = ("target", "golden run") if a.get("skipped") else ("golden run", "target")
@@ -170,7 +170,9 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             yield TrainingDifference(text, Phase.AFTER, "hyper-parameter", after)
         if group.get("parameters") != other.get("parameters"):
             text = f"{name}: it updates {group.get('parameters')} parameters, not {other.get('parameters')}{where}"
-            yield TrainingDifference(text + _other_names(group, other), Phase.AFTER, "optimizer", after)
+            fused = group.get("elements") == other.get("elements") is not None
+            text += " (as many elements: some are fused)" if fused else _other_names(group, other)
+            yield TrainingDifference(text, Phase.AFTER, "how" if fused else "optimizer", after, note_only=fused)
         if any(group.get(key) != other.get(key) for key in ("foreach", "fused")):
             changed = [k for k in ("foreach", "fused") if group.get(k) != other.get(k)]
             said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in changed)

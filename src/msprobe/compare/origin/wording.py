@@ -12,6 +12,9 @@ from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import Row
 
+UNORDERED = "inputs with the same statistics"
+"""What is known of inputs of which only statistics were recorded."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -79,6 +82,16 @@ def slot_text(call: Call, slot: str) -> str:
     return f"{names[int(parts[1])]}{listed} ({slot})"
 
 
+def argument_text(call: Call, row: Optional[Row]) -> str:
+    """`eps is 0.001, not 1e-05`."""
+    if row is None:
+        return ""
+    name = slot_text(call, row.slot).partition(" (")[0].removeprefix("input.")
+    if name.isdigit():
+        name = f"argument {name}"
+    return f"{name} is {row.why.detail}" if row.why.kind is Kind.ARGUMENT else f"{name}: {row.reason}"
+
+
 def amount(row: Row) -> str:
     if row.distance is None or row.why.kind in (Kind.DTYPE, Kind.GRADIENT, Kind.NULL, Kind.ARGUMENT):
         return ""
@@ -104,7 +117,7 @@ def sentence(found: Candidate, call: Call, module: Optional[str], later: Optiona
         "input": f"{name}{where} was given another {slot}: it differs before any recorded call made it",
         "wiring": f"{name}{where} was given another {slot}, though what was recorded before it agrees",
         "swapped": f"{name}{where} was given its operands swapped",
-        "argument": f"{name}{where} was called with another argument: {slot}: {reason}",
+        "argument": f"{name}{where} was called with another argument: {argument_text(call, row)}",
         "call": f"{name}{where} gives another {slot} for {found.inputs}",
         "dtype": f"{name}{where} computes in another precision: of {slot} {reason}",
         "missing call": f"{name}{where} is missing in the target",
@@ -153,10 +166,9 @@ def next_step(found: Candidate) -> str:
         return "make the setting the same in both runs and compare again"
     if found.kind == "weight":
         return "compare how the two runs load or initialise their weights (seed, checkpoint, dtype)"
-    if found.kind == "call" and found.inputs == "inputs with the same statistics":
+    if found.kind == "call" and found.inputs == UNORDERED:
         return (
-            "statistics do not see the order of elements: collect with summary_mode md5 to know whether the inputs are "
-            "the same, or with --next-config FILE the tensors of the suspects"
+            "collect with summary_mode md5 to see other orders, or with --next-config FILE the tensors of the suspects"
         )
     if found.kind in ("input", "wiring"):
         return "look at the code between the last recorded call and this one; --next-config FILE collects the tensors"
@@ -177,7 +189,8 @@ def summary_of(item: Optional[dict[str, Any]]) -> str:
     if "value" in item:
         return str(item["value"])
     parts = [f"{key.lower()} {item[key]:.6g}" for key in distance.STATISTICS if _is_number(item.get(key))]
-    return f"{distance.dtype_name(item)}{item.get('shape', '')} " + (", ".join(parts) or str(item.get("md5", "")))
+    shape = f" in {item['shape'][0]} parts" if item.get("layout") == "nested" else item.get("shape", "")
+    return f"{distance.dtype_name(item)}{shape} " + (", ".join(parts) or str(item.get("md5", "")))
 
 
 def _is_number(value: object) -> bool:

@@ -50,7 +50,7 @@ def encode(payload: Payload) -> tuple[object, ...]:
     """The file as a sequence of buffers; the tensor's bytes are one of them, not copied."""
     row = dtypes.BY_NAME.get(payload.dtype)
     if row is not None and payload.nbytes != math.prod(payload.shape) * row.itemsize:
-        raise ValueError(f"{payload.nbytes} bytes are no {payload.dtype} tensor of shape {payload.shape}")
+        raise ValueError(f"{payload.nbytes} bytes do not fit a {payload.dtype} tensor of shape {payload.shape}")
     if payload.format == "pt":
         return pt_file.encode(payload.dtype, tuple(payload.shape), payload.data)
     if payload.format == "npy":

@@ -1,8 +1,8 @@
 """The one thread of a process that touches files, behind a queue that is bounded by bytes.
 
 Calling threads append to a plain deque (no lock a call); every `BATCH` lines, or at the latest after
-`PERIOD` seconds, what stands there is handed over. Nothing that goes wrong here reaches a caller: it is
-told once, counted, and the thread goes on emptying the queue, so a full disk never blocks training.
+`PERIOD` seconds, what stands there is handed over. An error here never reaches a caller: it is
+logged once and counted, and the thread continues to empty the queue, so a full disk never blocks training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _workers: Living[Worker] = Living()
 
 
 class Sink(Protocol):
-    """What the worker needs of a writer: to be given lines, and to be told to put them in its file."""
+    """What the worker needs of a writer: it takes lines, and writes them to its file on request."""
 
     def take_line(self, line: tuple[Any, ...]) -> None: ...
     def write_lines(self) -> None: ...
@@ -55,7 +55,7 @@ class Worker:
         self.inert = False
         self.limit = limit
         self._tell = tell
-        self._told: set[object] = set()
+        self._logged: set[object] = set()
         self._queue: deque[tuple[int, Any]] = deque()
         self._queued = 0
         self._changed = threading.Condition()
@@ -70,7 +70,7 @@ class Worker:
         self._submit(0, None)
 
     def submit(self, cost: int, job: Job) -> None:
-        """Queues a job behind everything that was said before it; waits while there is no room."""
+        """Adds a job to the end of the queue; waits while the queue is full."""
         self._submit(cost, job)
 
     def run(self, job: Job) -> None:
@@ -100,8 +100,8 @@ class Worker:
         return done.is_set()
 
     def tell_once(self, key: object, message: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._logged:
+            self._logged.add(key)
             with contextlib.suppress(Exception):  # a broken logging handler of the script must not end this thread
                 self._tell(message)
 

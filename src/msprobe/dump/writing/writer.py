@@ -83,11 +83,11 @@ class RankWriter:
             self._worker.hand_over()
 
     def place(self, name: str, parent: Optional[str]) -> None:
-        """A call that gets no record of its own and stands above some: an entry of construct.json."""
+        """A call without a record that contains calls with one: an entry of construct.json."""
         self._add(journal.place_line, name, parent)
 
     def debug(self, name: str, text: str) -> None:
-        """An entry of debug.json; `text` is a whole JSON value."""
+        """An entry of debug.json; `text` is a complete JSON value."""
         self._add(journal.debug_line, name, text)
 
     def training(self, text: str) -> None:
@@ -216,7 +216,7 @@ class RankWriter:
         self._worker.closed(self)
 
     def _resume(self) -> None:
-        """Lines after a finish: the json files no longer tell everything, the journal does."""
+        """Lines after a finish: the json files are incomplete from now on, the journal is not."""
         self._finished = None
         try:
             for name in layout.RESULTS:

@@ -8,6 +8,7 @@ loaded; operators of ``torch.ops`` cannot be known beforehand and are added when
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Callable, Optional
 import torch
 import torch.nn.functional
 
+from msprobe.dump.names import BACKWARD, FORWARD
 from msprobe.frameworks.pytorch.api_list import read_lists
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 from msprobe.frameworks.pytorch.overridable import builtin_functions, dispatches, python_functions, untracked_functions
@@ -106,7 +108,7 @@ class Api:
 
     @cached_property
     def first_call(self) -> str:
-        """The name of the first of its calls, which stands for all where they are not told apart."""
+        """The name of the first of its calls, used for all of them where calls are not numbered."""
         return f"{self.title}.0.forward"
 
 
@@ -117,17 +119,22 @@ class ApiTable:
         does not see operators of torch.ops before their first ``lookup[func]``.
     operators: ``__add__`` -> Api, for those operators that arrive as another method (operators.ARRIVES_AS). An
         operator that is not here is off, even if the method is on.
-    composite: Python functions of torch that arrive and are not in the list; what they call may be.
+    composite: Python functions of torch that are not in the list; what they call may be.
     untracked: functions, collected or not, after which remembered statistics must not be trusted.
     writes: function object -> what it may write (see Api.writes), for those that are not collected.
-    plain: functions that arrive and concern nobody: not collected, nothing inside them is, nothing gets stale.
+    plain: functions that can be ignored: neither they nor what they call is collected, and they write nothing.
     by_attribute: names in torch.distributed that are wanted but never arrive: to be wrapped where they are.
     missing: ``category.name`` of what this version of torch (and torch_npu) does not have.
+    switched_on: whether `named`, the names in scope and list, has switched on a call that the file leaves off.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, named: Sequence[str] = ()) -> None:
         on, off = read_lists(path)
         self.path = path
+        further = [found for name in named for found in _find_off(name, on, off)]
+        for category, name in further:
+            on[category].append(name)
+        self.switched_on = bool(further)
         self.missing: list[str] = []
         self.by_attribute: list[str] = []
         self.operators: dict[str, Api] = {}
@@ -140,6 +147,20 @@ class ApiTable:
         others = [f for f in builtin_functions() if self.lookup.get(f) is None and f not in self.untracked]
         self.writes = _Writes(dict.fromkeys(_WRITING_PARTS, FIRST))
         self.plain = frozenset(f for f in others if not self.writes[f])
+
+    def explain(self, entry: str) -> Optional[str]:
+        """Why a name in scope or list is never the name of a record; None where it can be."""
+        found = _parse_entry(entry)
+        if found is None:
+            return None
+        category, name = found
+        func = _resolve(category, name)
+        if func is None:
+            return f"this version of PyTorch has no {PREFIXES[category]}.{name}"
+        api = self.lookup.get(func)
+        if api is not None and api.title != f"{PREFIXES[category]}.{name}" and name not in ARRIVES_AS:
+            return f"PyTorch calls it {api.title}: use that name"
+        return None
 
     def _add(self, category: str, name: str) -> None:
         func = _resolve(category, name)
@@ -220,9 +241,29 @@ _OPERATOR_TYPES: tuple[type, ...] = (
 )
 
 
-def load_table(path: Optional[str] = None) -> ApiTable:
-    """The table of the packaged list, or of the user's own copy at `path`."""
-    return ApiTable(PACKAGED if path is None else Path(path))
+def load_table(path: Optional[str] = None, named: Sequence[str] = ()) -> ApiTable:
+    """The table of the packaged list, or of the user's own copy at `path`, and of what `named` switches on."""
+    return ApiTable(PACKAGED if path is None else Path(path), named)
+
+
+def _parse_entry(entry: str) -> Optional[tuple[str, str]]:
+    """`Tensor.permute.1.forward` -> (`tensor`, `permute`); None for what is not the name of an API."""
+    prefix, _, rest = entry.partition(".")
+    parts = rest.split(".")
+    while len(parts) > 1 and (parts[-1].isdigit() or parts[-1] in (FORWARD, BACKWARD)):
+        parts.pop()
+    category = next((category for category, known in PREFIXES.items() if known == prefix), None)
+    return (category, ".".join(parts)) if category is not None and parts[0] else None
+
+
+def _find_off(entry: str, on: dict[str, list[str]], off: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """The calls that an entry of scope or list names and that the file leaves off."""
+    if "." not in entry:
+        return [(category, entry) for category in PREFIXES if entry in off[category]]
+    found = _parse_entry(entry)
+    if found is None or found[1] in on[found[0]] or _resolve(*found) is None:
+        return []
+    return [found]
 
 
 def _operator_name(func: Any) -> tuple[str, str]:

@@ -253,8 +253,6 @@ def _broken_rules(one: DumpSettings) -> list[Problem]:
     outputs_too = mode == EXCEPTION and "input_output" in one.given and one.input_output != 1
     rule(outputs_too, "input_output", "op_debug_mode", inputs)
     rule(mode != 0 and one.sample_mode != 0, "sample_mode", "op_debug_mode", "sampling needs op_debug_mode 0")
-    number = "overflow_number needs op_debug_mode 3"
-    rule(not overflow and one.overflow_number != 0, "overflow_number", "op_debug_mode", number)
     device = one.stat_calc_mode == "device" and bool(one.statistics) and not set(one.statistics) <= set(ON_DEVICE)
     only_host = f"the device computes only {', '.join(ON_DEVICE)}: choose those, or stat_calc_mode host"
     rule(device, "statistic_category", "stat_calc_mode", only_host)

@@ -95,6 +95,13 @@ def prepare(settings: DumpSettings, source: str, rank: int) -> tuple[Path, Path]
     return staging, config
 
 
+def set_initial_iteration(config: Path, step: int) -> None:
+    """Writes the configuration again, with another first iteration. MindSpore must not have read it yet."""
+    value = json.loads(config.read_text(encoding="utf-8"))
+    value[COMMON]["initial_iteration"] = step
+    config.write_text(json.dumps(value), encoding="utf-8")
+
+
 def list_remarks(settings: DumpSettings, rank: int) -> list[str]:
     """Where msprobe does not follow the file literally. Each remark is logged once, before the run."""
     found = []
@@ -109,6 +116,8 @@ def list_remarks(settings: DumpSettings, rank: int) -> list[str]:
         found.append("stat_calc_mode device: statistics are computed on the host here.")
     if settings.kernels and settings.dump_mode != 1:
         found.append(f"kernels is ignored: it needs dump_mode 1, and dump_mode is {settings.dump_mode}.")
+    if settings.overflow_number and settings.op_debug_mode not in OVERFLOW:
+        found.append(f"overflow_number is ignored: it needs op_debug_mode 3, and that is {settings.op_debug_mode}.")
     if settings.op_debug_mode == EXCEPTION:
         found.append("op_debug_mode 4: nothing is written unless an operator raises.")
     return found

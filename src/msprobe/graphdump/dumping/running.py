@@ -83,6 +83,7 @@ class DumpRun:
         self._by_steps = by_steps
         self._settings = settings
         self._budget = budget
+        self.expects_tensors = not by_steps
 
     def resume_if_it_ends(self, process: subprocess.Popen[bytes]) -> None:
         """Resumes the training if the worker is killed while the training is paused."""
@@ -116,8 +117,10 @@ class DumpRun:
         if self._settings.kernels == (NO_KERNEL,):
             notices.inform(f"graphs and execution orders, without values, are in {self._settings.path}")
             return summary
-        if self._by_steps and not summary["tensors"]:
-            return summary  # no compiled region ran
+        if not summary["tensors"] and self._by_steps:
+            if self.expects_tensors:
+                notices.warn("nothing was dumped: no compiled region or optimizer ran in the wanted steps.")
+            return summary
         for note in summary["notes"]:
             notices.inform(note + ".")
         counts = "tensors: {tensors}, rows of statistic.csv: {rows}, tensor files: {kept}".format_map(summary)

@@ -111,6 +111,10 @@ class AsyncFile:
             os.close(descriptor)
         self.length = status.st_size
         (header,) = struct.unpack("<Q", self._map[:8])
+        alone = self._read_message_alone(header)
+        if alone is not None:
+            self._describe(alone, self.length)
+            return
         if header > self.length - 8:
             self._map.close()
             raise AsyncFileError(
@@ -118,17 +122,31 @@ class AsyncFile:
             )
         try:
             message = message_class("dump_data.proto", "DumpData").FromString(self._map[8 : 8 + header])
-            self.op_name: str = message.op_name
-            self.version: str = message.version
-            self.dump_time: int = message.dump_time
-            self.slots, end = _slots(message, 8 + header, self.length)
+            self._describe(message, 8 + header)
         except (DecodeError, UnicodeDecodeError) as error:  # which one depends on the build of protobuf
             self._map.close()
             raise AsyncFileError(f"not an asynchronous dump: the header is not a DumpData message ({error})") from None
         except AsyncFileError:
             self._map.close()
             raise
+
+    def _describe(self, message: Any, begin: int) -> None:
+        self.op_name: str = message.op_name
+        self.version: str = message.version
+        self.dump_time: int = message.dump_time
+        self.slots, end = _slots(message, begin, self.length)
         self.unused_bytes = self.length - end
+
+    def _read_message_alone(self, header: int) -> Optional[Any]:
+        """Older Ascend software writes the message alone, with the data inside it and no length before it."""
+        if header <= self.length - 8:
+            return None
+        try:
+            message = message_class("dump_data.proto", "DumpData").FromString(self._map[:])
+        except (DecodeError, UnicodeDecodeError):
+            return None
+        items = [*message.input, *message.output, *message.buffer]
+        return message if items and all(item.data for item in items) else None
 
     def __enter__(self) -> AsyncFile:
         return self

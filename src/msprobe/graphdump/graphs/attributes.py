@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from msprobe.graphdump.files.names import spell_for_file
+from msprobe.graphdump.graphs.arguments import ARGUMENTS
 from msprobe.graphdump.graphs.ir import NOT_EXECUTED
 
 _HEADER = re.compile(r"^  ?%\d+\([^=\n]*\)\s*=\s*(?P<type>[^\s(]+)\(", re.MULTILINE)
@@ -52,9 +53,10 @@ def describe(text: str) -> list[OperatorDetails]:
         inputs, rest = _split(body)
         attributes = _attributes(rest)
         arguments = {key: _plain(value) for key, value in attributes.items() if not key.startswith("IsFeatureMap")}
+        names = ARGUMENTS.get(kind, ())
         for slot, value in enumerate(inputs):
             if not value.startswith("%") and not _CONSTANT.match(value):
-                arguments[f"input.{slot}"] = _plain(value)
+                arguments[names[slot] if slot < len(names) else f"input.{slot}"] = _plain(value)
         constants = tuple(slot for slot, value in enumerate(inputs) if _CONSTANT.match(value))
         count = max((line["outputs"].count("<") for line in _OUTPUTS.finditer(body)), default=0)
         marked = _plain(attributes.get("dump", "")).lower() == "true"

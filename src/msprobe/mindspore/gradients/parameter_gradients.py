@@ -81,5 +81,8 @@ class ParameterGradients:
                 path = recorder.tensors_path(record, name)
                 text = recorder.values.value(gradient, path) if recorder.with_outputs else "null"
                 texts.setdefault(record, []).append(f"{quoted(name)}: [{text}]")
+        selection = recorder.selection
         for record, members in texts.items():
+            if not selection.everything and not selection.enter(record, ()):  # after the end of a scope
+                continue
             recorder.write_record(record, None, ", ".join(members))

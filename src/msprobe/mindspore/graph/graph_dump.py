@@ -6,14 +6,19 @@ import atexit
 import os
 import sys
 import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import Optional, Union
 
+import mindspore
+
 from msprobe.collect import notices
 from msprobe.collect.run.lifecycle import UsageError
+from msprobe.graphdump.dumping.framework_config import set_initial_iteration
 from msprobe.graphdump.dumping.running import DISK_BUDGET, LEAST_BUDGET, VARIABLE, DumpRun, PreparedDump, prepare_dump
 
 _running: Optional[DumpRun] = None
+_config: Optional[Path] = None  # the configuration that MindSpore reads when it compiles the first graph
 
 
 def graph_dump(path: Union[str, os.PathLike[str]], disk_budget: int = DISK_BUDGET) -> None:
@@ -35,10 +40,24 @@ def graph_dump(path: Union[str, os.PathLike[str]], disk_budget: int = DISK_BUDGE
 
 def begin(found: PreparedDump, disk_budget: int, by_steps: bool = False) -> DumpRun:
     """Starts the dump: MindSpore writes files and the worker reads them."""
-    global _running
+    global _running, _config
+    _config = Path(found.variable)
     os.environ[VARIABLE] = found.variable
     _running = _start(found, disk_budget, by_steps)
     return _running
+
+
+def set_first_iteration(step: int) -> bool:
+    """The first step of a resumed training. Returns whether it can still be set, and this MindSpore can."""
+    if _config is not None:
+        if graph_has_run():
+            return False
+        set_initial_iteration(_config, step)
+        return True
+    framework = getattr(mindspore._c_expression, "_set_init_iter", None)  # a dump that msprobe did not start
+    if framework is not None:
+        framework(step)
+    return framework is not None
 
 
 def is_on() -> bool:

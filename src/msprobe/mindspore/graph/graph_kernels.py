@@ -21,7 +21,7 @@ from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, parse_settings
 from msprobe.graphdump.dumping.framework_config import NO_KERNEL
 from msprobe.graphdump.dumping.running import DISK_BUDGET, lay_out, rank_here
 from msprobe.mindspore import header
-from msprobe.mindspore.graph.graph_dump import begin, graph_has_run
+from msprobe.mindspore.graph.graph_dump import begin, graph_has_run, is_on, set_first_iteration
 
 NET = "Net"
 _MODES = {"aicore": 1, "atomic": 2, "all": 3}
@@ -32,9 +32,19 @@ _SUMMARIES = {"statistics": ["max", "min", "avg", "l2norm"], "md5": ["max", "min
 
 def refuse(settings: Settings) -> None:
     """Raises UsageError for settings that graph mode does not support at this level."""
+    refuse_sinking(mindspore.get_context("device_target"), mindspore.get_context("jit_level"))
     if getattr(settings.section, "summary_mode", "") == "xor":
         raise UsageError(
             'graph mode does not support summary_mode "xor": use "statistics", "md5" or a list of statistics.'
+        )
+
+
+def refuse_sinking(device: str, jit_level: str) -> None:
+    """At O2 Ascend runs a graph as one piece, and only its own dump (acl) sees the kernels."""
+    if device == "Ascend" and jit_level == "O2":
+        raise UsageError(
+            'msprobe does not collect level "L2" on Ascend at jit_level O2: use jit_level O0 or O1. msprobe reads and '
+            "converts a dump that Ascend's own tools make at O2 (`msprobe graph`, `msprobe convert`)."
         )
 
 
@@ -114,15 +124,30 @@ class GraphKernels:
         self._check_mode()
 
     def set_init_step(self, step: int) -> None:
-        if self._started:
-            notices.warn_once("set_init_step() is too late in graph mode: call it before start().")
         self._initial = step
+        if self._started and is_on() and not set_first_iteration(step):
+            notices.warn_once("set_init_step() is too late in graph mode: call it before the first graph is compiled.")
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         notices.warn_once("save() works only at level debug; nothing is saved.")
 
     def close(self) -> None:
         """The worker ends with the process."""
+
+    def give_way(self) -> None:
+        """A later debugger of this process finds that MindSpore has its settings already, and says so."""
+
+    def use_model(self, model: Any) -> None:
+        """Kernels of graphs are collected without a model."""
+
+    def use_rank(self, rank: int) -> None:
+        notices.warn_once("rank_id has no effect in graph mode at level L2: MindSpore's Dump has the launcher's rank.")
+
+    def use_dump_path(self, dump_path: Path) -> None:
+        notices.warn_once("dump_path cannot be changed in graph mode at level L2: MindSpore reads its settings once.")
+
+    def finish_step(self) -> None:
+        """MindSpore finishes each file when it writes it."""
 
     def _check_mode(self) -> None:
         if mindspore.get_context("mode") != mindspore.GRAPH_MODE:

@@ -22,18 +22,17 @@ except ImportError:
     _BASES = (nn.Optimizer,)
 
 
-class Optimizers:
-    """Records the calls of every optimizer while it is installed."""
+class _OptimizerCalls:
+    """Replaces `__call__` of every optimizer while it is installed."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._own: list[tuple[Any, Any]] = []  # a class, and its __call__ where it had one of its own
 
     def install(self) -> None:
         if not self._own:
             for base in _BASES:
                 self._own.append((base, vars(base).get("__call__")))
-                base.__call__ = self._record_calls(base.__call__)
+                base.__call__ = self._replace(base.__call__)
 
     def remove(self) -> None:
         for base, own in self._own:
@@ -43,7 +42,34 @@ class Optimizers:
                 base.__call__ = own
         self._own.clear()
 
-    def _record_calls(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _replace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        raise NotImplementedError
+
+
+class UpdateEnds(_OptimizerCalls):
+    """Calls `after` when an optimizer has updated its parameters."""
+
+    def __init__(self, after: Callable[[], None]) -> None:
+        super().__init__()
+        self._after = after
+
+    def _replace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            output = original(optimizer, *args, **kwargs)
+            self._after()
+            return output
+
+        return call
+
+
+class Optimizers(_OptimizerCalls):
+    """Records the calls of every optimizer while it is installed."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def _replace(self, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self._recorder
 
         def call(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -52,7 +78,7 @@ class Optimizers:
             title = f"Kernel.{type(optimizer).__name__}"
             name = f"{title}.{recorder.numbers.take(f'{title}.{FORWARD}')}.{FORWARD}"
             parameters = tuple(getattr(optimizer, "parameters", ()))
-            number = enter_kernel(recorder, name, FORWARD, recorder.parents, (*args, parameters), kwargs, 3)
+            number = enter_kernel(recorder, name, FORWARD, recorder.parents, (*args, parameters), kwargs, 2)
             recorder.push(name)
             try:
                 output = original(optimizer, *args, **kwargs)

@@ -3,18 +3,26 @@ Dump, beside the operators that the dispatch mode sees.
 
 The framework reads its settings when it compiles the first graph and then writes every graph that runs; which of
 that belongs to which step only the debugger knows. So it tells the worker when a step begins and ends, and the
-worker keeps what was written in between: in `{dump_path}/graph/rank_{r}/Net/{graph}/{step}/`.
+worker keeps what was written in between: in `{dump_path}/rank_{r}/Net/{graph}/{step}/`, as in graph mode.
+
+A script may call only start(), before it makes its model: that is how MindSpore's guide writes level L2. Then only
+the kernels of compiled regions are collected, and each call of an optimizer ends a step.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import time
 from pathlib import Path
 from typing import Any, Optional
 
+from mindspore import nn
+
 from msprobe.collect import notices
-from msprobe.collect.run.lifecycle import Frontend, Lifecycle
+from msprobe.collect.run.frontend import Frontend
+from msprobe.collect.run.lifecycle import Lifecycle
 from msprobe.collect.task import Task
 from msprobe.config import ConfigError, Settings
 from msprobe.dump.archive import put_aside
@@ -24,8 +32,7 @@ from msprobe.mindspore import header
 from msprobe.mindspore.executor import synchronize
 from msprobe.mindspore.graph.graph_dump import begin, graph_has_run, is_on
 from msprobe.mindspore.graph.graph_kernels import data_dump
-
-GRAPH = "graph"
+from msprobe.mindspore.kernels.optimizer_kernels import UpdateEnds
 
 
 class RegionDump:
@@ -47,6 +54,10 @@ class RegionDump:
             self._open = None
             self._tell({"at": _now()})
 
+    def expect_tensors(self, expected: bool) -> None:
+        """Whether it is worth a warning that no compiled region ran."""
+        self._running.expects_tensors = expected
+
     def _tell(self, message: dict[str, int]) -> None:
         try:
             self._running.send(json.dumps(message))
@@ -63,19 +74,87 @@ class RegionLifecycle(Lifecycle):
         super().__init__(task, frontend)
         self._regions: Optional[RegionDump] = None
         self._asked = False
+        self._alone: Optional[UpdateEnds] = None  # start() came before the model, and no other call since
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        if not self._asked and not self._is_foreign():
+        if self._is_foreign():
+            return
+        if not self._asked:
             self._asked = True
             self._regions = put_in_place(self.task)
+            if self._regions is not None and model is None and not _has_cells():
+                self._start_alone()
+                return
+        self._end_alone()
         super().start(model, token_range)
         if self._regions is not None and self._collecting:
             self._regions.begin(self.step_number)
 
     def stop(self) -> None:
+        self._end_alone()
         if self._regions is not None and self._collecting and not self._is_foreign():
             self._regions.end()
         super().stop()
+
+    def step(self) -> None:
+        self._end_alone()
+        super().step()
+
+    def _start_alone(self) -> None:
+        self.summary.started = True
+        self._alone = UpdateEnds(self._end_update)
+        self._alone.install()
+        if self._regions is not None:
+            self._regions.expect_tensors(True)
+        notices.inform(
+            "level L2: start() came before the model: the kernels of compiled regions (mindspore.jit, optimizers) are "
+            "collected, and each call of an optimizer ends a step. Call start(), stop() and step() in the training "
+            "loop to collect the other operators too."
+        )
+        self._open_update()
+
+    def _open_update(self) -> None:
+        if self._regions is not None and self._wants_step():
+            self._regions.begin(self.step_number)
+            self.summary.steps.append(self.step_number)
+
+    def _end_update(self) -> None:
+        if self._alone is None or self._regions is None or self._is_foreign():
+            return
+        self._regions.end()
+        self.step_number += 1
+        if self.wants_more:
+            self._open_update()
+        else:
+            self._alone.remove()
+
+    def _end_alone(self) -> None:
+        """The script drives the steps itself from now on."""
+        if self._alone is not None and not self._is_foreign():
+            self._alone.remove()
+            self._alone = None
+            if self._regions is not None:
+                self._regions.end()
+                self._regions.expect_tensors(False)
+            self.summary.steps.clear()
+
+    def _close(self) -> None:
+        if self._alone is None or self.closed:
+            super()._close()
+            return
+        self._alone.remove()
+        if self._regions is not None:
+            self._regions.end()
+        self.closed = True
+        atexit.unregister(self._at_exit)
+        self._worker.close()
+        self.summary.add_records(1)  # the dump of the graphs counts its own
+        self.summary.log_result(self.step_number, ())
+
+
+def _has_cells() -> bool:
+    """Whether the script has made a Cell with parameters: a model or an optimizer."""
+    return any(issubclass(type(one), nn.Cell) and one._params for one in gc.get_objects())
 
 
 def put_in_place(task: Task) -> Optional[RegionDump]:
@@ -89,10 +168,10 @@ def put_in_place(task: Task) -> Optional[RegionDump]:
         root = Path(value[COMMON]["path"])
         try:
             checked = parse_settings(value, "level L2, compiled regions")
-            older = Path(GRAPH, f"rank_{rank_here()}")
-            if (root.parent / older).exists():
-                moved = put_aside(root.parent, older)
-                notices.inform(f"an earlier dump was in {root}; it is now in {moved / GRAPH}.")
+            older = Path(f"rank_{rank_here()}")
+            if (root / older).exists():
+                moved = put_aside(root, older)
+                notices.inform(f"an earlier dump was in {root / older}; it is now in {moved}.")
             found = lay_out(checked, "level L2, compiled regions", json.dumps(value, indent=4))
             return None if found is None else RegionDump(begin(found, DISK_BUDGET, by_steps=True))
         except (ConfigError, OSError) as error:
@@ -122,7 +201,7 @@ def _wanted(task: Task) -> dict[str, Any]:
     settings = task.settings
     value = data_dump(task, 0)
     common = value[COMMON]
-    common.update(path=str(Path(settings.dump_path).absolute() / GRAPH), iteration="all")
+    common.update(path=str(Path(settings.dump_path).absolute()), iteration="all")
     names = _of_graphs(tuple(getattr(settings.section, "list", ())))
     if names and task.with_data:
         common.update(dump_mode=1, kernels=list(names))

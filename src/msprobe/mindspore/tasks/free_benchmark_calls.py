@@ -22,7 +22,7 @@ from msprobe.mindspore.executor import differentiating, no_grad, requires_grad, 
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, tensors_in
 from msprobe.mindspore.gradients.call_gradients import Gradients
 from msprobe.mindspore.tasks.dry_runs import HeldCall, has_no_double, key_of
-from msprobe.mindspore.tasks.free_benchmark_gradients import FreeBenchmarkGradients, Kept, digests
+from msprobe.mindspore.tasks.free_benchmark_gradients import FirstRun, FreeBenchmarkGradients, digests
 from msprobe.mindspore.tasks.perturb import copy_of
 from msprobe.mindspore.tasks.second_run import MindSporeSecondRun, Random
 from msprobe.mindspore.tasks.side_effects import Effects, Watched, effects_of
@@ -244,7 +244,7 @@ class FreeBenchmarkApis(Apis):
                 inputs = gradients.inputs(args, kwargs)
                 if inputs.edges:
                     marks = digests(tensors_in((args, kwargs), []))
-                    kept = Kept(given.func, args, kwargs, marks, given.random, second.stacks.number(3))
+                    kept = FirstRun(given.func, args, kwargs, marks, given.random, second.stacks.number(3))
         except Exception:
             recorder.fault(name, traceback.format_exc())
         output = watched(*args, **kwargs)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _vector_jacobian = ops.GradOperation(get_all=True, sens_param=True)
 
 
-class Kept(NamedTuple):
+class FirstRun(NamedTuple):
     """A forward call, for the second run of its backward. MindSpore has no version counter, so digests show changes."""
 
     func: Callable[..., Any]
@@ -65,13 +65,13 @@ class FreeBenchmarkGradients(HeldGradients):
         super().close()
         self.checks.close()
 
-    def find_obstacle(self, kept: Kept, title: str, dtype: str) -> str:
+    def find_obstacle(self, kept: FirstRun, title: str, dtype: str) -> str:
         if has_no_double(self._second.mode, title, dtype):
             return "MindSpore has no float64 for it"
         changed = digests(tensors_in((kept.args, kept.kwargs), [])) != kept.marks
         return "its input was changed before its gradient came" if changed else ""
 
-    def run_again(self, kept: Kept, incoming: Sequence[Any], first: Sequence[Any]) -> list[Any]:
+    def run_again(self, kept: FirstRun, incoming: Sequence[Any], first: Sequence[Any]) -> list[Any]:
         try:
             with ExitStack() as stack:
                 self.apis.quietly(stack)
@@ -87,7 +87,9 @@ class FreeBenchmarkGradients(HeldGradients):
         self.checks.check(record.name, [*map(_tensor, incoming)], [*map(_tensor, outgoing)], record.shared)
 
 
-def _gradients_again(second: MindSporeSecondRun, kept: Kept, given: Sequence[Any], first: Sequence[Any]) -> list[Any]:
+def _gradients_again(
+    second: MindSporeSecondRun, kept: FirstRun, given: Sequence[Any], first: Sequence[Any]
+) -> list[Any]:
     args, kwargs = map_leaves((kept.args, kept.kwargs), (TensorPy,), _alias)
     args, kwargs = change_arguments(second.mode, args, kwargs, second.perturbations)
     leaves = tensors_in((args, kwargs), [])

@@ -15,7 +15,6 @@ from typing import Any, Callable, Optional
 from mindspore import Parameter, nn, ops
 from mindspore.experimental.optim import Optimizer as FunctionalOptimizer
 
-from msprobe.collect.gradients.backward_record import BackwardRecord, Places
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
@@ -24,7 +23,7 @@ from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, tensor
 from msprobe.mindspore.gradients.held_gradients import HeldGradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
-from msprobe.tasks.overflow_check.backward import BackwardJudge
+from msprobe.tasks.overflow_check.backward import BackwardJudge, JudgedGradients
 from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 
 # An in-place call has what it overwrites copied for a replay, up to this many bytes; fewer without gradients.
@@ -133,7 +132,7 @@ class OverflowCells(Cells):
         return extra
 
 
-class OverflowGradients(HeldGradients):
+class OverflowGradients(JudgedGradients, HeldGradients):
     """Inspects the gradients of one call when all have come."""
 
     _recorder: OverflowRecorder
@@ -141,14 +140,6 @@ class OverflowGradients(HeldGradients):
     def __init__(self, recorder: OverflowRecorder, texts: TensorTexts) -> None:
         super().__init__(recorder, texts)
         self.judge = BackwardJudge(recorder)
-
-    def _take_incoming(self, record: BackwardRecord, places: Places, grads: Any) -> None:
-        super()._take_incoming(record, places, grads)
-        if not record.remaining:
-            self.judge.pass_by([grads[number] for _, number in places])
-
-    def _judge(self, record: BackwardRecord, incoming: list[Any], outgoing: list[Any]) -> None:
-        self.judge.judge(record.name, record.parent, incoming, outgoing, record.shared)
 
     def close(self) -> None:
         super().close()

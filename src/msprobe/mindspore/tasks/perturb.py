@@ -1,7 +1,7 @@
 """The six ways in which free_benchmark changes what a call receives, for tensors of MindSpore.
 
-They are computed with numpy, which costs less than an operator of the framework. Only `fix` raises precision with
-operators, so that gradients flow through them.
+They are computed with numpy, which costs less than an operator of the framework. Only `fix` uses operators, so that
+gradients flow through them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mindspore._c_expression import typing as kinds
 
 from msprobe.frameworks.mindspore.tensors import Array, bits, copied, packed, row_of
 from msprobe.stats import dtypes
-from msprobe.tasks.free_benchmark.perturbation import NOISE, TO_CPU, NotChanged
+from msprobe.tasks.free_benchmark.perturbation import CHANGE_VALUE, NOISE, TO_CPU, NotChanged
 
 _RAISED = {"float16": "float32", "bfloat16": "float32"}
 _ON_CPU = {**_RAISED, "float32": "float64", "complex64": "complex128"}
@@ -42,7 +42,7 @@ class MindSporePerturbations:
     leaves: tuple[type, ...] = (TensorPy, kinds.Type)
 
     def __init__(self, graph: bool = False) -> None:
-        """`graph`: gradients flow through the raised tensors."""
+        """`graph`: gradients flow through the changed tensors."""
         self._graph = graph
 
     def is_float(self, value: Any) -> bool:
@@ -71,7 +71,26 @@ class MindSporePerturbations:
         if row is None or row.name not in NOISE or 0 in tensor.shape:
             raise NotChanged
         new = _CHANGES[mode](array_of(tensor), row)
+        if self._graph:
+            return _swap_ends(tensor) if mode == CHANGE_VALUE else _move(tensor, new, row)
         return Tensor.from_numpy(np.ascontiguousarray(new).reshape(tuple(tensor.shape)))
+
+
+def _swap_ends(tensor: Any) -> Any:
+    """As `_change_value`, by operators."""
+    places = np.arange(tensor.size)
+    places[[0, -1]] = places[[-1, 0]]
+    return ops.gather(tensor.reshape(-1), Tensor(places), 0).reshape(tensor.shape)
+
+
+def _move(tensor: Any, new: Array, row: dtypes.Dtype) -> Any:
+    """`new` as a sum of the tensor and their difference, which is exact: noise moves a value by one spacing."""
+    old = array_of(tensor)
+    if row.name == "bfloat16":
+        difference = _narrow(_widen(new) - _widen(old), row)
+    else:
+        difference = np.nan_to_num(new - old, nan=0.0, posinf=0.0, neginf=0.0)
+    return ops.add(tensor, Tensor.from_numpy(np.ascontiguousarray(difference).reshape(tuple(tensor.shape))))
 
 
 def _widen(array: Array) -> Array:
@@ -118,4 +137,4 @@ def _change_value(array: Array, row: dtypes.Dtype) -> Array:
     return new
 
 
-_CHANGES = {"add_noise": _add_noise, "bit_noise": _bit_noise, "change_value": _change_value}
+_CHANGES = {"add_noise": _add_noise, "bit_noise": _bit_noise, CHANGE_VALUE: _change_value}

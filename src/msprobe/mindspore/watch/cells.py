@@ -9,11 +9,12 @@ from mindspore._c_expression import TensorPy
 
 from msprobe.mindspore.executor import backward_pass, requires_grad
 from msprobe.mindspore.header import in_graph_mode
-from msprobe.mindspore.watch.tensors import Outside, dtype_name, is_float, read
-from msprobe.watch import gauge
+from msprobe.mindspore.watch.tensors import dtype_name, is_float, read
+from msprobe.watch.found import Found
+from msprobe.watch.gauge import Outside
 from msprobe.watch.recording import Recording
 from msprobe.watch.selection import Filter
-from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Figures, Target
+from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Target
 
 _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
 
@@ -32,10 +33,10 @@ class CellHooks:
         self._cells = [(name, cell) for name, cell in named if chosen.wants(name)]
         self._rows: dict[tuple[str, str, int], int] = {}
         self._handles: list[Any] = []
-        self._found: dict[int, Figures] = {}
+        self._found = Found(0)
         self._position = 0
 
-    def install(self, found: dict[int, Figures]) -> None:
+    def install(self, found: Found) -> None:
         self._found = found
         self._position = 0
         if self._handles or in_graph_mode():
@@ -76,10 +77,7 @@ class CellHooks:
                 self._follow(self._row(_GRADIENTS[kind], name, number, tensor), tensor)
 
     def _put(self, row: int, tensor: Any) -> None:
-        figures = read(tensor, self._outside)
-        if figures is not None:
-            known = self._found.get(row)
-            self._found[row] = figures if known is None else gauge.combine(known, figures)
+        read(tensor, self._outside, self._found, row, joined=True)
 
     def _follow(self, row: int, tensor: Any) -> None:
         put = self._guarded(self._put)

@@ -16,13 +16,15 @@ import mindspore
 from mindspore import nn
 from mindspore._c_expression import TensorPy
 
+from msprobe.collect import notices
 from msprobe.mindspore.header import mindspore_facts, rank
 from msprobe.mindspore.watch.cells import CellHooks
 from msprobe.mindspore.watch.parameters import DifferentiationHook, OptimizerHooks, Parameters, gradients_of
 from msprobe.watch import gauge
-from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
+from msprobe.watch.found import Found
+from msprobe.watch.monitor import BaseMonitor, OnAlarm
 from msprobe.watch.settings import Config, load
-from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, STATE, UPDATE
+from msprobe.watch.targets import GRAD, LEARNING_RATE, STATE, UPDATE
 
 
 class Monitor(BaseMonitor):
@@ -57,9 +59,13 @@ class Monitor(BaseMonitor):
         )
         self._parameters = Parameters(models, self._recording, outside)
         self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_called))
-        wanted = GRAD_BEFORE_CLIP in settings.targets
-        self._differentiation = DifferentiationHook(self._parameters, wanted, self._guarded)
+        self._differentiation = DifferentiationHook(self._parameters, settings.targets, self._guarded)
+        if settings.check_ranks:
+            notices.warn_once(
+                "check_ranks has no effect with MindSpore; `msprobe watch` compares the ranks from their files."
+            )
         self._cells = CellHooks(models, self._recording, outside, self._guarded)
+        self._hooks = (self._differentiation, self._cells)
         if settings.dump is not None:
             from msprobe.mindspore import PrecisionDebugger
 
@@ -68,18 +74,7 @@ class Monitor(BaseMonitor):
 
     def _install(self, found: Found) -> None:
         self._stepped = False
-        self._differentiation.install(found)
-        self._cells.install(found)
-        if UPDATE in self._settings.targets:
-            self._parameters.sample()
-
-    def _uninstall(self) -> None:
-        self._differentiation.remove()
-        self._cells.remove()
-
-    def _remove(self) -> None:
-        self._uninstall()
-        self._optimizers.remove()
+        super()._install(found)
 
     def _optimizer_called(self, optimizer: Any, gradients: Any) -> None:
         self._stepped = True

@@ -6,7 +6,7 @@ call; weights, optimizer state and the loss are watched there, and the log says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable
 
 from mindspore import Parameter as MindSporeParameter
@@ -15,13 +15,13 @@ from mindspore import nn
 from msprobe.collect import notices
 from msprobe.mindspore.executor import EXECUTOR
 from msprobe.mindspore.header import in_graph_mode
-from msprobe.mindspore.watch.tensors import Outside, dtype_name, read, sample
-from msprobe.watch import gauge
-from msprobe.watch.recording import Recording, update_figures
+from msprobe.mindspore.watch.tensors import dtype_name, locate, read
+from msprobe.watch.found import Found
+from msprobe.watch.gauge import Outside, Samples
+from msprobe.watch.recording import Recording, put_updates
 from msprobe.watch.selection import Filter
-from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, UPDATE, WEIGHT, Figures, Target
+from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Target
 
-Found = dict[int, Figures]
 NAMES = {
     "moment1": "exp_avg",
     "moments1": "exp_avg",
@@ -36,12 +36,11 @@ NAMES = {
 class Parameter:
     """One watched parameter with the rows of its figures."""
 
-    __slots__ = ("before", "name", "position", "rows", "tensor")
+    __slots__ = ("name", "position", "rows", "tensor")
 
     def __init__(self, name: str, tensor: Any, position: int) -> None:
         self.name, self.tensor, self.position = name, tensor, position
         self.rows: dict[str, int] = {}
-        self.before: Any = None
 
     def row(self, kind: str, recording: Recording) -> int:
         row = self.rows.get(kind)
@@ -56,6 +55,7 @@ class Parameters:
 
     def __init__(self, models: list[Any], recording: Recording, outside: Outside) -> None:
         self._recording, self._outside = recording, outside
+        self._samples = Samples()
         chosen = Filter(recording.settings)
         named = {id(one): one for model in models for one in model.get_parameters()}
         self.all = [
@@ -67,33 +67,36 @@ class Parameters:
         self.by_id = {id(one.tensor): one for one in self.all}
         recording.trainable = frozenset(one.name for one in self.all if one.tensor.requires_grad)
 
-    def put(self, one: Parameter, kind: str, tensor: Any, found: Found) -> None:
-        figures = read(tensor, self._outside)
-        if figures is not None:
-            found[one.row(kind, self._recording)] = figures
+    def put(self, one: Parameter, kinds: Sequence[str], tensor: Any, found: Found) -> None:
+        """Reads a tensor once, for all kinds that it stands for."""
+        first, *others = (one.row(kind, self._recording) for kind in kinds)
+        read(tensor, self._outside, found, first)
+        for row in others:
+            if first in found:
+                found.copy(first, row)
 
     def read_weights(self, found: Found) -> None:
         for one in self.all:
-            self.put(one, WEIGHT, one.tensor, found)
+            self.put(one, (WEIGHT,), one.tensor, found)
 
     def sample(self) -> None:
-        for one in self.all:
-            one.before = sample(one.tensor) if one.tensor.requires_grad else None
+        self._samples.take(self._located())
+
+    def _located(self) -> list[tuple[int, int, int, int]]:
+        """Number, address, dtype code and size of the parameters in host memory."""
+        places = ((number, locate(one.tensor)) for number, one in enumerate(self.all) if one.tensor.requires_grad)
+        return [(number, *place) for number, place in places if place is not None]
 
     def read_updates(self, found: Found) -> None:
-        for one in self.all:
-            before, one.before = one.before, None
-            after = sample(one.tensor) if before is not None else None
-            if after is not None:
-                moved, weight = gauge.change(before, after, int(one.tensor.size))
-                found[one.row(UPDATE, self._recording)] = update_figures(moved, weight)
+        numbers, moved, weights = self._samples.changes(self._located())
+        put_updates(found, [self.all[number].row(UPDATE, self._recording) for number in numbers], moved, weights)
 
     def read_state(self, optimizers: Iterable[Any], found: Found) -> None:
         for optimizer in optimizers:
             for name, state, parameter in _state_of(optimizer):
                 one = self.by_id.get(id(parameter))
                 if one is not None and tuple(state._shape) == tuple(parameter._shape):
-                    self.put(one, f"state.{NAMES.get(name, name)}", state, found)
+                    self.put(one, (f"state.{NAMES.get(name, name)}",), state, found)
 
 
 def _state_of(optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -161,18 +164,19 @@ def _scheduled(schedule: Any, optimizer: Any) -> Any:
 
 
 class DifferentiationHook:
-    """Gradients as differentiation returns them: before reduction and clipping."""
+    """Gradients as differentiation returns them: before clipping, and before the reduction of a gradient reducer."""
 
-    def __init__(self, parameters: Parameters, wanted: bool, guarded: Callable[[Any], Any]) -> None:
-        self._parameters, self._wanted = parameters, wanted
+    def __init__(self, parameters: Parameters, targets: Iterable[str], guarded: Callable[[Any], Any]) -> None:
+        self._parameters = parameters
+        self._kinds = [kind for kind in (GRAD_LOCAL, GRAD_BEFORE_CLIP) if kind in targets]
         self._take_guarded = guarded(self._take)
         self._original: Any = None
         self._ours: Any = None
-        self._found: Found = {}
+        self._found = Found(0)
 
     def install(self, found: Found) -> None:
         self._found = found
-        if self._original is not None or not self._wanted or in_graph_mode():
+        if self._original is not None or not self._kinds or in_graph_mode():
             return
         original = self._original = EXECUTOR.grad
 
@@ -197,7 +201,7 @@ class DifferentiationHook:
         for parameter, gradient in pairs:
             one = self._parameters.by_id.get(id(parameter))
             if one is not None and gradient is not None:
-                self._parameters.put(one, GRAD_BEFORE_CLIP, gradient, self._found)
+                self._parameters.put(one, self._kinds, gradient, self._found)
 
 
 def gradients_of(optimizer: Any, gradients: Any, parameters: Parameters, found: Found) -> None:
@@ -205,4 +209,4 @@ def gradients_of(optimizer: Any, gradients: Any, parameters: Parameters, found: 
     for parameter, gradient in zip(optimizer.parameters, gradients):
         one = parameters.by_id.get(id(parameter))
         if one is not None and hasattr(gradient, "_dtype"):
-            parameters.put(one, GRAD, gradient, found)
+            parameters.put(one, (GRAD,), gradient, found)

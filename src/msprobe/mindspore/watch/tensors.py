@@ -10,7 +10,8 @@ from mindspore._c_expression import TensorPy
 from msprobe.collect import notices
 from msprobe.stats import dtypes
 from msprobe.watch import gauge
-from msprobe.watch.targets import Figures
+from msprobe.watch.found import Found
+from msprobe.watch.gauge import Outside
 
 _KNOWN = {row.mindspore: getattr(mindspore, row.name, None) for row in dtypes.TABLE if row.mindspore is not None}
 _CODES: dict[int, int] = {
@@ -18,7 +19,6 @@ _CODES: dict[int, int] = {
 }
 _address = TensorPy._data_ptr
 _strides = TensorPy.stride
-Outside = Optional[tuple[float, float]]
 
 
 def is_float(tensor: Any) -> bool:
@@ -31,25 +31,27 @@ def dtype_name(tensor: Any) -> str:
     return "" if code is None else dtypes.BY_CODE[code].name
 
 
-def read(tensor: Any, outside: Outside) -> Optional[Figures]:
-    """The figures of a tensor, or None for one that has none."""
+def read(tensor: Any, outside: Outside, found: Found, row: int, joined: bool = False) -> None:
+    """Puts the figures of a tensor into its row; `joined` with those that are there already."""
     code = _CODES.get(id(tensor._dtype))
     if code is None:
         notices.warn_once(f"tensors of dtype {tensor._dtype} have no statistics; they are not watched.")
-        return None
+        return
     if tensor.device == "CPU":
         address = _address(tensor)
-        if not address:
-            return None
-        return gauge.read_memory(address, code, tuple(tensor._shape), tuple(_strides(tensor)), outside)
+        if address:
+            strides = tuple(_strides(tensor))
+            gauge.read_memory(address, code, tuple(tensor._shape), strides, outside, found, row, joined)
+        return
     array = tensor.asnumpy()
-    row = dtypes.of_numpy(array.dtype)
-    return None if row is None else gauge.read_array(array, row.code, outside)
+    known = dtypes.of_numpy(array.dtype)
+    if known is not None:
+        gauge.read_array(array, known.code, outside, found, row, joined)
 
 
-def sample(tensor: Any) -> Optional[Any]:
-    """Some elements of a parameter, copied."""
+def locate(tensor: Any) -> Optional[tuple[int, int, int]]:
+    """Address, dtype code and number of elements of a parameter in host memory; None for others."""
     code = _CODES.get(id(tensor._dtype))
     if code is None or tensor.device != "CPU" or not tensor.is_contiguous():
         return None
-    return gauge.sample(_address(tensor), code, int(tensor.size))
+    return _address(tensor), code, int(tensor.size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, Callable
 
@@ -24,6 +25,7 @@ from msprobe.pytorch.apis.collectives import Collectives
 from msprobe.pytorch.apis.destinations import MAKERS, MARKED, Destinations
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
 from msprobe.pytorch.apis.operator_names import OperatorNames
+from msprobe.pytorch.compiled.graph_breaks import breaks_member
 from msprobe.pytorch.gradients.backward_graph import Inputs
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
@@ -196,13 +198,15 @@ class Apis(ApiCalls, TorchFunctionMode):
         inputs = Inputs(args, {}) if selection.backward and torch.is_grad_enabled() else None
         return call, name, parents, inputs
 
-    def close_opaque(self, record: Any, output: Any) -> None:
+    def close_opaque(self, record: Any, output: Any, breaks: Sequence[str] = ()) -> None:
+        """Ends it. `breaks`: the graph breaks of compiled code."""
         call, name, parents, inputs = record
         recorder = self._recorder
         if recorder.closed:
             return
         if call is not None:
-            recorder.leave(call, name, output, self._gradients.recompute_member())
+            members = [self._gradients.recompute_member(), breaks_member(breaks)]
+            recorder.leave(call, name, output, ", ".join(filter(None, members)))
         if not recorder.selection.everything:
             recorder.selection.leave(name)
         if inputs is not None and output is not None:
@@ -267,7 +271,7 @@ def _is_proxy(kind: type) -> bool:
 
 
 def _overridden(types: Any) -> bool:
-    """Whether an argument's type has a __torch_function__ of its own: it is asked first, as without us."""
+    """Whether an argument's type has a __torch_function__ of its own: torch asks it first."""
     others = [kind.__torch_function__ for kind in types if kind not in _PLAIN]
     return any(getattr(function, "__func__", None) is not _as_usual for function in others)
 

@@ -146,7 +146,7 @@ class Destinations:
         return value
 
     def wrote(self, api: Api, args: Any, kwargs: Any) -> None:
-        """The call has returned: what has it written of the memory that nobody had?"""
+        """After the call: which part of the unwritten memory it has written."""
         if api.title == "Ops.fsdp.all_gather_copy_in" and len(args) > 4:  # what the others send comes later
             return self._write(args[1], lambda part: part.narrow(0, args[3] * args[4], args[3]).fill_(True))
         if api.untracked and not api.collective:

@@ -14,16 +14,16 @@ from msprobe.collect import notices
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_stack import is_on, modes, put_on, take_off
-from msprobe.pytorch.apis.opaque_regions import OpaqueRegions, may_run_without_modes
+from msprobe.pytorch.apis.opaque_regions import EAGER, OpaqueRegions
 from msprobe.pytorch.apis.wrapped_methods import wrapped_methods
-from msprobe.pytorch.modules.module_calls import Modules, is_compiled_in_place
+from msprobe.pytorch.modules.module_calls import Modules
 
 
 class ApiModeScope(OpaqueRegions):
     """Levels with a mode: L1, mix, L2."""
 
-    def __init__(self, mode: Apis, modules: Optional[Modules]) -> None:
-        super().__init__(mode, modules, mode.recorder)
+    def __init__(self, mode: Apis, modules: Optional[Modules], models: Sequence[Any], compile: str) -> None:
+        super().__init__(mode, modules, mode.recorder, models, compile)
         self._apis = mode
         self._swap_tensors: Any = None
 
@@ -58,14 +58,14 @@ class ApiModeScope(OpaqueRegions):
 class FusedPaths(OpaqueRegions):
     """Level L0, which has no mode. Nothing is installed unless the models have modules that may run without modes."""
 
-    def __init__(self, modules: Modules, models: Sequence[Any], recorder: Recorder) -> None:
-        super().__init__(None, modules, recorder)
-        self._models = models
+    def __init__(self, modules: Modules, models: Sequence[Any], recorder: Recorder, compile: str) -> None:
+        super().__init__(None, modules, recorder, models, compile)
         self._hooked = modules.hooked
 
     def install(self) -> None:
         every = (*self._models, *self._hooked)
-        if any(map(may_run_without_modes, every)):
+        if any(map(self._may_run_without_modes, every)):
             self._install_hooks()
-        if any(map(is_compiled_in_place, every)):
+            self._install_switch()
+        elif self._compile == EAGER:
             self._install_switch()

@@ -7,25 +7,28 @@ question, and those below them, have no hooks of their own: the global ones here
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple, Optional
 
 import torch
-from torch.nn.modules import module as module_hooks
 
 from msprobe.collect import notices
 from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
+from msprobe.pytorch.compiled.global_hooks import GlobalHooks
+from msprobe.pytorch.compiled.graph_breaks import graph_breaks
+from msprobe.pytorch.compiled.open_regions import OpenScope, opened
+from msprobe.pytorch.compiled.switch import CompilesUnseen, eval_frame, module_of, name_region
 from msprobe.pytorch.modules.copies import PlainCopies
-from msprobe.pytorch.modules.module_calls import Modules, is_compiled_in_place, is_traced
+from msprobe.pytorch.modules.module_calls import Modules, compiled_roots, is_compiled_in_place, is_traced
 
+CLOSED, OPEN, EAGER = "closed", "open", "eager"
 _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 
 
@@ -37,6 +40,8 @@ class _Region(NamedTuple):
     record: Any = None
     depth: int = 0
     """The depth of the stack where a module began: a call from no deeper shows that it was interrupted."""
+    compiled: Any = None
+    """The compiled function or module."""
 
 
 class _Open(threading.local):
@@ -55,40 +60,55 @@ class _Open(threading.local):
 class OpaqueRegions:
     """Global module hooks and the entry to compiled functions, while a step is collected."""
 
-    def __init__(self, mode: Optional[Apis], modules: Optional[Modules], recorder: Recorder) -> None:
+    def __init__(
+        self,
+        mode: Optional[Apis],
+        modules: Optional[Modules],
+        recorder: Recorder,
+        models: Sequence[Any] = (),
+        compile: str = CLOSED,
+    ) -> None:
         self._mode = mode
+        self._models = models
+        self._compile = compile
+        self._roots = compiled_roots(models) if compile == OPEN else set()
+        self._stance: Any = None
         self._modules = modules
         self._recorder = recorder
         self._open = _Open()
         self._hooks: dict[int, tuple[Any, Any]] = {}  # for the modules that have none of their own
-        self._key = 0
+        self._global_hooks = GlobalHooks()
         self._dynamo: Any = None
         self._set_eval_frame: Any = None
 
     def _install_hooks(self) -> None:
         """Under the key of the module hooks, where there are any: torch hands those modules' kwargs to this key."""
         if self._modules is None:
-            self._key = PlainCopies().key
+            key = PlainCopies().key
         else:
-            self._key = self._modules.key
-            self._hooks = self._modules.take_off(may_run_without_modes)
-        module_hooks._global_forward_pre_hooks[self._key] = self._before
-        module_hooks._global_forward_hooks[self._key] = self._after
-        module_hooks._global_forward_hooks_always_called[self._key] = True
+            key = self._modules.key
+            self._hooks = self._modules.take_off(self._may_run_without_modes)
+        self._global_hooks.install(key, self._before, self._after)
 
     def _install_switch(self) -> None:
-        self._dynamo = _eval_frame()
+        self._dynamo = eval_frame()
+        if self._dynamo is not None and self._compile == EAGER:
+            self._stance = self._dynamo._stance
+            self._dynamo._stance = self._dynamo.DynamoStance("force_eager")
+        elif self._dynamo is not None and self._compile == OPEN:
+            OpenScope.current = OpenScope(self._recorder, self._modules)
         if hasattr(self._dynamo, "_maybe_set_eval_frame"):
             self._set_eval_frame = self._dynamo._maybe_set_eval_frame
             self._dynamo._maybe_set_eval_frame = self._around_compiled
 
     def remove(self) -> None:
-        module_hooks._global_forward_pre_hooks.pop(self._key, None)
-        module_hooks._global_forward_hooks.pop(self._key, None)
-        module_hooks._global_forward_hooks_always_called.pop(self._key, None)
+        self._global_hooks.remove()
         if self._set_eval_frame is not None:
             self._dynamo._maybe_set_eval_frame = self._set_eval_frame
             self._set_eval_frame = None
+        if self._stance is not None:
+            self._dynamo._stance, self._stance = self._stance, None
+        OpenScope.current = None
 
     def _before(self, module: Any, args: Any, kwargs: Any = None) -> None:
         if is_traced() or (self._open.regions and self._open.without_us() and not self._was_interrupted(_depth())):
@@ -98,7 +118,7 @@ class OpaqueRegions:
             on = mode is not None and is_on(mode)
             first = mode is not None and self._recorder.on_first_batch is not None
             hooks = self._hooks.get(id(module))
-            apart = _runs_without_modes(module)
+            apart = _runs_without_modes(module, self._compile == CLOSED)
             if (on or mode is None) and not first and hooks is None and not apart:
                 return
             with torch._C.DisableTorchFunction():
@@ -133,6 +153,13 @@ class OpaqueRegions:
         except Exception:
             self._recorder.fault("module hook", traceback.format_exc())
 
+    def _may_run_without_modes(self, module: Any) -> bool:
+        if isinstance(module, _FUSED) or self._compile == EAGER:
+            return isinstance(module, _FUSED)
+        if self._compile == OPEN:
+            return id(module) in self._roots
+        return type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
+
     def _was_interrupted(self, depth: int) -> bool:
         """Torch calls no hook at the end of a module that a KeyboardInterrupt ended: the mode is put on again here."""
         regions = self._open.regions
@@ -142,16 +169,17 @@ class OpaqueRegions:
         return not self._open.without_us()
 
     def _begin(self, region: Any, owner: int, on: bool, named: bool, args: Any, depth: int = 0) -> None:
-        """From here on this thread runs without us. A `named` module has a record of its own."""
+        """From here on msprobe ignores this thread. A `named` module has its own record."""
         if on:
             take_off(self._mode)
         record = None
         try:
-            api = _api_of(region)
-            if self._mode is not None and not named and not self._mode.busy:
+            api = _api_of(region, self._compile == OPEN)
+            is_open = self._compile == OPEN and api.prefix == "Compiled"
+            if self._mode is not None and not named and not is_open and not self._mode.busy:
                 record = self._mode.open_opaque(api, args)
         finally:
-            self._open.regions.append(_Region(owner, "left" if on else "", record, depth))
+            self._open.regions.append(_Region(owner, "left" if on else "", record, depth, region))
 
     def _end(self, output: Any) -> None:
         region = self._open.regions.pop()
@@ -160,20 +188,33 @@ class OpaqueRegions:
         elif region.action == "left":
             put_on(self._mode)
         if region.record is not None and self._mode is not None:
-            self._mode.close_opaque(region.record, output)
+            self._mode.close_opaque(region.record, output, graph_breaks(region.compiled))
 
     def _around_compiled(self, callback: Any) -> Any:
         """Replaces dynamo's switch: a compiled function turns it on when it begins and back when it ends."""
         set_eval_frame = self._set_eval_frame or self._dynamo._maybe_set_eval_frame  # stop() may come at any moment
         frame = sys._getframe(1)
-        ends = self._open.ends_with(frame)
+        ends, begins = self._open.ends_with(frame), False
         try:
-            if not ends and callable(callback) and "fn" in frame.f_locals and not self._open.without_us():
-                self._enter_compiled(frame)
+            if not ends and "fn" in frame.f_locals:
+                if callable(callback) and not self._open.without_us():
+                    self._enter_compiled(frame)
+                    if self._compile == OPEN and self._open.ends_with(frame):
+                        callback = opened(callback)
+                elif callback is None and self._compile == OPEN and self._open.without_us():
+                    self._enter_uncompiled(frame)
+                elif callable(callback) and self._compile == OPEN:
+                    callback = opened(callback)  # a compiled function that is called inside another one
+                if callable(callback):
+                    begins = self._global_hooks.hide(frame)
+                    if self._modules is not None:
+                        callback = CompilesUnseen(callback, self._modules)
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
         result = set_eval_frame(callback)  # compiled code begins or ends here: it must see nothing of ours
         try:
+            if not begins:
+                self._global_hooks.show(frame)
             if ends:
                 self._leave_compiled(frame.f_locals)
         except Exception:
@@ -182,7 +223,7 @@ class OpaqueRegions:
 
     def _enter_compiled(self, frame: FrameType) -> None:
         function, args = frame.f_locals["fn"], frame.f_locals.get("args", ())
-        module = _module_of(function)
+        module = module_of(function)
         hooks = self._hooks.get(id(module))
         on = self._mode is not None and is_on(self._mode)
         if on or hooks is not None:
@@ -191,22 +232,21 @@ class OpaqueRegions:
                     hooks[0](module, args, frame.f_locals.get("kwargs"))
                 self._begin(function if module is None else module, id(frame), on, hooks is not None, args)
 
+    def _enter_uncompiled(self, frame: FrameType) -> None:
+        """Inside an open region something runs that is not compiled: an open graph, or a function of the script for
+        which compiling is disabled."""
+        compiling = torch._guards.TracingContext.try_get() is not None
+        if self._mode is not None and self._open.regions[-1].action == "left" and not self._mode.busy and not compiling:
+            put_on(self._mode)
+            self._open.regions.append(_Region(id(frame), "entered"))
+
     def _leave_compiled(self, scope: Mapping[str, Any]) -> None:
-        module, output = _module_of(scope["fn"]), scope.get("result")
+        module, output = module_of(scope["fn"]), scope.get("result")
         hooks = self._hooks.get(id(module))
         with torch._C.DisableTorchFunction():
             self._end(output)
             if hooks is not None:
                 hooks[1](module, scope.get("args", ()), {}, output)
-
-
-def _eval_frame() -> Any:
-    """The module of dynamo that enters compiled code. It is imported here (making an optimizer imports it too): a later
-    import, by the first torch.compile of the script, would run inside our mode."""
-    try:
-        return importlib.import_module("torch._dynamo.eval_frame")
-    except ImportError:
-        return None
 
 
 def _depth() -> int:
@@ -217,21 +257,21 @@ def _depth() -> int:
     return depth
 
 
-def _module_of(function: Any) -> Any:
-    """The module that was compiled in place, from the function that runs for it."""
-    return getattr(function, "__self__", None) if getattr(function, "__name__", "") == "_call_impl" else None
+def effective_mode(compile: str, with_apis: bool) -> str:
+    """How compiled regions run: an open region has records of APIs only."""
+    if compile == OPEN and not with_apis:
+        notices.warn_once('"compile": "open" records APIs: at level L0 compiled regions stay closed.')
+        return CLOSED
+    return compile
 
 
-def _api_of(region: Any) -> Api:
+def _api_of(region: Any, is_open: bool) -> Api:
     compiled = not isinstance(region, _FUSED) or is_compiled_in_place(region)
-    region = getattr(region, "_orig_mod", region)
-    name = str(getattr(region, "__name__", type(region).__name__))
     if compiled:
-        notices.warn_once(
-            f"{name} is compiled (torch.compile): it runs as compiled and is recorded as one call; "
-            "msprobe does not see the calls inside it."
-        )
+        name = name_region(getattr(region, "_orig_mod", region))
+        _log_compiled(name, region, is_open)
         return Api("Compiled", name)
+    name = type(region).__name__
     notices.warn_once(
         f"{name} is in eval mode and may use its fused path: it is recorded as one call; "
         "msprobe does not see the calls inside it."
@@ -239,14 +279,26 @@ def _api_of(region: Any) -> Api:
     return Api("Torch", f"_fused_{name}")
 
 
-def may_run_without_modes(module: Any) -> bool:
-    return isinstance(module, _FUSED) or type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
+def _log_compiled(name: str, region: Any, is_open: bool) -> None:
+    if is_open:
+        notices.warn_once(
+            f"{name} is compiled (torch.compile) and opened: the graph of the compiler runs node by node. "
+            "The numbers are those of the graph, not of the compiled kernels."
+        )
+    else:
+        notices.warn_once(
+            f"{name} is compiled (torch.compile): it runs as compiled and is recorded as one call; "
+            'msprobe does not see the calls inside it. With "compile": "open" it does.'
+        )
+    breaks = graph_breaks(region)
+    if breaks:
+        notices.warn_once(f"{name} has {len(breaks)} graph breaks: {'; '.join(breaks)}")
 
 
-def _runs_without_modes(module: Any) -> bool:
+def _runs_without_modes(module: Any, closed: bool) -> bool:
     """Whether this call of the module does. The switch handles modules that are compiled in place."""
     if type(module).__name__ == "OptimizedModule":
-        return True
+        return closed
     if not isinstance(module, _FUSED) or module.training:
         return False
     return not torch.is_grad_enabled() or not _needs_grad(module)

@@ -42,7 +42,7 @@ class GradientsAfterBackward(Companion):
         }
 
     def end(self) -> None:
-        """What has a gradient now that it had not, and that nobody has seen."""
+        """The parameters that have a new gradient which no hook saw."""
         came = self._gradients.came
         if not self._recorder.with_outputs:
             return

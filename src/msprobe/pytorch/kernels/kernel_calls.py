@@ -78,6 +78,7 @@ class Kernels(TorchDispatchMode):
         self._texts = texts
         self.origins = Origins()
         self.replays = False
+        self.with_views = False  # scope or list names a call that is a view: it is recorded, although no kernel runs
         self.forced: Optional[tuple[str, ...]] = None  # the parents of what runs now, in a replay
         self._titles: dict[Any, str] = {}
         self._mutable: dict[Any, tuple[int, ...]] = {}
@@ -143,7 +144,8 @@ class Kernels(TorchDispatchMode):
         """Reads the facts about an operator once; its title is empty when it is not recorded."""
         packet, overload = func._schema.name.partition("::")[2], func._overloadname
         namespace = func.namespace
-        runs_nothing = getattr(func, "is_view", False) or packet in _WITHOUT_KERNEL
+        is_view = getattr(func, "is_view", False) and not self.with_views
+        runs_nothing = is_view or packet in _WITHOUT_KERNEL
         if namespace == "prim" or namespace == "profiler" or (namespace == "aten" and runs_nothing):
             title = ""
         else:
@@ -171,6 +173,7 @@ class ApiStack(Apis):
 
     def attach(self, kernels: Kernels, replay: Any, ascend: AscendDump) -> None:
         self._kernels = kernels
+        kernels.with_views = self._table.switched_on
         self._replay = replay
         self._ascend = ascend
 
@@ -199,7 +202,7 @@ class ApiStack(Apis):
         self._kernels.remove()
         return api
 
-    def close_opaque(self, record: Any, output: Any) -> None:
+    def close_opaque(self, record: Any, output: Any, breaks: Sequence[str] = ()) -> None:
         self._kernels.install()
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 from torch.fx import _symbolic_trace
@@ -19,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from msprobe.collect.calls.module_calls import ModuleCalls
 from msprobe.collect.calls.module_names import ModuleFacts, name_modules
 from msprobe.collect.records.recorder import Recorder
+from msprobe.pytorch.compiled.graph_breaks import breaks_member, graph_breaks
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
 
@@ -43,13 +45,38 @@ def is_compiled_in_place(module: Any) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
-def named_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[tuple[str, Any]]:
     """The name of every module below the models, and the module.
 
-    An opaque model is itself recorded, because nothing below it can be; so is one that is compiled in place.
+    An opaque model is itself recorded, because nothing below it can be; so is one that is compiled in place. With
+    `inside`, torch.compile changes no name: modules have the names of a run without it.
     """
-    for title, module, _ in name_modules(models, "Module", len(models) > 1, _describe):
+    describe = _describe_inside if inside else _describe
+    models = [uncompiled(model) for model in models] if inside else models
+    for title, module, _ in name_modules(models, "Module", len(models) > 1, describe):
         yield title, module
+
+
+def uncompiled(module: Any) -> Any:
+    """The module that torch.compile(module) wraps."""
+    return module._orig_mod if type(module).__name__ == "OptimizedModule" else module
+
+
+def _describe_inside(module: Any) -> ModuleFacts:
+    if isinstance(module, torch.jit.ScriptModule):
+        return _describe(module)
+    children = [(name, uncompiled(child)) for name, child in reversed(module._modules.items())]
+    return ModuleFacts(class_of(module), False, children)
+
+
+def compiled_roots(models: Sequence[Any]) -> set[int]:
+    """The ids of the modules that run compiled, with all below them."""
+    found = (module for model in models for module in model.modules())
+    return {
+        id(uncompiled(module))
+        for module in found
+        if type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
+    }
 
 
 def _describe(module: Any) -> ModuleFacts:
@@ -70,6 +97,7 @@ class Modules(ModuleCalls):
     def __init__(self, recorder: Recorder, gradients: Gradients, models: Sequence[Any]) -> None:
         super().__init__(recorder, gradients)
         self._models = models
+        self.inside = False  # whether modules inside compiled ones have names
         self._names: dict[int, str] = {}
         self._at: dict[str, str] = {}  # the name of a module without its class -> its name
         self.hooked: list[Any] = []
@@ -84,7 +112,7 @@ class Modules(ModuleCalls):
         self._gradients.return_to_parameters()
         self._copies.install()
         backward = self._recorder.selection.backward
-        for name, module in named_below(self._models):
+        for name, module in named_below(self._models, self.inside):
             self._names[id(module)] = name
             self._at[name.rpartition(".")[0]] = name
             if isinstance(module, torch.jit.ScriptModule):
@@ -115,6 +143,10 @@ class Modules(ModuleCalls):
         parts = module.split(".")[:-1]
         places = (".".join(parts[:length]) for length in range(2, len(parts)))
         return tuple(self._at[place] for place in places if place in self._at)
+
+    def name_of(self, module: int) -> Optional[str]:
+        """The name of a module, by its id."""
+        return self._names.get(module)
 
     def remove(self) -> None:
         key = self.key
@@ -156,6 +188,18 @@ class Modules(ModuleCalls):
             module_hooks.register_module_forward_hook(leave, always_call=True),
         ]
 
+    @contextmanager
+    def out_of_sight(self) -> Iterator[None]:
+        """No hook of ours is on a module meanwhile: what is compiled now would guard on them."""
+        key = self.key
+        tables = [getattr(module, kind) for module in self.hooked for kind in HOOKS]
+        away = [(table, table.pop(key)) for table in tables if key in table]
+        try:
+            yield
+        finally:
+            for table, hook in away:
+                table[key] = hook
+
     def take_off(self, is_apart: Callable[[Any], bool]) -> dict[int, tuple[Any, Any]]:
         """Takes the hooks off such modules and those below them, because torch leaves a fused path where it sees one.
 
@@ -196,6 +240,11 @@ class Modules(ModuleCalls):
                 self._leave(title, module, output)
         except Exception:
             recorder.fault(title, traceback.format_exc())
+
+    def _with_parameters(self, name: str, module: Any, extra: str) -> str:
+        if is_opaque(module) or is_compiled_in_place(module):
+            extra = ", ".join(filter(None, (extra, breaks_member(graph_breaks(module)))))
+        return super()._with_parameters(name, module, extra)
 
     def _parameters_of(self, module: Any) -> Mapping[str, Any]:
         parameters: Mapping[str, Any] = module._parameters

@@ -16,7 +16,7 @@ import torch
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.gradients.backward_graph import Inputs, tensors_in
-from msprobe.pytorch.tasks.free_benchmark_gradients import FreeBenchmarkGradients, Kept
+from msprobe.pytorch.tasks.free_benchmark_gradients import FirstRun, FreeBenchmarkGradients
 from msprobe.pytorch.tasks.overflow_calls import writes
 from msprobe.pytorch.tasks.perturb import change_arguments, map_leaves
 from msprobe.pytorch.tasks.second_run import TorchSecondRun
@@ -100,7 +100,7 @@ class FreeBenchmarkApis(Apis):
                     tensors = tensors_in((args, kwargs), [])
                     versions = [(tensor, tensor._version) for tensor in tensors]
                     stack = second.stacks.number(2)
-                    kept = Kept(func, args, kwargs, versions, random, second.autocast(), stack)
+                    kept = FirstRun(func, args, kwargs, versions, random, second.autocast(), stack)
         except Exception:
             self._recorder.fault(name, traceback.format_exc())
         output = func(*args, **kwargs)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from msprobe.pytorch.tasks.second_run import TorchSecondRun
 
 
-class Kept(NamedTuple):
+class FirstRun(NamedTuple):
     """A forward call, for the second run of its backward."""
 
     func: Callable[..., Any]
@@ -50,11 +50,11 @@ class FreeBenchmarkGradients(HeldGradients):
             self._thread.shutdown()
             self._thread = None
 
-    def find_obstacle(self, kept: Kept, title: str, dtype: str) -> str:
+    def find_obstacle(self, kept: FirstRun, title: str, dtype: str) -> str:
         changed = any(tensor._version != version for tensor, version in kept.versions)
         return "its input was changed before its gradient came" if changed else ""
 
-    def run_again(self, kept: Kept, incoming: Sequence[Any], first: Sequence[Any]) -> list[Any]:
+    def run_again(self, kept: FirstRun, incoming: Sequence[Any], first: Sequence[Any]) -> list[Any]:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "msprobe-free-benchmark")
         return self._thread.submit(_gradients_again, self._second, kept, incoming).result()
@@ -63,7 +63,7 @@ class FreeBenchmarkGradients(HeldGradients):
         self.checks.check(record.name, incoming, outgoing, record.shared)
 
 
-def _gradients_again(second: TorchSecondRun, kept: Kept, incoming: Sequence[Any]) -> list[Any]:
+def _gradients_again(second: TorchSecondRun, kept: FirstRun, incoming: Sequence[Any]) -> list[Any]:
     flags = [tensor.requires_grad for tensor, _ in kept.versions]
     with ExitStack() as stack:
         second.isolate(kept.random, stack)

@@ -12,7 +12,6 @@ from typing import Any, Optional
 
 import torch
 
-from msprobe.collect.gradients.backward_record import BackwardRecord
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.gradients.backward_graph import Inputs
@@ -22,7 +21,7 @@ from msprobe.pytorch.tasks.overflow_inspector import PLAIN, SIMPLE, restored
 from msprobe.pytorch.tensors.tensor_text import EXCHANGE
 from msprobe.stats.finiteness import FINITE, judged
 from msprobe.stats.scan import NOT_RUN, run
-from msprobe.tasks.overflow_check.backward import BackwardJudge
+from msprobe.tasks.overflow_check.backward import BackwardJudge, JudgedGradients
 from msprobe.tasks.overflow_check.open_calls import OpenCall
 from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 
@@ -200,7 +199,7 @@ class OverflowModules(Modules):
         return extra
 
 
-class OverflowGradients(HeldGradients):
+class OverflowGradients(JudgedGradients, HeldGradients):
     """Inspects the gradients of one call when all have come."""
 
     _recorder: OverflowRecorder
@@ -208,14 +207,6 @@ class OverflowGradients(HeldGradients):
     def __init__(self, recorder: OverflowRecorder) -> None:
         super().__init__(recorder)
         self.judge = BackwardJudge(recorder)
-
-    def _take_incoming(self, record: BackwardRecord, places: Any, grads: Any) -> None:
-        super()._take_incoming(record, places, grads)
-        if not record.remaining:
-            self.judge.pass_by([grads[number] for _, number in places])
-
-    def _judge(self, record: BackwardRecord, incoming: list[Any], outgoing: list[Any]) -> None:
-        self.judge.judge(record.name, record.parent, incoming, outgoing, record.shared)
 
     def watch_parameter(self, module: str, name: str, parameter: Any, above: Sequence[str] = ()) -> None:
         record = f"{module}.parameters_grad"

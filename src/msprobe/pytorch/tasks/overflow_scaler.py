@@ -1,4 +1,4 @@
-"""overflow_check and torch.amp.GradScaler: infinite gradients of a scaled loss skip a step, and are no failure."""
+"""overflow_check and torch.amp.GradScaler: infinite gradients of a scaled loss skip a step; this is not an error."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import torch
 
 from msprobe.tasks.free_benchmark import perturbation
-from msprobe.tasks.free_benchmark.perturbation import NOISE, TO_CPU, NotChanged
+from msprobe.tasks.free_benchmark.perturbation import CHANGE_VALUE, NOISE, TO_CPU, NotChanged
 
 RAISED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _ON_CPU = {**RAISED, torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -37,7 +37,23 @@ class TorchPerturbations:
     def alter(self, tensor: Any, mode: str) -> Any:
         if tensor.layout is not torch.strided or not tensor.numel():
             raise NotChanged
-        return _CHANGES[mode](tensor)
+        new = _CHANGES[mode](tensor.detach())
+        if tensor.requires_grad and torch.is_grad_enabled():  # fix: the second result stays in the graph
+            return _Altered.apply(tensor, new, mode == CHANGE_VALUE)
+        return new
+
+
+class _Altered(torch.autograd.Function):
+    """The altered values in place of the tensor's own; the gradient goes to the elements that they come from."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, new: Any, swapped: bool) -> Any:
+        ctx.swapped = swapped
+        return new
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, None, None]:
+        return (_swap_ends(gradient) if ctx.swapped else gradient), None, None
 
 
 PERTURBATIONS = TorchPerturbations()
@@ -70,19 +86,24 @@ def _bit_noise(tensor: Any) -> Any:
     large = (magnitude > torch.finfo(tensor.dtype).smallest_normal) & (magnitude < math.inf)
     if not bool(large.any()):
         raise NotChanged
-    plain = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
+    plain = tensor.contiguous()
     return (plain.view(integers) ^ large.to(integers).view_as(plain)).view(tensor.dtype)
 
 
 def _change_value(tensor: Any) -> Any:
     if tensor.numel() < 2:
         raise NotChanged
-    new = tensor.detach().clone(memory_format=torch.contiguous_format)
-    flat = new.view(-1)
+    flat = tensor.reshape(-1)
     if bool(flat[0] == flat[-1]):
         raise NotChanged
+    return _swap_ends(tensor)
+
+
+def _swap_ends(tensor: Any) -> Any:
+    new = tensor.clone(memory_format=torch.contiguous_format)
+    flat = new.view(-1)
     flat[[0, -1]] = flat[[-1, 0]]
     return new
 
 
-_CHANGES = {"add_noise": _add_noise, "bit_noise": _bit_noise, "change_value": _change_value}
+_CHANGES = {"add_noise": _add_noise, "bit_noise": _bit_noise, CHANGE_VALUE: _change_value}

@@ -10,7 +10,7 @@ import functools
 import json
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import torch
@@ -28,7 +28,7 @@ _Note = Callable[..., Any]
 
 
 class TrainingEvents(Companion):
-    """Of one step. `around` is told when a backward pass begins and ends."""
+    """Of one step. `around` is called when a backward pass begins and ends."""
 
     def __init__(self, recorder: Recorder, around: Optional[GradientsAfterBackward] = None) -> None:
         self._recorder = recorder
@@ -39,11 +39,13 @@ class TrainingEvents(Companion):
         self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._named: set[int] = set()
         self._steps = 0
+        self._told_buffers = False
 
     def install(self, models: Sequence[Any]) -> None:
         if self._put:
             return
         self._models = models
+        self._guarded(self._tell_buffers)()
         optimizer_hooks.install(self._guarded(self._step_begins), self._guarded(self._step_ends))
         self._stand_in(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
         self._stand_in(clip_grad, "_get_total_norm", self._clip_begins, None)
@@ -100,6 +102,21 @@ class TrainingEvents(Companion):
     def _note(self, event: str, **members: Any) -> None:
         self._recorder.writer.training(json.dumps({"event": event, **members})[1:-1])
 
+    def _tell_buffers(self) -> None:
+        """What the buffers hold when the step begins: no record of a call names them. Those on an accelerator are left
+        out, because reading them would wait for the device."""
+        if self._told_buffers:
+            return
+        self._told_buffers = True
+        render = self._recorder.values.value
+        parts = [
+            f"{json.dumps(name)}: {render(buffer, '')}"
+            for name, buffer in self._named_in("named_buffers")
+            if buffer.device.type == "cpu"
+        ]
+        if parts:
+            self._recorder.writer.training(f'"event": "buffers", "tensors": {{{", ".join(parts)}}}')
+
     def _number(self, optimizer: Any) -> int:
         return self._numbers.setdefault(optimizer, len(self._numbers))
 
@@ -129,11 +146,15 @@ class TrainingEvents(Companion):
 
     def _parameter_names(self) -> dict[int, str]:
         names: dict[int, str] = {}
+        for name, parameter in self._named_in("named_parameters"):
+            names.setdefault(id(parameter), name)
+        return names
+
+    def _named_in(self, method: str) -> Iterator[tuple[str, Any]]:
         for index, model in enumerate(self._models):
             start = f"{index}." if len(self._models) > 1 else ""
-            for name, parameter in model.named_parameters():
-                names.setdefault(id(parameter), f"{start}{name}")
-        return names
+            for name, tensor in getattr(model, method)():
+                yield f"{start}{name}", tensor
 
     def _zero_begins(self, owner: Any, set_to_none: bool = True) -> None:
         whose: dict[str, Any] = {"module": type(owner).__qualname__}

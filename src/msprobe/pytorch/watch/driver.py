@@ -69,7 +69,7 @@ class WatchDriver:
             losses, self._losses = self._losses, []
             self._monitor.step(loss=sum(float(loss) for loss in losses) / len(losses) if losses else None)
 
-    def tell_if_nothing_ran(self) -> None:
+    def warn_if_nothing_ran(self) -> None:
         """After the script."""
         if self._monitor is None:
             notices.warn("nothing was watched: the script called no torch.nn.Module that has parameters.")

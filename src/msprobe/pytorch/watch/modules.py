@@ -7,6 +7,7 @@ one module returns and the next one receives is measured once.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable
@@ -15,12 +16,32 @@ import torch
 
 from msprobe.collect import notices
 from msprobe.pytorch.watch.tensors import Gauge
+from msprobe.watch.found import Found
 from msprobe.watch.recording import Recording
 from msprobe.watch.selection import Filter, plain_name
-from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Figures, Target
+from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Target
 
 _graph_task = torch._C._current_graph_task_id
+_is_compiling = torch.compiler.is_compiling
 _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
+
+
+class _Side:
+    """The inputs or the outputs of one module: a forward hook, and the rows of its tensors in their order."""
+
+    __slots__ = ("_hooks", "follows", "gradient_rows", "kind", "name", "reads", "rows")
+
+    def __init__(self, hooks: ModuleHooks, kind: str, name: str, kinds: frozenset[str]) -> None:
+        self._hooks, self.kind, self.name = hooks, kind, name
+        self.reads, self.follows = kind in kinds, _GRADIENTS[kind] in kinds
+        self.rows: list[int] = []
+        self.gradient_rows: list[int] = []
+
+    def entered(self, module: Any, args: Any, kwargs: Any) -> None:
+        self._hooks.saw(self, (args, kwargs) if kwargs else args)
+
+    def returned(self, module: Any, args: Any, output: Any) -> None:
+        self._hooks.saw(self, output)
 
 
 class ModuleHooks:
@@ -30,16 +51,18 @@ class ModuleHooks:
         settings = recording.settings
         self._kinds = frozenset(settings.targets) & {INPUT, OUTPUT, INPUT_GRAD, OUTPUT_GRAD}
         self._recording, self._gauge, self._guarded = recording, measure, guarded
+        self._came_guarded = guarded(self._came)
         chosen = Filter(settings)
         self._modules = [(name, module) for name, module in _named(models) if chosen.wants(name)] if self._kinds else []
-        self._rows: dict[tuple[str, str, int], int] = {}
+        self._sides: dict[tuple[str, str], _Side] = {}
         self._seen: dict[int, tuple[Any, int, int]] = {}  # a tensor's id: weak reference, version, row
         self._hooked: dict[int, tuple[Any, list[int]]] = {}  # a tensor's id: weak reference, rows of its gradient
         self._handles: list[Any] = []
-        self._found: dict[int, Figures] = {}
+        self._found = Found(0)
         self._position = 0
+        self._saw_any = False
 
-    def install(self, found: dict[int, Figures]) -> None:
+    def install(self, found: Found) -> None:
         self._found = found
         self._seen.clear()
         self._hooked.clear()
@@ -48,10 +71,16 @@ class ModuleHooks:
             return
         for name, module in self._modules:
             if self._kinds & {INPUT, INPUT_GRAD}:
-                hook = self._guarded(_Entered(self, name))
+                hook = self._guarded(self._side(INPUT, name).entered)
                 self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             if self._kinds & {OUTPUT, OUTPUT_GRAD}:
-                self._handles.append(module.register_forward_hook(self._guarded(_Returned(self, name))))
+                self._handles.append(module.register_forward_hook(self._guarded(self._side(OUTPUT, name).returned)))
+
+    def _side(self, kind: str, name: str) -> _Side:
+        side = self._sides.get((kind, name))
+        if side is None:
+            side = self._sides[kind, name] = _Side(self, kind, name, self._kinds)
+        return side
 
     def keep(self, names: Iterable[str]) -> None:
         """Only these modules; the names of some may be given with prefixes such as `0:` of a pipeline stage."""
@@ -65,80 +94,62 @@ class ModuleHooks:
             handle.remove()
         self._handles = []
 
-    def saw(self, kind: str, name: str, value: Any) -> None:
-        if torch.compiler.is_compiling():
+    def saw(self, side: _Side, value: Any) -> None:
+        if _is_compiling():
             return
         recomputed = _graph_task() >= 0  # gradient checkpointing runs the forward again, inside the backward
-        for number, tensor in enumerate(_tensors(value)):
-            if kind in self._kinds and not recomputed:
-                self._read(kind, name, number, tensor)
-            if _GRADIENTS[kind] in self._kinds and tensor.requires_grad:
-                self._follow(_GRADIENTS[kind], name, number, tensor)
+        tensors: list[Any] = []
+        _collect(value, tensors)
+        for number, tensor in enumerate(tensors):
+            if side.reads and not recomputed:
+                if number == len(side.rows):
+                    side.rows.append(self._row(side.kind, side.name, number, tensor))
+                self._read(side.rows[number], tensor)
+            if side.follows and tensor.requires_grad:
+                while number >= len(side.gradient_rows):
+                    place = len(side.gradient_rows)
+                    side.gradient_rows.append(self._row(_GRADIENTS[side.kind], side.name, place, tensors[place]))
+                self._follow(side.gradient_rows[number], tensor)
 
-    def _read(self, kind: str, name: str, number: int, tensor: Any) -> None:
-        row = self._row(kind, name, number, tensor)
-        known = self._seen.get(id(tensor))
-        version = tensor._version
-        same = known is not None and known[0]() is tensor and known[1] == version
-        if known is not None and same and known[2] in self._found and row not in self._found:
-            self._found[row] = self._found[known[2]]
+    def _read(self, row: int, tensor: Any) -> None:
+        key, version, found = id(tensor), tensor._version, self._found
+        known = self._seen.get(key)
+        same = known is not None and known[1] == version and known[0]() is tensor
+        if known is not None and same and known[2] in found and row not in found:
+            found.copy(known[2], row)
             return
-        self._gauge.read(tensor, self._found, row, joined=True)
-        self._seen[id(tensor)] = (weakref.ref(tensor), version, row)
+        self._gauge.read(tensor, found, row)
+        self._seen[key] = (weakref.ref(tensor), version, row)
 
-    def _follow(self, kind: str, name: str, number: int, tensor: Any) -> None:
-        row = self._row(kind, name, number, tensor)
+    def _follow(self, row: int, tensor: Any) -> None:
         known = self._hooked.get(id(tensor))
         if known is not None and known[0]() is tensor:
             known[1].append(row)
             return
         rows = [row]
-
-        def came(gradient: Any) -> None:
-            if self._handles and gradient is not None:
-                first, *others = rows
-                self._gauge.read(gradient, self._found, first, joined=True)
-                for other in others:
-                    if first in self._found:
-                        self._found[other] = self._found[first]
-
-        tensor.register_hook(self._guarded(came))
+        tensor.register_hook(functools.partial(self._came_guarded, rows))
         self._hooked[id(tensor)] = (weakref.ref(tensor), rows)
 
+    def _came(self, rows: list[int], gradient: Any) -> None:
+        if self._handles and gradient is not None:
+            first = rows[0]
+            self._gauge.read(gradient, self._found, first)
+            for other in rows[1:]:
+                if first in self._found:
+                    self._found.copy(first, other)
+
     def _row(self, kind: str, name: str, number: int, tensor: Any) -> int:
-        key = (kind, name, number)
-        row = self._rows.get(key)
-        if row is None:
-            self._position += 1
-            dtype = str(tensor.dtype).partition(".")[2]
-            shown = name if not number else f"{name}.{number}" if name else str(number)
-            target = Target(kind, shown, self._position, tuple(tensor.shape), dtype)
-            row = self._rows[key] = self._recording.row(target)
-        return row
+        self._position += 1
+        self._saw_any = True
+        dtype = str(tensor.dtype).partition(".")[2]
+        shown = name if not number else f"{name}.{number}" if name else str(number)
+        return self._recording.row(Target(kind, shown, self._position, tuple(tensor.shape), dtype))
 
     def report(self) -> None:
-        if self._modules and not self._rows:
+        if self._modules and not self._saw_any:
             notices.warn_once(
                 "no input or output of a module was seen: modules that run inside torch.compile are not visible."
             )
-
-
-class _Entered:
-    """A forward pre-hook; a class, so that it names its module without a closure a module."""
-
-    def __init__(self, hooks: ModuleHooks, name: str) -> None:
-        self._hooks, self._name = hooks, name
-
-    def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
-        self._hooks.saw(INPUT, self._name, (args, kwargs))
-
-
-class _Returned:
-    def __init__(self, hooks: ModuleHooks, name: str) -> None:
-        self._hooks, self._name = hooks, name
-
-    def __call__(self, module: Any, args: Any, output: Any) -> None:
-        self._hooks.saw(OUTPUT, self._name, output)
 
 
 def _named(models: list[Any]) -> Iterator[tuple[str, Any]]:
@@ -150,14 +161,14 @@ def _named(models: list[Any]) -> Iterator[tuple[str, Any]]:
             yield ".".join(part for part in (prefix, plain_name(name)) if part), module
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def _collect(value: Any, into: list[Any]) -> None:
     """Float tensors in what a module received or returned."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() or value.is_complex():
-            yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
+            into.append(value)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            _collect(item, into)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _collect(item, into)

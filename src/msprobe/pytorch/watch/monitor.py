@@ -19,7 +19,8 @@ from msprobe.pytorch.watch.parameters import BackwardHooks, OptimizerHooks, Para
 from msprobe.pytorch.watch.ranks import RankCheck, facts, rank
 from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch import gauge
-from msprobe.watch.monitor import BaseMonitor, Found, OnAlarm
+from msprobe.watch.found import Found
+from msprobe.watch.monitor import BaseMonitor, OnAlarm
 from msprobe.watch.settings import Config, WatchSettings, load
 from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
 
@@ -50,6 +51,7 @@ class Monitor(BaseMonitor):
         self._scaler = scaler
         self._stepped = False
         self._overflowed = False
+        self._scale = 1.0
         if self._on:
             self._make_sources(settings, models, torch_optimizers(optimizer))
             self._guarded(self._begin)()
@@ -58,8 +60,9 @@ class Monitor(BaseMonitor):
         self._gauge = Gauge(gauge.bounds(settings.low_precision))
         self._parameters = Parameters(models, self._recording, self._gauge)
         self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_steps), self._parameters)
-        self._backward = BackwardHooks(self._parameters, settings.targets, self._guarded)
+        self._backward = BackwardHooks(models, self._parameters, settings.targets, self._guarded)
         self._modules = ModuleHooks(models, self._recording, self._gauge, self._guarded)
+        self._hooks = (self._backward, self._modules)
         self._ranks = RankCheck(self._parameters, self._recording) if settings.check_ranks else None
         if settings.dump is not None:
             from msprobe.pytorch import PrecisionDebugger
@@ -68,18 +71,8 @@ class Monitor(BaseMonitor):
 
     def _install(self, found: Found) -> None:
         self._stepped = self._overflowed = False
-        self._backward.install(found)
-        self._modules.install(found)
-        if UPDATE in self._settings.targets:
-            self._parameters.sample()
-
-    def _uninstall(self) -> None:
-        self._backward.remove()
-        self._modules.remove()
-
-    def _remove(self) -> None:
-        self._uninstall()
-        self._optimizers.remove()
+        self._scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        super()._install(found)
 
     def _optimizer_steps(self, optimizer: Any, mine: list[Any]) -> None:
         self._stepped = True
@@ -116,6 +109,9 @@ class Monitor(BaseMonitor):
             parameters.read_updates(found)
         self._modules.report()
         self._gauge.resolve()
+        if self._scale != 1:
+            scaled = self._recording.rows.mask("scaled")
+            found.reserve(len(scaled))[: len(scaled)][scaled, :4] /= self._scale  # norm, max, min, mean
         return self._overflowed or (self._optimizers.sees_steps and not self._stepped)
 
     def _rates(self) -> tuple[dict[str, float], Iterable[str]]:

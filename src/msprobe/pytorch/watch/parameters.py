@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Optional
 
+import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from msprobe.frameworks.pytorch.tensors import CODES
 from msprobe.pytorch.watch.ranks import world_size
-from msprobe.pytorch.watch.tensors import Gauge, local, sample, shard_of
-from msprobe.watch import gauge
-from msprobe.watch.recording import Recording, update_figures
+from msprobe.pytorch.watch.tensors import Gauge, device_change, device_sample, is_dense, local, shard_of
+from msprobe.watch.found import Found
+from msprobe.watch.gauge import Samples
+from msprobe.watch.recording import Recording, put_updates
 from msprobe.watch.selection import Filter, plain_name
-from msprobe.watch.targets import GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Figures, Target
+from msprobe.watch.targets import GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Target
 
-Found = dict[int, Figures]
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 
@@ -51,6 +53,7 @@ class Parameters:
     def __init__(self, models: list[Any], recording: Recording, measure: Gauge) -> None:
         self._recording = recording
         self._gauge = measure
+        self._samples = Samples()
         self.main_grad = False  # Megatron keeps gradients in an attribute of its own
         self._filter = Filter(recording.settings)
         named = _named_parameters(models)
@@ -64,45 +67,65 @@ class Parameters:
         recording.trainable = frozenset(one.name for one in self.all if one.tensor.requires_grad)
 
     def read_weights(self, found: Found) -> None:
-        read, recording = self._gauge.read, self._recording
-        for one in self.all:
-            read(one.tensor, found, one.row(WEIGHT, recording))
+        self._gauge.read_all([local(one.tensor) for one in self.all], found, self._rows(WEIGHT, self.all))
 
-    def read_gradients(self, kind: str, found: Found, of: Optional[Iterable[Any]] = None) -> None:
-        read, recording = self._gauge.read, self._recording
-        for one in self.all if of is None else of:
-            gradient = one.tensor.grad
-            if self.main_grad and gradient is None:
-                gradient = getattr(one.tensor, "main_grad", None)
-            if gradient is not None:
-                read(gradient, found, one.row(kind, recording))
+    def read_gradients(self, kind: str, found: Found, of: Optional[list[Parameter]] = None) -> None:
+        chosen = self.all if of is None else of
+        gradients = [one.tensor.grad for one in chosen]
+        if self.main_grad:
+            gradients = [
+                getattr(one.tensor, "main_grad", None) if gradient is None else gradient
+                for one, gradient in zip(chosen, gradients)
+            ]
+        there = [one for one, gradient in zip(chosen, gradients) if gradient is not None]
+        tensors = [local(gradient) for gradient in gradients if gradient is not None]
+        self._gauge.read_all(tensors, found, self._rows(kind, there))
+
+    def _rows(self, kind: str, of: list[Parameter]) -> list[int]:
+        recording = self._recording
+        return [one.row(kind, recording) for one in of]
 
     def copy_figures(self, source: str, kind: str, found: Found) -> None:
         for one in self.all:
-            figures = found.get(one.rows.get(source, -1))
-            if figures is not None:
-                found[one.row(kind, self._recording)] = figures
+            row = one.rows.get(source, -1)
+            if row in found:
+                found.copy(row, one.row(kind, self._recording))
 
     def sample(self) -> None:
+        self._samples.take(self._located())
         for one in self.all:
-            one.before = sample(one.tensor) if one.tensor.requires_grad else None
+            tensor = local(one.tensor)
+            one.before = device_sample(tensor) if tensor.requires_grad and not tensor.is_cpu else None
+
+    def _located(self) -> list[tuple[int, int, int, int]]:
+        """Number, address, dtype code and size of the parameters in host memory."""
+        found = []
+        for number, one in enumerate(self.all):
+            tensor = local(one.tensor)
+            if one.tensor.requires_grad and is_dense(tensor):
+                found.append((number, tensor.data_ptr(), CODES[tensor.dtype], tensor.numel()))
+        return found
 
     def read_updates(self, found: Found) -> None:
+        numbers, moved, weights = self._samples.changes(self._located())
+        put_updates(found, [self.all[number].row(UPDATE, self._recording) for number in numbers], moved, weights)
         for one in self.all:
             before, one.before = one.before, None
-            after = sample(one.tensor) if before is not None else None
-            if after is not None and after.shape == before.shape:
-                moved, weight = gauge.change(before, after, local(one.tensor).numel())
-                found[one.row(UPDATE, self._recording)] = update_figures(moved, weight)
+            if before is not None:
+                change, weight = device_change(before, local(one.tensor))
+                put_updates(found, [one.row(UPDATE, self._recording)], np.array([change]), np.array([weight]))
 
     def read_state(self, optimizers: list[Any], found: Found) -> None:
-        read, recording = self._gauge.read, self._recording
+        tensors, rows = [], []
         for optimizer in optimizers:
             state = getattr(optimizer, "state", {})
             for one in self.all:
-                for key, value in state.get(one.tensor, {}).items():
+                owner = one.tensor if one.tensor in state else getattr(one.tensor, "main_param", None)
+                for key, value in state.get(owner, {}).items():
                     if isinstance(value, torch.Tensor) and value.dim() and value.shape == one.tensor.shape:
-                        read(value, found, one.row(f"state.{key}", recording))
+                        tensors.append(local(value))
+                        rows.append(one.row(f"state.{key}", self._recording))
+        self._gauge.read_all(tensors, found, rows)
 
 
 def _named_parameters(models: list[Any]) -> Iterator[tuple[str, Any]]:
@@ -171,8 +194,8 @@ class OptimizerHooks:
         mine = [by_id[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in by_id]
         if mine and self._adopts and not any(optimizer is known for known in self.optimizers):
             self.optimizers.append(optimizer)
-        if mine:
-            self._before(optimizer, mine)
+        if mine or not self._adopts:  # Megatron's optimizers step copies of the parameters
+            self._before(optimizer, mine or self._parameters.all)
 
     def learning_rates(self) -> tuple[dict[str, float], frozenset[str]]:
         """The learning rates as scalars, and the names of parameters whose rate is 0."""
@@ -205,14 +228,17 @@ def _has_closure(args: Any, kwargs: Any) -> bool:
 class BackwardHooks:
     """Gradients as they come: before reduction (grad_local), and at the end of the backward pass, before clipping."""
 
-    def __init__(self, parameters: Parameters, kinds: Iterable[str], guarded: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, models: list[Any], parameters: Parameters, kinds: Iterable[str], guarded: Callable[[Any], Any]
+    ) -> None:
+        self._models = models
         self._parameters = parameters
         self._local = GRAD_LOCAL in kinds
         self._before_clip = GRAD_BEFORE_CLIP in kinds
         self._guarded = guarded
         self._handles: list[Any] = []
         self._queued = False
-        self._found: Found = {}
+        self._found = Found(0)
 
     def install(self, found: Found) -> None:
         self._found = found
@@ -223,6 +249,18 @@ class BackwardHooks:
         for one in self._parameters.all:
             if one.tensor.requires_grad and one.tensor.is_leaf:
                 self._handles.append(one.tensor.register_post_accumulate_grad_hook(came))
+        if self._before_clip and any(one.shard for one in self._parameters.all):
+            self._handles += [model.register_forward_hook(self._returned) for model in self._models]
+
+    def _returned(self, model: Any, args: Any, output: Any) -> None:
+        """FSDP2 puts gradients into the parameters itself, without their hooks: the backward pass begins here."""
+        outputs = output.values() if isinstance(output, dict) else output
+        for tensor in [outputs] if isinstance(outputs, torch.Tensor) else outputs or ():
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(self._guarded(self._began))
+
+    def _began(self, gradient: Any) -> None:
+        self._queue()
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -233,7 +271,11 @@ class BackwardHooks:
         one = self._parameters.by_id.get(id(tensor))
         if one is not None and self._local:
             self._parameters.read_gradients(GRAD_LOCAL, self._found, [one])
-        if self._before_clip and not self._queued:
+        if self._before_clip:
+            self._queue()
+
+    def _queue(self) -> None:
+        if self._handles and not self._queued:
             self._queued = True
             _queue_callback(self._guarded(self._first_callback))
 

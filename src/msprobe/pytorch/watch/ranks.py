@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 
 from msprobe.watch.alarms.agreement import compare_ranks
+from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL, Recording
-from msprobe.watch.targets import NORM, WEIGHT, Figures
+from msprobe.watch.targets import NORM, WEIGHT
 
 
 def rank() -> Optional[int]:
@@ -39,7 +40,7 @@ class RankCheck:
         self._recording = recording
         self._apart: set[str] = set()
 
-    def check(self, step: int, found: dict[int, Figures]) -> None:
+    def check(self, step: int, found: Found) -> None:
         if world_size() < 2 or not dist.is_initialized():
             return
         mine = [one for one in self._parameters.all if not one.shard and one.rows.get(WEIGHT, -1) in found]

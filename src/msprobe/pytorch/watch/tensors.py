@@ -9,13 +9,14 @@ from typing import Any, Optional
 import torch
 
 from msprobe.collect import notices
-from msprobe.stats import dtypes
+from msprobe.frameworks.pytorch.tensors import CODES
+from msprobe.pytorch.tensors.tensor_text import EXCHANGE
+from msprobe.stats import gauge as write_figures
 from msprobe.watch import gauge
+from msprobe.watch.found import Found
 from msprobe.watch.targets import Figures
 
-CODES: dict[Any, int] = {
-    getattr(torch, row.name): row.code for row in dtypes.TABLE if row.torch is not None and hasattr(torch, row.name)
-}
+_HEADS = {dtype: (code, "") for dtype, code in CODES.items()}
 _strided = torch.strided
 
 
@@ -43,10 +44,25 @@ class Gauge:
 
     def __init__(self, outside: Optional[tuple[float, float]]) -> None:
         self._outside = outside
-        self._pending: list[tuple[dict[int, Figures], int, Any]] = []
+        self._pending: list[tuple[Found, int, Any]] = []
 
-    def read(self, tensor: Any, found: dict[int, Figures], row: int, joined: bool = False) -> None:
-        """Puts the figures of a tensor into `found[row]`, now or when resolved; `joined` with those already there."""
+    def read_all(self, tensors: list[Any], found: Found, rows: list[int]) -> None:
+        """Puts the figures of tensors into their rows, now or when resolved; None is skipped."""
+        if rows:
+            table = found.reserve(max(rows) + 1)
+            for place in write_figures(tensors, rows, table, _HEADS, EXCHANGE, _strided, self._outside):
+                self._read_other(tensors[place], found, rows[place], False)
+
+    def read(self, tensor: Any, found: Found, row: int) -> None:
+        """One tensor, together with what was in the row before."""
+        before = found.get(row)
+        if write_figures([tensor], [row], found.reserve(row + 1), _HEADS, EXCHANGE, _strided, self._outside):
+            self._read_other(tensor, found, row, True)
+        elif before is not None:
+            found[row] = gauge.combine(before, found[row])
+
+    def _read_other(self, tensor: Any, found: Found, row: int, joined: bool) -> None:
+        """A tensor that the kernel cannot read as it is: a DTensor, sparse, negated, on a device."""
         tensor = local(tensor)
         code = CODES.get(tensor.dtype)
         if code is None:
@@ -61,12 +77,9 @@ class Gauge:
         if tensor.is_neg():
             tensor = tensor.detach().resolve_neg()
         address = tensor.data_ptr()
-        if not address:
-            return
-        figures = gauge.read_memory(address, code, tensor.shape, tensor.stride(), self._outside)
-        if figures is None:
-            return
-        found[row] = gauge.combine(found[row], figures) if joined and row in found else figures
+        if address:
+            shape, strides = tuple(tensor.shape), tensor.stride()
+            gauge.read_memory(address, code, shape, strides, self._outside, found, row, joined)
 
     def resolve(self) -> None:
         """Waits for the devices, once."""
@@ -108,23 +121,28 @@ def on_device(tensor: Any, outside: Optional[tuple[float, float]]) -> Any:
     return torch.stack([figure.float() for figure in figures])
 
 
-def sample(tensor: Any) -> Optional[Any]:
-    """Some elements of a parameter, copied to numpy; None where that is not possible."""
-    tensor = local(tensor)
-    code = CODES.get(tensor.dtype)
-    if code is None or tensor.layout is not _strided or tensor.is_meta:
-        return None
-    if not tensor.is_cpu:
-        flat = tensor.detach().reshape(-1)
-        step = max(1, flat.numel() // gauge.SAMPLE)
-        return flat[::step][: gauge.SAMPLE].float().cpu().numpy()
-    if not tensor.is_contiguous() and not _is_dense(tensor):
-        return None
-    return gauge.sample(tensor.data_ptr(), code, tensor.numel())
+@torch.no_grad()
+def device_sample(tensor: Any) -> Any:
+    """Some elements of a parameter on a device, copied there."""
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // gauge.SAMPLE)][: gauge.SAMPLE].float().clone()
 
 
-def _is_dense(tensor: Any) -> bool:
-    """Whether its elements fill their memory without gaps, in any order (channels last, transposed)."""
+@torch.no_grad()
+def device_change(before: Any, tensor: Any) -> tuple[float, float]:
+    """The norm of the change and of the weight before it, estimated from samples."""
+    factor = math.sqrt(tensor.numel() / max(before.numel(), 1))
+    moved = torch.linalg.vector_norm(device_sample(tensor) - before)
+    numbers = torch.stack([moved, torch.linalg.vector_norm(before)]).tolist()
+    return factor * numbers[0], factor * numbers[1]
+
+
+def is_dense(tensor: Any) -> bool:
+    """Whether it is in host memory and its elements fill that without gaps, in any order (channels last)."""
+    if tensor.dtype not in CODES or tensor.layout is not _strided or not tensor.is_cpu:
+        return False
+    if tensor.is_contiguous():
+        return True
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
         if size > 1 and stride != expected:

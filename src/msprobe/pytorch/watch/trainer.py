@@ -8,48 +8,32 @@ A step ends when the optimizer has stepped; nothing has to be called.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
-from msprobe.collect import notices
 from msprobe.pytorch.watch.monitor import Monitor
 from msprobe.pytorch.watch.parameters import torch_optimizers
 from msprobe.pytorch.watch.ranks import rank
-from msprobe.watch.monitor import Found
+from msprobe.watch.found import Found
 from msprobe.watch.settings import WatchSettings
+from msprobe.watch.trainer import BaseTrainerMon
 from msprobe.watch.trainer_config import load
 from msprobe.watch.trainer_csv import CsvFiles
 
 
-class TrainerMon:
+class TrainerMon(BaseTrainerMon):
     """`process_group` is accepted and not needed: nothing is reduced between ranks."""
 
     def __init__(self, config_file_path: str, process_group: Any = None, params_have_main_grad: bool = True) -> None:
+        super().__init__()
         self._settings = load(config_file_path, rank())
         self._main_grad = params_have_main_grad
-        self.monitor: Optional[_TrainerMonitor] = None
-        self._handles: list[Any] = []
 
-    def set_monitor(
-        self,
-        model: Any,
-        *places: Any,
-        grad_acc_steps: int = 1,
-        optimizer: Any = None,
-        dp_group: Any = None,
-        tp_group: Any = None,
-        start_iteration: int = 0,
-    ) -> None:
-        """The arguments after the model are best given by name: their order has changed between versions."""
-        optimizer = next((place for place in places[:2] if hasattr(place, "step")), optimizer)
-        if optimizer is None:
-            raise TypeError("set_monitor needs the optimizer: set_monitor(model, grad_acc_steps=…, optimizer=…).")
-        if self.monitor is not None:
-            notices.warn_once("set_monitor was called again: the first monitor goes on.")
-            return
-        self.monitor = _TrainerMonitor(model, optimizer, self._settings, self._main_grad, start_iteration)
-        self._end_steps_with(optimizer, self.monitor)
+    def _begin(self, model: Any, optimizer: Any, start: int) -> Monitor:
+        monitor = _TrainerMonitor(model, optimizer, self._settings, self._main_grad, start)
+        self._end_steps_with(optimizer, monitor)
+        return monitor
 
     def _end_steps_with(self, optimizer: Any, monitor: Monitor) -> None:
         if isinstance(optimizer, torch.optim.Optimizer):
@@ -64,13 +48,6 @@ class TrainerMon:
             return result
 
         optimizer.step = step
-
-    def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        if self.monitor is not None:
-            self.monitor.close()
 
 
 class _TrainerMonitor(Monitor):

@@ -31,16 +31,16 @@ int read_int(PyObject *object, long *to) {
 }
 
 int run_on(void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want, int threads,
-           mp_result *result) {
+           const mp_range *range, mp_result *result) {
     int64_t bytes = 1;
     int status;
     for (int i = 0; i < ndim && bytes < RELEASE_BYTES; i++)
         if (shape[i] > 0 && __builtin_mul_overflow(bytes, shape[i], &bytes)) bytes = RELEASE_BYTES;
     if (bytes >= RELEASE_BYTES / (int64_t)mp_itemsize(code)) {
-        Py_BEGIN_ALLOW_THREADS status = mp_measure(memory, code, ndim, shape, strides, want, threads, result);
+        Py_BEGIN_ALLOW_THREADS status = mp_measure(memory, code, ndim, shape, strides, want, threads, range, result);
         Py_END_ALLOW_THREADS
     } else {
-        status = mp_measure(memory, code, ndim, shape, strides, want, threads, result);
+        status = mp_measure(memory, code, ndim, shape, strides, want, threads, range, result);
     }
     if (status == MP_OK) return 0;
     if (status == MP_NO_MEMORY)
@@ -74,7 +74,7 @@ static int run(const char *name, PyObject *const *args, Py_ssize_t nargs, unsign
     }
     *want = (unsigned)flags | always;
     threads = threads < 0 ? 0 : threads > 64 ? 64 : threads;
-    return run_on(memory, (int)code, (int)ndim, shape, strides, *want, (int)threads, result);
+    return run_on(memory, (int)code, (int)ndim, shape, strides, *want, (int)threads, NULL, result);
 }
 
 PyObject *none(void) {
@@ -198,36 +198,6 @@ static PyObject *render(PyObject *module, PyObject *const *args, Py_ssize_t narg
     return result;
 }
 
-/* ptr, code, shape, strides, small, large */
-static PyObject *count_outside(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS], below, above;
-    Py_ssize_t ndim, nstrides;
-    long code;
-    int status;
-    (void)module;
-    if (nargs != 6) {
-        PyErr_Format(PyExc_TypeError, "count_outside takes 6 positional arguments, got %zd", nargs);
-        return NULL;
-    }
-    void *memory = PyLong_AsVoidPtr(args[0]);
-    if (PyErr_Occurred() || read_int(args[1], &code) || read_sizes(args[2], "shape", shape, &ndim) ||
-        read_sizes(args[3], "strides", strides, &nstrides))
-        return NULL;
-    const double small = PyFloat_AsDouble(args[4]), large = PyFloat_AsDouble(args[5]);
-    if (PyErr_Occurred()) return NULL;
-    if (ndim != nstrides || code < 0 || code >= MP_CODES) {
-        PyErr_SetString(PyExc_ValueError, mp_error(ndim != nstrides ? MP_BAD_DIMS : MP_BAD_CODE));
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS status =
-        mp_count_outside(memory, (int)code, (int)ndim, shape, strides, (float)small, (float)large, &below, &above);
-    Py_END_ALLOW_THREADS if (status) {
-        PyErr_SetString(PyExc_ValueError, mp_error(status));
-        return NULL;
-    }
-    return Py_BuildValue("LL", (long long)below, (long long)above);
-}
-
 static PyObject *crc32(PyObject *module, PyObject *args) {
     Py_buffer data;
     unsigned long value = 0;
@@ -255,7 +225,8 @@ static PyMethodDef methods[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL, "Statistics of the tensor at an address."},
     {"render", (PyCFunction)(void (*)(void))render, METH_FASTCALL, "The same as JSON members, a digest, NaN + inf."},
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL, "A plain tensor as JSON, in two parts."},
-    {"count_outside", (PyCFunction)(void (*)(void))count_outside, METH_FASTCALL, "Elements outside a range."},
+    {"gauge", (PyCFunction)(void (*)(void))gauge, METH_FASTCALL, "Figures of tensors, into the rows of a table."},
+    {"gauge_memory", (PyCFunction)(void (*)(void))gauge_memory, METH_FASTCALL, "The same for an address."},
     {"crc32", crc32, METH_VARARGS, "zlib.crc32."},
     {"select", select_level, METH_O, "Limit the CPU instructions used; returns the level in use."},
     {NULL, NULL, 0, NULL},

@@ -34,6 +34,8 @@ static void add(tile_result *to, const tile_result *from, const dtype *rounded) 
     to->posinf += from->posinf;
     to->neginf += from->neginf;
     to->zero += from->zero;
+    to->below += from->below;
+    to->above += from->above;
 }
 
 static const tile_result EMPTY = {.low = INT64_MAX, .high = INT64_MIN};
@@ -84,8 +86,10 @@ static void run_chunk(const job *j, int64_t number) {
                 scale(values, widened, n, j->exponent);
                 values = widened;
             }
-            j->loops->tile(values, n, &tile);
-            if (j->want & MP_ZEROS && j->loops->zeros) tile.zero = j->loops->zeros(values, n);
+            if (j->want & MP_ZEROS || j->range)
+                mp_count_tile(j, values, n, &tile);
+            else
+                j->loops->tile(values, n, &tile);
             add(&p->acc, &tile, rounded);
         }
         if (j->want & MP_CRC) p->crc = mp_crc32(p->crc, data, (size_t)n * walk->itemsize);

@@ -49,6 +49,7 @@ static int finish_sums(job *j, tile_result *t, int threads, mp_result *out) {
         frexp(peak, &exponent);
         j->exponent = exponent;
         j->want &= ~(unsigned)(MP_CRC | MP_XOR);
+        j->range = NULL;
         int status = mp_run(j, threads, &again);
         if (status) return status;
         *t = again.acc;
@@ -71,11 +72,12 @@ static int finish_sums(job *j, tile_result *t, int threads, mp_result *out) {
 
 static int finish(job *j, tile_result *t, int code, int threads, mp_result *out) {
     const int64_t repeats = j->walk->repeats;
-    const bool wide = code == MP_FLOAT64 || code >= MP_COMPLEX32;
     out->nan = t->nan * repeats;
     out->posinf = t->posinf * repeats;
     out->neginf = t->neginf * repeats;
     out->zero = t->zero * repeats;
+    out->below = t->below * repeats;
+    out->above = t->above * repeats;
     out->kind = mp_dtypes[code].kind;
     if (out->kind == MP_KIND_BOOL) {
         out->imax = out->zero < out->count;
@@ -91,8 +93,8 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
         out->max = out->min = out->mean = out->norm = NAN;
         return MP_OK;
     }
-    out->max = wide ? double_of_key(t->high) : float_of_key(t->high);
-    out->min = wide ? double_of_key(t->low) : float_of_key(t->low);
+    out->max = j->wide ? double_of_key(t->high) : float_of_key(t->high);
+    out->min = j->wide ? double_of_key(t->low) : float_of_key(t->low);
     if (t->posinf || t->neginf) {
         out->mean = t->posinf && t->neginf ? NAN : t->posinf ? INFINITY : -INFINITY;
         out->norm = INFINITY;
@@ -102,7 +104,7 @@ static int finish(job *j, tile_result *t, int code, int threads, mp_result *out)
 }
 
 /* Converts shape and strides to a layout in bytes. Checks all that can be checked without reading the memory. */
-int mp_describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, layout *l) {
+static int describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, layout *l) {
     const int64_t limit = INT64_C(1) << 62, size = (int64_t)mp_dtypes[code].itemsize;
     int64_t bytes = size, below = 0, above = size, address = (int64_t)(uintptr_t)memory;
     l->base = memory;
@@ -132,10 +134,15 @@ int mp_describe(const void *memory, int code, int ndim, const int64_t *shape, co
     return MP_OK;
 }
 
-static int measure(const layout *logical, int code, unsigned want, int threads, mp_result *out) {
+static int measure(const layout *logical, int code, unsigned want, int threads, const mp_range *range, mp_result *out) {
     layout sorted;
     partial result = {0}, sums;
-    job j = {.walk = logical, .of = &mp_dtypes[code], .loops = mp_route(code), .want = want};
+    job j = {.walk = logical,
+             .of = &mp_dtypes[code],
+             .loops = mp_route(code),
+             .want = want,
+             .range = mp_dtypes[code].kind == MP_KIND_FLOAT ? range : NULL,
+             .wide = code == MP_FLOAT64 || code >= MP_COMPLEX32};
     int status;
     const bool apart = want & MP_STATS && !layout_dense(logical);
     if (apart) {
@@ -190,18 +197,18 @@ static void fp_restore(fp_state before) {
 #endif
 
 int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
-               int threads, mp_result *out) {
+               int threads, const mp_range *range, mp_result *out) {
     layout logical;
     memset(out, 0, sizeof *out);
     if (code < 0 || code >= MP_CODES) return MP_BAD_CODE;
     if (want & ~(unsigned)(MP_STATS | MP_CRC | MP_XOR | MP_LOW_PRECISION | MP_ZEROS)) return MP_BAD_WANT;
     if (ndim < 0 || ndim > MP_MAX_DIMS) return MP_BAD_DIMS;
-    int status = mp_describe(memory, code, ndim, shape, strides, &logical);
+    int status = describe(memory, code, ndim, shape, strides, &logical);
     if (status) return status;
     out->count = logical.count;
     if (!logical.count) return MP_OK;
     fp_state before = fp_exact();
-    status = measure(&logical, code, want, threads, out);
+    status = measure(&logical, code, want, threads, range, out);
     fp_restore(before);
     return status;
 }

@@ -27,12 +27,6 @@ int is_exactly(PyObject *value, PyObject *expected) {
     return value ? value == expected : -1;
 }
 
-typedef struct {
-    void *memory;
-    Py_ssize_t ndim;
-    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS];
-} place;
-
 /* 1: `to` has the memory of a framework tensor. 0: the tensor cannot be read in place. -1: an error is set. */
 static int find_exchanged(PyObject *exchange, PyObject *tensor, place *to) {
     exchanged found;
@@ -68,9 +62,7 @@ static int find_by_attributes(PyObject *tensor, PyObject *strided, place *to) {
     return is;
 }
 
-/* The entry of `heads` for a tensor that can be read in place, borrowed; NULL for others, or on error. */
-static PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, long *code,
-                            place *to) {
+PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, long *code, place *to) {
     PyObject *dtype = PyObject_GetAttr(tensor, names.dtype);
     PyObject *head = dtype ? PyDict_GetItemWithError(heads, dtype) : NULL;
     Py_XDECREF(dtype);
@@ -105,7 +97,7 @@ int render_tensor(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObjec
     }
     const int there = empty ? 1 : has_memory(tensor, at.memory);
     if (there != 1) return there;
-    if (run_on(at.memory, (int)code, (int)at.ndim, at.shape, at.strides, want, 0, &r)) return -1;
+    if (run_on(at.memory, (int)code, (int)at.ndim, at.shape, at.strides, want, 0, NULL, &r)) return -1;
     char *end = (char *)memcpy(to->text, start, (size_t)length) + length;
     *end++ = '[';
     for (Py_ssize_t i = 0; i < at.ndim; i++) end += sprintf(end, i ? ", %lld" : "%lld", (long long)at.shape[i]);

@@ -72,11 +72,13 @@ static inline float float_of_half(uint16_t half) {
 #include "x86_float32.h"
 #define HALF8(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
 #define FINITE_F32 finite_f32_avx2
+#define COUNTED_F32 counted_f32_avx2_loop
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define SUFFIX _avx2
 #define WIDTH 4
 #include "loops.h"
 #define FINITE_F32 finite_f32_avx512
+#define COUNTED_F32 counted_f32_avx512_loop
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
 #define SUFFIX _avx512
 #define WIDTH 8

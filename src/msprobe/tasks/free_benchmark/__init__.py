@@ -13,7 +13,6 @@ class FreeBenchmark(Task):
     name = "free_benchmark"
     writes_records = False
     records_every_call = False
-    records_training = False
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -24,9 +23,6 @@ class FreeBenchmark(Task):
         """Its `scope` names calls, as its `list` does; it is not a range."""
         section = self.run.section
         return Selection((), section.scope or section.list, ("all",))
-
-    def finish(self) -> list[str]:
-        return self.run.summary()
 
 
 TASK = FreeBenchmark

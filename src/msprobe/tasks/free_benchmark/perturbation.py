@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Protocol
 
 NO_CHANGE, IMPROVE, TO_CPU = "no_change", "improve_precision", "to_cpu"
+CHANGE_VALUE = "change_value"
 RAISING = (IMPROVE, TO_CPU)
 # Noise moves an input by about one spacing of its dtype.
 NOISY = ("add_noise", "bit_noise")

@@ -18,6 +18,7 @@ from msprobe.collect import notices
 from msprobe.config.settings import FreeBenchmarkSettings
 from msprobe.dump import layout
 from msprobe.tasks.free_benchmark.limits import limit_of
+from msprobe.tasks.free_benchmark.perturbation import IMPROVE
 
 CSV = "free_benchmark.csv"
 COLUMNS = ("rank", "pert_mode", "stage", "step", "api_name", "max_rel", "dtype", "shape", "output_index")
@@ -65,6 +66,7 @@ class FreeBenchmarkRun:
         self._preheated: dict[tuple[str, str], _Preheat] = {}
         self._skipped: dict[str, str] = {}
         self._first_step: Optional[int] = None
+        self.unchanged = 0  # calls in which the mode has nothing to change
 
     def limit(self, title: str, dtype: str, stage: str) -> float:
         known = self._preheated.get((title, dtype))
@@ -116,12 +118,22 @@ class FreeBenchmarkRun:
             self._skipped[title] = reason
             notices.warn(f"free_benchmark: {title} is not checked: {reason}.")
 
+    def _why_none(self) -> str:
+        if not self.unchanged:
+            return ""
+        if self.section.pert_mode == IMPROVE:
+            return (
+                f": {self.unchanged} calls had no float16 or bfloat16 input, and only those can be raised. Use another "
+                "pert_mode, such as add_noise or to_cpu"
+            )
+        return f": {self.unchanged} calls had no input that this mode changes"
+
     def summary(self) -> list[str]:
         """The message at the end of the run: the APIs, the most unstable first."""
         mode = self.section.pert_mode
         checked = sum(one.checked for one in self._results.values())
         if not checked:
-            return [f"free_benchmark ({mode}): no call was checked."]
+            return [f"free_benchmark ({mode}): no call was checked{self._why_none()}."]
         failing = sorted(
             ((title, one) for title, one in self._results.items() if one.failed),
             key=lambda item: (-item[1].worst, -item[1].failed, item[0]),

@@ -92,6 +92,7 @@ class SecondRun:
             results = again(self.mode)
             found = self.differences(call, results, "forward")
         except NotChanged:
+            self.run.unchanged += 1
             return None
         except Exception as error:
             self.run.skip(call.title, f"its second run failed, {type(error).__name__}: {short(error)}")

@@ -11,16 +11,12 @@ from msprobe.tasks.overflow_check.run import OverflowRun
 class OverflowCheck(Task):
     name = "overflow_check"
     records_every_call = False
-    records_training = False
     files = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         assert isinstance(settings.section, OverflowSettings)
         self.run = OverflowRun(settings.section.overflow_nums)
-
-    def finish(self) -> list[str]:
-        return self.run.summary()
 
 
 TASK = OverflowCheck

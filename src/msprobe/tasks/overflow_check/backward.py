@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from msprobe.collect.gradients.backward_record import BackwardRecord, Places
+from msprobe.collect.gradients.held_gradients import HeldGradients
 from msprobe.collect.records.values import quoted
 from msprobe.dump.names import backward_of
 from msprobe.stats.finiteness import FINITE
@@ -28,6 +30,20 @@ class _Received:
         self.args = args
         self.kwargs = kwargs
         self.bytes = size
+
+
+class JudgedGradients(HeldGradients):
+    """Gradients of calls that a BackwardJudge looks at when all of one call have come."""
+
+    judge: BackwardJudge
+
+    def _take_incoming(self, record: BackwardRecord, places: Places, grads: Any) -> None:
+        super()._take_incoming(record, places, grads)
+        if not record.remaining:
+            self.judge.pass_by([grads[number] for _, number in places])
+
+    def _judge(self, record: BackwardRecord, incoming: list[Any], outgoing: list[Any]) -> None:
+        self.judge.judge(record.name, record.parent, incoming, outgoing, record.shared)
 
 
 class BackwardJudge:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 import numpy as np
 
 from msprobe.watch import targets as of
+from msprobe.watch.found import Found
 from msprobe.watch.targets import Target
 
 Array = np.ndarray[Any, Any]
@@ -61,6 +62,7 @@ class Rows:
 _MASKS: dict[str, Callable[[Target], bool]] = {
     "gradient": lambda t: t.kind == of.GRAD,
     "any gradient": lambda t: t.kind in of.BACKWARD_KINDS,
+    "scaled": lambda t: t.kind in of.BACKWARD_KINDS and t.kind != of.GRAD,
     "weight": lambda t: t.kind == of.WEIGHT,
     "update": lambda t: t.kind == of.UPDATE,
     "state": lambda t: of.is_state(t.kind),
@@ -89,6 +91,7 @@ class Frame:
     idle: frozenset[str] = frozenset()
     trainable: frozenset[str] = frozenset()
     every: int = 1
+    _logs: Optional[Array] = None
 
     def column(self, statistic: int) -> Array:
         column: Array = self.figures[:, statistic]
@@ -96,23 +99,18 @@ class Frame:
 
     def logs(self) -> Array:
         """log10 of the norms; NaN for zero, infinity and what is absent."""
-        norms = self.column(of.NORM)
-        with np.errstate(all="ignore"):
-            logs = np.log10(norms)
-        logs[~np.isfinite(logs)] = np.nan
-        return logs
+        if self._logs is None:
+            with np.errstate(all="ignore"):
+                self._logs = np.log10(self.column(of.NORM))
+            self._logs[~np.isfinite(self._logs)] = np.nan
+        return self._logs
 
     def steps_needed(self, steps: int) -> int:
         """How many watched steps a condition must hold that should hold for so many steps."""
         return max(5, -(-steps // self.every))
 
 
-def frame_of(step: int, rows: Rows, found: Mapping[int, Sequence[float]], **facts: Any) -> Frame:
+def frame_of(step: int, rows: Rows, found: Found, **facts: Any) -> Frame:
     """A frame from the figures of some rows."""
-    figures = np.full((len(rows), len(of.STATISTICS)), np.nan)
-    present = np.zeros(len(rows), bool)
-    if found:
-        at = np.fromiter(found, np.int64, len(found))
-        figures[at] = np.array(list(found.values()), float)
-        present[at] = True
+    figures, present = found.arrays(len(rows))
     return Frame(step, rows, figures, present, **facts)

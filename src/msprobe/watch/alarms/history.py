@@ -81,11 +81,15 @@ class History:
         enough: Array = (self.count >= SETTLED) & ~np.isnan(self.median)
         return enough
 
+    def last(self, row: int, most: int = WINDOW) -> list[tuple[int, float]]:
+        """The last values of a target, as (step, logarithm)."""
+        order = [index % WINDOW for index in range(self._ticks - most, self._ticks) if index >= 0]
+        pairs = [(int(self.steps[index]), float(self.recent[row, index])) for index in order]
+        return [pair for pair in pairs if pair[1] == pair[1]]
+
     def around(self, row: int, most: int = 6) -> tuple[tuple[int, float], ...]:
         """The last values of a target, as (step, norm)."""
-        order = [index % WINDOW for index in range(self._ticks - most, self._ticks) if index >= 0]
-        pairs = [(int(self.steps[index]), float(10 ** self.recent[row, index])) for index in order]
-        return tuple(pair for pair in pairs if pair[1] == pair[1])
+        return tuple((step, 10**value) for step, value in self.last(row, most))
 
 
 class Streak:
@@ -94,6 +98,7 @@ class Streak:
     def __init__(self) -> None:
         self.length = np.empty(0, np.int64)
         self.began = np.empty(0, np.int64)
+        self._runs = False
 
     def update(self, step: int, holds: Array, known: Array) -> None:
         """`known` is False where this step says nothing about a target: its streak neither grows nor ends."""
@@ -101,6 +106,12 @@ class Streak:
         if more > 0:
             self.length = np.append(self.length, np.zeros(more, np.int64))
             self.began = np.append(self.began, np.zeros(more, np.int64))
+        if not holds.any():  # the usual case, at little cost
+            if self._runs:
+                self.length[known] = 0
+                self._runs = bool(self.length.any())
+            return
+        self._runs = True
         starts = holds & known & (self.length == 0)
         self.began[starts] = step
         self.length = np.where(known, np.where(holds, self.length + 1, 0), self.length)
@@ -125,6 +136,8 @@ class Onset:
         more = len(holds) - len(self._last)
         if more > 0:
             self._last = np.append(self._last, np.full(more, -self.QUIET - 1, np.int64))
+        if not holds.any():
+            return holds
         begins: Array = holds & (self._tick - self._last > self.QUIET)
         self._last[holds] = self._tick
         return begins

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Optional
 
-import numpy as np
-
 from msprobe.watch.alarms.history import SETTLED, WINDOW
 
 SCALES = 10
@@ -30,7 +28,7 @@ class LossRules:
         """Yields rule, step at which it began, sentence, value and usual value."""
         if not math.isfinite(loss):
             if names_nan and not self._is_nan:
-                usual = float(np.median(self._recent)) if self._recent else math.nan
+                usual = _median(self._recent) if self._recent else math.nan
                 before = f"; it was about {usual:.4g}" if self._recent else ""
                 yield "nan", step, f"is {loss}{before}", loss, usual
             self._is_nan = True
@@ -46,15 +44,13 @@ class LossRules:
     def _jump(self, step: int, loss: float) -> Iterator[tuple[str, int, str, float, float]]:
         if self._spike is None:
             return
-        values = np.array(self._recent)
-        positive = bool((values > 0).all() and loss > 0)
-        if positive:
-            values = np.log(values)
-        median = float(np.median(values))
-        scale = max(1.4826 * float(np.median(np.abs(values - median))), 1e-3 if positive else 1e-12)
+        positive = min(self._recent) > 0 and loss > 0
+        values = [math.log(one) for one in self._recent] if positive else self._recent
+        median, distance = _scatter(values)
+        scale = max(1.4826 * distance, 1e-3 if positive else 1e-12)
         least = math.log(self._spike) if positive else 0.0
         value = math.log(loss) if positive else loss
-        rest = float(values.max()) + least / 2
+        rest = max(values) + least / 2
         if value - median > max(least, SCALES * scale) and value > rest:
             usual = math.exp(median) if positive else median
             if self._quiet <= 0:
@@ -67,8 +63,8 @@ class LossRules:
         recent = self._recent[-_HALF:]
         if self._drift is None or len(recent) < _HALF:
             return
-        median = float(np.median(recent))
-        scale = 1.4826 * float(np.median(np.abs(np.array(recent) - median)))
+        median, distance = _scatter(recent)
+        scale = 1.4826 * distance
         if loss <= self._best + max(0.1 * abs(self._best), scale):
             self._good_until = step
         if median < self._best:
@@ -78,3 +74,16 @@ class LossRules:
             began = min(self._good_until + 1, step) if self._good_until >= 0 else step
             yield "loss_drift", began, f"rises: about {median:.4g} now, it was {self._best:.4g}", median, self._best
         self._drifted = risen
+
+
+def _median(values: list[float]) -> float:
+    """numpy's takes longer for so few numbers."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
+
+
+def _scatter(values: list[float]) -> tuple[float, float]:
+    """The median, and the median distance from it."""
+    median = _median(values)
+    return median, _median([abs(value - median) for value in values])

@@ -104,6 +104,8 @@ class Clipped:
         if (partner >= 0).all():
             before = float(np.sqrt(np.square(norms[partner]).sum()))
             share = total / before if before else np.nan
+            if _is_power_of_two(share):  # a gradient scaler that the monitor does not know
+                share = np.nan
         same = abs(total - self._before) <= self.SAME * total
         weights = weight_norm(frame)
         holds = total > 0 and (share < self.LEFT or (same and weights > 0 and total < self._limit * weights))
@@ -115,6 +117,11 @@ class Clipped:
             left = f"{_g(share)} of what they were" if share == share else f"{_g(total / weights)} of the weights' norm"
             sentence = f"are clipped to almost nothing: their norm is {_g(total)} every step, {left}"
             yield Hit("clipped", -1, self._began, sentence, total, share)
+
+
+def _is_power_of_two(share: float) -> bool:
+    exponent = np.log2(share) if 0 < share < np.inf else np.nan
+    return bool(abs(exponent - np.round(exponent)) < 1e-4)
 
 
 class StateDecay:

@@ -7,14 +7,14 @@ while give the step at which the condition began, not the one at which it was ce
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
 import numpy as np
 
 from msprobe.watch.alarms.frame import Frame
-from msprobe.watch.alarms.history import Array, History, Onset, Streak
+from msprobe.watch.alarms.history import Array, History, Onset, Streak, middle
 from msprobe.watch.targets import GRAD, INF, MAX, MEAN, NAN, NORM, SATURATION, UNDERFLOW, ZERO
 
 DEFAULTS: dict[str, Any] = {
@@ -63,7 +63,7 @@ def _g(value: float) -> str:
 
 
 def _rows(mask: Array) -> Iterator[int]:
-    return (int(row) for row in np.flatnonzero(mask))
+    return iter(np.flatnonzero(mask).tolist()) if mask.any() else iter(())
 
 
 def _count(number: float, what: str) -> str:
@@ -126,7 +126,8 @@ class Drift:
         holds &= ~frame.rows.mask("update") & ~frame.rows.mask("state")
         for row in _rows(self._onset.of(holds)):
             now, base = 10 ** history.median[row], 10 ** history.base[row]
-            began = _after(history, row, frame)
+            level = 0.75 * history.median[row] + 0.25 * history.base[row]
+            began = max(_after(history, row, frame), _crossed(history.last(row), level))
             sentence = f"has grown steadily: norm {_g(now)}, {_g(now / base)} times the {_g(base)} of early steps"
             yield Hit("drift", row, began, sentence, now, base)
 
@@ -148,8 +149,7 @@ class Vanishing:
         if not known.any() or frame.skipped:
             return
         size = logs - 0.5 * np.log10(np.maximum(frame.rows.elements(), 1))
-        others_drop = np.nanmedian(drop[known]) if not np.isnan(drop[known]).all() else math.nan
-        others_size = np.nanmedian(size[known])
+        others_drop, others_size = (float(middle(values[None, known])[0]) for values in (drop, size))
         alone = (drop > self._limit) & (drop - others_drop > self._limit - 1)
         apart = size - others_size < math.log10(self.APART)
         holds = known & (alone | apart)
@@ -245,7 +245,10 @@ class Frozen:
 
 
 class WeightDecay:
-    """A matrix that shrinks by the given factor within 500 steps."""
+    """A matrix that shrinks by the given factor within 500 steps, and most others shrink too.
+
+    One matrix alone may shrink in a healthy training; decay is the same for all.
+    """
 
     WITHIN = 500
     NEAR = 0.02
@@ -267,13 +270,36 @@ class WeightDecay:
         self._peak[higher] = logs[higher]
         self._peak_at[higher] = frame.step
         self._near_at[logs >= self._peak - self.NEAR] = frame.step
-        holds = (self._peak - logs > self._limit) & frame.rows.mask("weight") & frame.rows.mask("matrix")
+        matrices = frame.rows.mask("weight") & frame.rows.mask("matrix") & frame.present
+        fall = np.where(matrices, self._peak - logs, np.nan)
+        if not matrices.any() or not float(middle(fall[None])[0]) > self._limit / 2:
+            return
+        holds = fall > self._limit
         for row in _rows(self._onset.of(holds)):
             norm, peak = 10 ** logs[row], 10 ** self._peak[row]
             last = int(self._near_at[row])
-            began = min(last + frame.every, frame.step)
+            values = [*history.last(row), (frame.step, float(logs[row]))]
+            began = max(min(last + frame.every, frame.step), _steepened(values))
             sentence = f"shrinks: norm {_g(norm)}, it was {_g(peak)} at step {last} (is the weight decay too strong?)"
             yield Hit("weight_decay", row, began, sentence, norm, peak)
+
+
+def _crossed(values: Sequence[tuple[int, float]], level: float) -> int:
+    """The step from which on all values are above a level; -1 if all are, and it was before them."""
+    for place in range(len(values) - 1, -1, -1):
+        if values[place][1] < level:
+            return values[min(place + 1, len(values) - 1)][0]
+    return -1
+
+
+def _steepened(values: Sequence[tuple[int, float]], recent: int = 8) -> int:
+    """The step from which on a curve has fallen as steeply as it does now; -1 if it did so in all of these values."""
+    falls = [before[1] - after[1] for before, after in zip(values, values[1:])]
+    now = sum(falls[-recent:]) / max(len(falls[-recent:]), 1)
+    for place in range(len(falls) - 1, -1, -1):
+        if falls[place] < 0.5 * now:
+            return values[min(place + 2, len(values) - 1)][0]
+    return -1
 
 
 _OUTSIDE = {"underflow": "that become zero in", "saturation": "at or above the largest number of"}

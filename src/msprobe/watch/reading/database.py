@@ -39,6 +39,13 @@ class Database:
                 raise self.damaged("a value is of another kind than it should be")
         return found
 
+    def hold(self, still: bool) -> None:
+        """While it is held, every query sees the file as it was at the first one."""
+        try:
+            self._connection.execute("BEGIN" if still else "COMMIT")
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from None
+
     def parse(self, text: str, kind: Kind) -> Any:
         """A JSON text in a column."""
         try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -125,6 +126,14 @@ class RankRun:
             raise self._database.damaged("an alarm has surroundings that are none")
         return tuple((step, read_number(norm) or 0.0) for step, norm in pairs)
 
+    def last_alarm(self) -> int:
+        """The number of the last alarm, 0 without any."""
+        return next(int(number or 0) for (number,) in self._rows("SELECT max(id) FROM alarms", (), (NUMBER_OR_NULL,)))
+
+    def hold(self, still: bool) -> None:
+        """While it is held, every query sees the file as it was at the first one."""
+        self._database.hold(still)
+
     def close(self) -> None:
         self._database.close()
 
@@ -140,11 +149,28 @@ class Run:
         self.directory = directory
         if not directory.is_dir():
             raise DumpError(f"{directory} is not a directory; give the dump_path of a monitor.")
-        matches = ((_NAME.match(path.name), path) for path in sorted(directory.iterdir()))
-        files = [(int(match[1]) if match[1] else None, path) for match, path in matches if match]
-        if not files:
+        self.ranks: list[RankRun] = []
+        self.add_new_ranks()
+        if not self.ranks:
             raise DumpError(f"{directory} holds no watch*.sqlite; give the dump_path of a monitor.")
-        self.ranks = [RankRun(path, rank) for rank, path in sorted(files, key=lambda item: item[0] or 0)]
+
+    def add_new_ranks(self) -> None:
+        """Opens the files that are there by now; a run that begins has not all of them at once."""
+        known = {rank.path.name for rank in self.ranks}
+        matches = ((_NAME.match(path.name), path) for path in self.directory.iterdir() if path.name not in known)
+        new = [RankRun(path, int(match[1]) if match[1] else None) for match, path in matches if match]
+        self.ranks = sorted([*self.ranks, *new], key=lambda one: one.rank or 0)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All queries inside see the same alarms and steps, whatever a monitor writes meanwhile."""
+        for rank in self.ranks:
+            rank.hold(True)
+        try:
+            yield
+        finally:
+            for rank in self.ranks:
+                rank.hold(False)
 
     def alarms(self) -> list[Alarm]:
         """Alarms of all ranks, those about ranks that disagree included, in the order in which they began."""

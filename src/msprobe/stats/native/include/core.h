@@ -50,9 +50,16 @@ typedef struct {
     int64_t imax, imin;  /* MP_KIND_INT, MP_KIND_BOOL */
     uint64_t umax, umin; /* MP_KIND_UINT */
     int64_t nan, posinf, neginf, zero, count;
+    int64_t below, above; /* elements outside a range, if one is given */
     uint32_t crc;
     uint64_t xor64;
 } mp_result;
+
+/* Floats closer to zero than `small` (without zeros) count as below, those at least as far from it as `large` as above.
+   Both are float32 numbers; NaN are neither. */
+typedef struct {
+    float small, large;
+} mp_range;
 
 /* Call once, before all other functions. */
 void mp_init(void);
@@ -61,12 +68,9 @@ void mp_init(void);
 int mp_select(int level);
 const char *mp_level_name(int level);
 
-/* Strides count elements. All elements must be in `memory`. Returns MP_OK or an error. */
+/* Strides count elements. All elements must be in `memory`. `range` may be NULL. Returns MP_OK or an error. */
 int mp_measure(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want,
-               int threads, mp_result *out);
-/* Counts the elements closer to zero than `small` (without zeros), and those at least as far from it as `large`. */
-int mp_count_outside(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, float small,
-                     float large, int64_t *below, int64_t *above);
+               int threads, const mp_range *range, mp_result *out);
 const char *mp_error(int status);
 size_t mp_itemsize(int code);
 

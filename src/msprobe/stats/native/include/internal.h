@@ -14,12 +14,14 @@ typedef struct {
     int128 total;        /* integers of 32 and 64 bits */
     int64_t low, high;   /* the extremes, as integers with the same order */
     int64_t nan, posinf, neginf, zero;
+    int64_t below, above;
 } tile_result;
 
 typedef struct {
     void (*widen)(const void *, void *, int64_t);
     void (*tile)(const void *, int64_t, tile_result *);
-    int64_t (*zeros)(const void *, int64_t); /* set if `tile` does not count zeros */
+    /* Set if `tile` does not count zeros: counts them, and what is closer to zero than the float with these bits. */
+    void (*counted)(const void *, int64_t, int32_t, tile_result *);
 } route;
 
 typedef struct {
@@ -41,6 +43,8 @@ typedef struct {
     const dtype *of;
     const route *loops;
     unsigned want;
+    const mp_range *range;
+    bool wide;    /* tiles are float64 */
     int exponent; /* float64 values are multiplied by 2^-exponent first */
     int64_t chunks, next;
     partial *parts;
@@ -51,8 +55,8 @@ extern const dtype mp_dtypes[MP_CODES];
 /* The loops for tiles of a dtype, at the instruction level in use. */
 const route *mp_route(int code);
 
-/* Converts shape and strides to a layout in bytes. Checks all that can be checked without reading the memory. */
-int mp_describe(const void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, layout *l);
+/* Measures a tile with its zeros and, if the job has a range, what is outside of it. */
+void mp_count_tile(const job *j, const void *values, int64_t n, tile_result *tile);
 
 /* Rounds to nearest even in a float dtype. Overflow gives infinity, or NaN if the dtype has none. */
 double mp_round(const dtype *to, double value);

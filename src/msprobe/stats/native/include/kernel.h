@@ -1,4 +1,5 @@
-/* Shared by the files of the module: _kernel.c (statistics), tensor_json.c (a tensor as text), tensor_cache.c. */
+/* Shared by the files of the module: _kernel.c (statistics), tensor_json.c (a tensor as text), tensor_cache.c,
+   figures.c (tensors as rows of a table). */
 #ifndef MSPROBE_KERNEL_H
 #define MSPROBE_KERNEL_H
 
@@ -19,7 +20,7 @@ int read_sizes(PyObject *tuple, const char *what, int64_t *to, Py_ssize_t *lengt
 
 /* Measures. Releases the interpreter lock if the work is long enough. */
 int run_on(void *memory, int code, int ndim, const int64_t *shape, const int64_t *strides, unsigned want, int threads,
-           mp_result *result);
+           const mp_range *range, mp_result *result);
 
 /* Write Max, Min, Mean and Norm as JSON members (at most FIGURES_SIZE), or a digest (at most 24). Return the end. */
 char *put_figures(char *to, const mp_result *r);
@@ -30,6 +31,10 @@ PyObject *none(void);
 /* tensor_json.c: a function of the module, and its initialisation. */
 PyObject *describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 int make_tensor_json(void);
+
+/* figures.c: functions of the module. */
+PyObject *gauge(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *gauge_memory(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* tensor_cache.c: adds its type to the module. */
 int add_tensor_cache(PyObject *module);

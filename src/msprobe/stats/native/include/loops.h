@@ -74,16 +74,9 @@ FLOAT_TILE(tile_any_f32, float_any, int32_any, INT32_MAX, INT32_C(0x7f800000))
 TARGET static void NAME(tile_f32)(const void *data, int64_t n, tile_result *out) {
     double sums[16] = {0}, squared[16] = {0};
     float low = INFINITY, high = -INFINITY;
-    const float_any *x = data;
-    int64_t i = n / 16 * 16;
+    const int64_t i = n / 16 * 16;
     FINITE_F32(data, i, sums, squared, &low, &high);
-    for (int lane = 0; i < n; i++, lane++) {
-        double v = (double)x[i];
-        sums[lane] += v;
-        squared[lane] += v * v;
-        low = x[i] < low ? x[i] : low;
-        high = x[i] > high ? x[i] : high;
-    }
+    add_rest((const float_any *)data + i, n - i, sums, squared, &low, &high);
     ADD_UP_LANES
     if (!__builtin_isfinite(sums[0])) {
         NAME(tile_any_f32)(data, n, out);
@@ -92,14 +85,26 @@ TARGET static void NAME(tile_f32)(const void *data, int64_t n, tile_result *out)
     *out = (tile_result){.sum = sums[0], .squares = squared[0], .low = key_of_float(low), .high = key_of_float(high)};
 }
 
-TARGET static int64_t NAME(zeros_f32)(const void *data, int64_t n) {
-    const float_any *x = data;
-    int32_t zero = 0;
-    for (int64_t i = 0; i < n; i++) zero += x[i] == 0;
-    return zero;
+/* The same, and the elements closer to zero than the float with the bits `small`; zeros are counted apart. */
+TARGET static void NAME(counted_f32)(const void *data, int64_t n, int32_t small, tile_result *out) {
+    double sums[16] = {0}, squared[16] = {0};
+    float low = INFINITY, high = -INFINITY;
+    const int64_t i = n / 16 * 16;
+    small_counts counts = {.small = small};
+    COUNTED_F32(data, i, sums, squared, &low, &high, &counts);
+    add_rest((const float_any *)data + i, n - i, sums, squared, &low, &high);
+    count_rest((const int32_any *)data + i, n - i, &counts);
+    ADD_UP_LANES
+    if (__builtin_isfinite(sums[0]))
+        *out =
+            (tile_result){.sum = sums[0], .squares = squared[0], .low = key_of_float(low), .high = key_of_float(high)};
+    else
+        NAME(tile_any_f32)(data, n, out);
+    out->zero = counts.zero;
+    out->below = small > 0 ? counts.under - counts.zero : 0;
 }
 #else
-#define zeros_f32_portable NULL
+#define counted_f32_portable NULL
 #define tile_f32_portable tile_any_f32_portable
 #endif
 FLOAT_TILE(tile_f64, double_any, int64_any, INT64_MAX, INT64_C(0x7ff0000000000000))
@@ -201,23 +206,23 @@ TARGET static void NAME(widen_c128)(const void *data, void *to, int64_t n) {
 
 static const route NAME(routes)[MP_CODES] = {
     [MP_BOOL] = {NULL, NAME(tile_bool)},
-    [MP_INT8] = {NAME(widen_i8), NAME(tile_f32), NAME(zeros_f32)},
-    [MP_INT16] = {NAME(widen_i16), NAME(tile_f32), NAME(zeros_f32)},
+    [MP_INT8] = {NAME(widen_i8), NAME(tile_f32), NAME(counted_f32)},
+    [MP_INT16] = {NAME(widen_i16), NAME(tile_f32), NAME(counted_f32)},
     [MP_INT32] = {NULL, NAME(tile_i32)},
     [MP_INT64] = {NULL, NAME(tile_i64)},
-    [MP_UINT8] = {NAME(widen_u8), NAME(tile_f32), NAME(zeros_f32)},
-    [MP_UINT16] = {NAME(widen_u16), NAME(tile_f32), NAME(zeros_f32)},
+    [MP_UINT8] = {NAME(widen_u8), NAME(tile_f32), NAME(counted_f32)},
+    [MP_UINT16] = {NAME(widen_u16), NAME(tile_f32), NAME(counted_f32)},
     [MP_UINT32] = {NULL, NAME(tile_u32)},
     [MP_UINT64] = {NULL, NAME(tile_u64)},
-    [MP_FLOAT16] = {NAME(widen_f16), NAME(tile_f32), NAME(zeros_f32)},
-    [MP_BFLOAT16] = {NAME(widen_bf16), NAME(tile_f32), NAME(zeros_f32)},
-    [MP_FLOAT32] = {NULL, NAME(tile_f32), NAME(zeros_f32)},
+    [MP_FLOAT16] = {NAME(widen_f16), NAME(tile_f32), NAME(counted_f32)},
+    [MP_BFLOAT16] = {NAME(widen_bf16), NAME(tile_f32), NAME(counted_f32)},
+    [MP_FLOAT32] = {NULL, NAME(tile_f32), NAME(counted_f32)},
     [MP_FLOAT64] = {NULL, NAME(tile_f64)},
-    [MP_E4M3FN] = {NAME(widen_e4m3fn), NAME(tile_f32), NAME(zeros_f32)},
-    [MP_E5M2] = {NAME(widen_e5m2), NAME(tile_f32), NAME(zeros_f32)},
-    [MP_E4M3FNUZ] = {NAME(widen_e4m3fnuz), NAME(tile_f32), NAME(zeros_f32)},
-    [MP_E5M2FNUZ] = {NAME(widen_e5m2fnuz), NAME(tile_f32), NAME(zeros_f32)},
-    [MP_E8M0FNU] = {NAME(widen_e8m0fnu), NAME(tile_f32), NAME(zeros_f32)},
+    [MP_E4M3FN] = {NAME(widen_e4m3fn), NAME(tile_f32), NAME(counted_f32)},
+    [MP_E5M2] = {NAME(widen_e5m2), NAME(tile_f32), NAME(counted_f32)},
+    [MP_E4M3FNUZ] = {NAME(widen_e4m3fnuz), NAME(tile_f32), NAME(counted_f32)},
+    [MP_E5M2FNUZ] = {NAME(widen_e5m2fnuz), NAME(tile_f32), NAME(counted_f32)},
+    [MP_E8M0FNU] = {NAME(widen_e8m0fnu), NAME(tile_f32), NAME(counted_f32)},
     [MP_COMPLEX32] = {NAME(widen_c32), NAME(tile_f64)},
     [MP_COMPLEX64] = {NAME(widen_c64), NAME(tile_f64)},
     [MP_COMPLEX128] = {NAME(widen_c128), NAME(tile_f64)},
@@ -238,3 +243,4 @@ static const route NAME(routes)[MP_CODES] = {
 #undef SUFFIX
 #undef WIDTH
 #undef FINITE_F32
+#undef COUNTED_F32

@@ -4,6 +4,16 @@
 
 #include "kernel.h"
 
+/* Where a tensor is in host memory; strides count elements. */
+typedef struct {
+    void *memory;
+    Py_ssize_t ndim;
+    int64_t shape[MP_MAX_DIMS], strides[MP_MAX_DIMS];
+} place;
+
+/* The text of `heads` for a tensor that can be read in place, borrowed; NULL for others, or on error. */
+PyObject *plain_head(PyObject *tensor, PyObject *exchange, PyObject *heads, PyObject *strided, long *code, place *to);
+
 /* The text of a tensor: type, shape and statistics up to `figures`, then the member of its digest. */
 typedef struct {
     char text[256 + 22 * MP_MAX_DIMS + FIGURES_SIZE + 48];

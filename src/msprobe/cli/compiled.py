@@ -1,0 +1,83 @@
+"""`msprobe compiled`: runs a script and checks each region that torch.compile compiles, forward and backward.
+
+The script runs in this process as with `python SCRIPT`. Each region runs compiled, eager and in fp64 on the inputs that
+the script gives it; `msprobe.pytorch.compiled.check` does the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msprobe.cli.run import ScriptError, ScriptImports, add_script, find_start, run_as_main, split_module
+
+EPILOG = """example:
+  msprobe compiled train.py --epochs 1
+  msprobe compiled -o ./check -m mypackage.train
+  all words after SCRIPT or MODULE are arguments of the script. Each graph is checked at its first call, and again for
+  other input shapes (three in all). Reproducers of wrong nodes go to DIR. Only for PyTorch scripts.
+exit code: 0 nothing is wrong, 1 a compiled region is wrong, 2 failed or no region ran; the script's if it fails"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "msprobe compiled [-o DIR] SCRIPT ...\n       msprobe compiled [-o DIR] -m MODULE ..."
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", default="./compiled_check", help="for reproducers; default ./compiled_check"
+    )
+    add_script(parser)
+
+
+def split_words(words: Sequence[str]) -> Sequence[str]:
+    return split_module(words, ("-o", "--output"))
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.framework == "mindspore":
+        return _refuse("only for PyTorch scripts: torch.compile is PyTorch's")
+    try:
+        start = find_start(args)
+    except ScriptError as error:
+        return _refuse(str(error))
+    imports = _CheckImports(Path(args.output))
+    imports.watch()
+    code = 0
+    try:
+        run_as_main(start)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    return imports.conclude() or code
+
+
+class _CheckImports(ScriptImports):
+    """Installs the check after the script has imported torch."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+        self._session: Any = None
+
+    def _torch_is_here(self) -> None:
+        from msprobe.pytorch.compiled.check.session import CheckSession
+
+        self._session = CheckSession(self._directory)
+        self._session.install()
+
+    def conclude(self) -> int:
+        if self._session is None:
+            return _refuse("the script never imported torch")
+        self._session.remove()
+        print(self._session.answer)
+        if not self._session.answer.regions:
+            return 2
+        return 0 if self._session.answer.ok else 1
+
+
+def _refuse(message: str) -> int:
+    print(f"msprobe compiled: {message}.", file=sys.stderr)
+    return 2

@@ -1,0 +1,35 @@
+"""Which directories a run writes in: what an older run left there is moved away first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+from msprobe.collect import notices
+from msprobe.dump.archive import archive_older_run
+
+_written: set[Path] = set()  # by all debuggers of this process
+
+
+class Claims:
+    """The directories of one run."""
+
+    def __init__(self) -> None:
+        self._own: set[Path] = set()
+
+    def __contains__(self, dump_path: Path) -> bool:
+        return dump_path in self._own
+
+    def claim(self, dump_path: Path, rank: Optional[int]) -> Path:
+        """The directory to write in: `dump_path`, or one inside it while another run still writes there."""
+        try:
+            root, moved = archive_older_run(dump_path, rank, again=dump_path in _written)
+        except OSError:
+            return dump_path  # the writer meets the same error and logs it
+        if root != dump_path:
+            notices.warn(f"another run is in {dump_path} and may still write there; this one goes to {root}.")
+        if moved is not None:
+            notices.inform(f"an earlier dump was in {root}; it is now in {moved}.")
+        self._own |= {dump_path, root}
+        _written.add(root)
+        return root

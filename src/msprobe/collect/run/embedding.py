@@ -1,0 +1,87 @@
+"""What programs that embed a debugger read of it and set: `debugger.config`, `debugger.service`.
+
+SGLang, vLLM-Ascend and adapters of verl are written for mindstudio-probe, whose debugger has these attributes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from msprobe.collect.run.lifecycle import UsageError
+from msprobe.config import Settings
+
+
+class Embedded(Protocol):
+    """The part of a run that such programs change."""
+
+    settings: Settings
+
+    def use_dump_path(self, dump_path: Path) -> None: ...
+
+    def finish_step(self) -> None: ...
+
+
+class DebuggerConfig:
+    """`debugger.config`: the settings, of which dump_path can be set; it holds from the next start() on."""
+
+    _run: Embedded
+
+    def __init__(self, run: Embedded) -> None:
+        object.__setattr__(self, "_run", run)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._run.settings, name)
+        return str(value) if isinstance(value, Path) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "dump_path":
+            raise UsageError(f"debugger.config.{name} cannot be set: only dump_path can. Make another debugger.")
+        if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+            raise UsageError(f"debugger.config.dump_path takes a path, not {value!r}.")
+        self._run.use_dump_path(Path(value).expanduser().absolute())
+
+
+class Service:
+    """`debugger.service`: the same settings, and the end of a part of a step."""
+
+    def __init__(self, run: Embedded) -> None:
+        self._run = run
+        self.config = DebuggerConfig(run)
+
+    def _reset_status(self) -> None:
+        """Adapters call it between two parts of one step that go to two directories."""
+        self._run.finish_step()
+
+
+_ELSEWHERE = {
+    "module_dump": "call start(model=module) at level L0 or mix",
+    "module_dump_end": "call stop()",
+    "monitor": "use Monitor",
+}
+
+
+def explain_method(name: str) -> str:
+    """What to say about an attribute that the debugger does not have."""
+    remedy = _ELSEWHERE.get(name)
+    known = f"msprobe has no {name}() of the debugger: {remedy}." if remedy else ""
+    return known or f"PrecisionDebugger has no attribute {name!r}"
+
+
+_NAMES = {
+    "SingleSave": 'PrecisionDebugger(level="debug") and debugger.save(variable, name)',
+    "SingleComparator": "`msprobe compare TARGET GOLDEN`, which also compares what debugger.save() wrote",
+    "GradientMonitor": "Monitor",
+    "parse": "`msprobe show DIR` and `msprobe compare`",
+    "compare": "msprobe.compare.compare(target, golden), or `msprobe compare`",
+    "compare_distributed": "msprobe.compare.compare(target, golden): it compares all ranks",
+}
+
+
+def explain_name(module: str, name: str) -> Exception:
+    """The error for a name that a module of msprobe does not have."""
+    remedy = _NAMES.get(name)
+    if remedy is not None:
+        return ImportError(f"{module} has no {name}, as mindstudio-probe has it: use {remedy}.", name=module)
+    return AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -1,0 +1,118 @@
+"""What a model consists of: modules that stand in another's place, and buffers that differ.
+
+No record of a call names the buffers; training.json has what they held when the step began.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Optional
+
+from msprobe.compare.calls import FORWARD, Call, module_path
+from msprobe.compare.measure import distance
+from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.wording import Candidate
+from msprobe.compare.phases import Phase
+
+Buffers = Mapping[str, Mapping[str, Any]]
+ROUNDING = 8.0
+"""Up to this many spacings of its dtype a buffer may be off: it may have been computed."""
+
+
+def other_module(trace: Trace) -> Optional[tuple[int, str]]:
+    """The first call of a module that the golden run calls elsewhere, in place of one that the target calls less often;
+    and how to say so. A module that only has another name in the other run is none."""
+    if not (trace.weights or trace.introduced or trace.gradients):
+        return None
+    made: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for match, _ in trace.groups:
+        for counts, call in zip(made, (match.target, match.golden)):
+            if call is not None and _is_module(call):
+                counts[call.key] += 1
+    ours, theirs = made
+    for index, (match, _) in enumerate(trace.groups):
+        target, golden = match.target, match.golden
+        if target is None or golden is None or not _is_module(target) or target.key == golden.key:
+            continue
+        if ours[target.key] > theirs[target.key] > 0 and theirs[golden.key] > ours[golden.key]:
+            if any(i < _first_inside(target.name, index, trace) for i in _forward_differences(trace)):
+                return None
+            return index, f"{golden.name} is replaced by {target.name} in the target: another module is called"
+    return None
+
+
+def _is_module(call: Call) -> bool:
+    return call.kind == "module" and call.direction == FORWARD
+
+
+def _forward_differences(trace: Trace) -> Iterator[int]:
+    return (index for index in trace.introduced if trace.phases[index] is Phase.FORWARD)
+
+
+def _first_inside(module: str, index: int, trace: Trace) -> int:
+    """The place of the first call that a module makes; modules are recorded when they return."""
+    inside = {module}
+    first = index
+    for place in range(index - 1, -1, -1):
+        call = trace.groups[place][0].target
+        if call is not None and call.parent in inside:
+            inside.add(call.name)
+            first = place
+    return first
+
+
+def other_buffers(target: Sequence[Any], golden: Sequence[Any]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """The buffers that differ when the step begins, by name; from the events of training.json."""
+    ours, theirs = _buffers(target), _buffers(golden)
+    return {
+        name: (dict(ours[name]), dict(theirs[name]))
+        for name in ours
+        if name in theirs and _differs(dict(ours[name]), dict(theirs[name]))
+    }
+
+
+def _buffers(events: Sequence[Any]) -> Buffers:
+    for event in events:
+        tensors = event.get("tensors") if isinstance(event, Mapping) and event.get("event") == "buffers" else None
+        if isinstance(tensors, Mapping):
+            return {str(name): item for name, item in tensors.items() if isinstance(item, Mapping) and "shape" in item}
+    return {}
+
+
+def _differs(target: dict[str, Any], golden: dict[str, Any]) -> bool:
+    if target.get("md5") and target.get("md5") == golden.get("md5"):
+        return False
+    if target.get("shape") != golden.get("shape"):
+        return True
+    away = distance.of_statistics(target, golden).distance
+    return away is not None and away > ROUNDING * distance.epsilon(golden)
+
+
+def name_buffer(
+    found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[str, Any]]], later: Optional[int]
+) -> Candidate:
+    """The suspect, said as a difference of the buffer that it shows; as it is where it shows none."""
+    name = _shown(found, buffers)
+    if not name:
+        return found
+    call = found.match.call
+    when = "before anything ran" if later is None else f"at the start of step {later}"
+    how = "" if call.kind == "module" else f", which {call.name} is given"
+    more = f" ({len(buffers)} buffers differ)" if len(buffers) > 1 else ""
+    return replace(found, kind="buffer", said=f"buffer {name} differs {when}{how}{more}")
+
+
+def _shown(found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> str:
+    row, call = found.row, found.match.call
+    if found.phase is not Phase.FORWARD or row is None:
+        return ""
+    if found.kind in ("input", "wiring") and row.is_input:
+        for name, (ours, theirs) in buffers.items():
+            if distance.is_repetition(row.target, ours) and distance.is_repetition(row.golden, theirs):
+                return name
+    if found.kind == "call" and call.kind == "module":
+        owner = module_path(call.key)
+        return next((name for name in buffers if name.rpartition(".")[0] == owner), "")
+    return ""

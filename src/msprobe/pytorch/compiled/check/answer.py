@@ -1,0 +1,123 @@
+"""What the check of compiled code found, as objects and as the text that a user reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from msprobe.pytorch.compiled.check.judge import Verdict
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A wrong node. `nodes` is the size of the part that shows it: 1 if the node is wrong alone."""
+
+    node: str
+    code: str
+    backward: bool
+    module: str
+    source: str
+    operators: tuple[str, ...]
+    why: str
+    kernels: tuple[str, ...]
+    nodes: int
+    reproducer: str
+    verdict: Verdict
+
+    def lines(self) -> list[str]:
+        alone = "this node alone" if self.nodes == 1 else f"{self.nodes} nodes; fewer are right"
+        rows = [
+            ("node", f"{self.code}   ({'backward' if self.backward else 'forward'})"),
+            ("source", self.source),
+            ("module", self.module),
+            ("operators", ", ".join(self.operators[:6])),
+            ("cause", self.why),
+            ("kernel", "; ".join(self.kernels[:3])),
+            ("reproduce", f"python {self.reproducer}   ({alone})"),
+        ]
+        return [f"    {name:<10}{text}" for name, text in rows if text]
+
+
+@dataclass
+class RegionCheck:
+    """One graph of a compiled region, at one set of input shapes."""
+
+    name: str
+    backend: str
+    nodes: int
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    finding: Optional[Finding] = None
+    runs: float = 0.0
+    error: str = ""
+    random: bool = False
+
+    @property
+    def wrong(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts.values() if verdict.wrong]
+
+    def lines(self) -> list[str]:
+        title = f"{self.name} ({self.backend}, {self.nodes} nodes)"
+        if self.error:
+            return [f"  ?  {title}: not checked: {self.error}"]
+        if not self.wrong:
+            return [f"  ok {title}: {self._describe_clean()}"]
+        worst = max(self.wrong, key=lambda verdict: verdict.factor)
+        lines = [f"  !! {title}: {len(self.wrong)} of {len(self.verdicts)} values are wrong; {_describe(worst)}"]
+        if self.finding is None:
+            lines.append("     no smaller part of the region is wrong alone: the fault needs the complete region.")
+        return lines + (self.finding.lines() if self.finding is not None else [])
+
+    def _describe_clean(self) -> str:
+        if not self.verdicts:
+            return "it returns no tensor"
+        different = [verdict for verdict in self.verdicts.values() if not verdict.same]
+        if not different:
+            return "bit-identical to eager"
+        nearer = [verdict for verdict in different if verdict.nearer]
+        largest = max(different, key=lambda verdict: verdict.compiled_error)
+        errors = f"compiled is off by {largest.compiled_error:.2g}, eager by {largest.eager_error:.2g} (of fp64)"
+        if largest.nearer:
+            return (
+                f"{len(different)} of {len(self.verdicts)} values differ from eager, {len(nearer)} of them are nearer "
+                f"to fp64; {largest.name}: {errors}. The compiled result is the better one: not a bug."
+            )
+        return (
+            f"{len(different)} of {len(self.verdicts)} values differ from eager by rounding; {largest.name}: {errors}"
+        )
+
+
+def _describe(verdict: Verdict) -> str:
+    if verdict.why and verdict.limit == 0.0 and verdict.eager_error == 0.0 and verdict.compiled_error > 1:
+        return f"{verdict.name}: {verdict.why}"
+    return (
+        f"{verdict.name} is off by {verdict.compiled_error:.2g} of fp64, eager by {verdict.eager_error:.2g}; "
+        f"rounding allows {verdict.limit:.2g}"
+    )
+
+
+@dataclass
+class CompiledCheck:
+    """The answer of `check_compiled`. It prints as text; `ok` says whether nothing is wrong."""
+
+    regions: list[RegionCheck] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not any(region.wrong for region in self.regions)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [region.finding for region in self.regions if region.finding is not None]
+
+    def __str__(self) -> str:
+        if not self.regions:
+            return "No compiled region ran: nothing was checked."
+        wrong = sum(bool(region.wrong) for region in self.regions)
+        unknown = sum(bool(region.error) for region in self.regions)
+        head = f"{len(self.regions)} compiled {'graph' if len(self.regions) == 1 else 'graphs'} checked: "
+        parts = [f"{wrong} wrong" if wrong else "none is wrong"]
+        if unknown:
+            parts.append(f"{unknown} could not be checked")
+        return "\n".join([head + ", ".join(parts), *(line for region in self.regions for line in region.lines())])
+
+    __repr__ = __str__

@@ -1,0 +1,64 @@
+"""Which generated kernel computes a node: Inductor notes it while it compiles a region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of Inductor, the file that defines or calls it, and the nodes of the region that it computes."""
+
+    name: str
+    file: str
+    nodes: tuple[str, ...]
+    traces: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.file}"
+
+
+@contextmanager
+def note_kernels(kernels: list[Kernel]) -> Iterator[None]:
+    """Appends the kernels that Inductor makes meanwhile. It must compile for that: its caches know no nodes.
+
+    Inductor draws its own random numbers; here it draws those of eager code, so that results are comparable.
+    """
+    import torch._functorch.config as functorch
+    import torch._inductor.config as config
+    from torch._inductor import debug
+    from torch._inductor.graph import GraphLowering
+
+    original = GraphLowering.compile_to_module
+
+    def compile_to_module(lowering: Any) -> Any:
+        module = original(lowering)
+        for name, facts in debug.create_kernel_information_json().items():
+            kernels.append(
+                Kernel(
+                    name.rpartition(":")[0] or name,
+                    str(getattr(module, "__file__", "")),
+                    tuple(facts.get("pre_grad_nodes", ())),
+                    tuple(facts.get("stack_traces", ())),
+                )
+            )
+        return module
+
+    GraphLowering.compile_to_module = compile_to_module
+    try:
+        noting = {"trace.provenance_tracking_level": 1, "fx_graph_cache": False, "fallback_random": True}
+        with config.patch(noting), functorch.patch(enable_autograd_cache=False):
+            yield
+    finally:
+        GraphLowering.compile_to_module = original
+
+
+def kernels_of(kernels: Sequence[Kernel], node: str, trace: str) -> list[Kernel]:
+    """The kernels that compute a node; by its source line where Inductor has lost its name."""
+    named = [kernel for kernel in kernels if node in kernel.nodes]
+    if named:
+        return named
+    return [kernel for kernel in kernels if trace and any(trace in other for other in kernel.traces)]

@@ -1,0 +1,210 @@
+"""Finds the node of a region whose compiled result is wrong.
+
+Forward: the graph is compiled once more with every value as an output; the first wrong value names the node. Backward:
+the same with the gradient of every value, from the end. Then the node is compiled alone, and, if it is right alone,
+with more and more of the nodes before it. A fault that vanishes when values are outputs depends on how the compiler
+fuses them: then prefixes of the graph are compiled, by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+import torch.fx
+
+from msprobe.pytorch.compiled.check import graphs
+from msprobe.pytorch.compiled.check.judge import Verdict, judge
+from msprobe.pytorch.compiled.check.measure import Compiler, Measured, Runs, measure, same_random_numbers
+from msprobe.pytorch.compiled.check.runs import Eager, Reference, copy_inputs, widen, without_warnings
+
+_CANDIDATES = 4
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a region: its inputs, the random state before it, and inputs of other shapes that came earlier."""
+
+    inputs: Sequence[Any]
+    state: Any
+    earlier: Sequence[Sequence[Any]] = ()
+
+
+@dataclass(frozen=True)
+class Located:
+    """The smallest part of a region that is wrong. `node` names it; the part has more nodes if it is right alone."""
+
+    node: str
+    backward: bool
+    graph: torch.fx.GraphModule
+    call: Call
+    verdict: Verdict
+
+    @property
+    def nodes(self) -> int:
+        return len(graphs.calls_of(self.graph))
+
+
+class Search:
+    """The search in one region, for one call of it."""
+
+    def __init__(self, graph: torch.fx.GraphModule, compiler: Compiler, call: Call, runs: Runs) -> None:
+        self._graph = graph
+        self._compiler = compiler
+        self._call = call
+        self._runs = runs
+        self._values: dict[str, Any] = {}
+        self._earlier: list[dict[str, Any]] = []
+        self._random: dict[str, Any] = {}
+        self._has_writes = any(graphs.writes(node) for node in graph.graph.nodes)
+
+    def find(self, measured: Measured) -> Optional[Located]:
+        """The part that is wrong, or None if only the complete region is."""
+        self._collect_values()
+        forward = [verdict for verdict in measured.wrong if not verdict.name.startswith("gradient of")]
+        candidates = list(self._wrong_values() if forward else self._wrong_gradients(measured))
+        for name in candidates[:_CANDIDATES]:
+            found = self._try([name], name)
+            if found is not None:
+                return found
+        start = candidates[0] if candidates else self._bisect(bool(forward))
+        if start is None:
+            return None
+        number, total = 2, len(graphs.calls_of(self._graph))
+        while number < 2 * total:
+            found = self._try(graphs.nodes_before(self._graph, start, number), start)
+            if found is not None:
+                return found
+            number *= 2
+        return None
+
+    # What eager code computes.
+
+    def _collect_values(self) -> None:
+        self._values = self._values_of(self._call.inputs)
+        self._earlier = [self._values_of(inputs) for inputs in self._call.earlier]
+        self._runs.add(self._graph)
+
+    def _values_of(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        torch.set_rng_state(self._call.state)
+        copied = copy_inputs(inputs)
+        with without_warnings():
+            eager = _Keeping(self._graph, values)
+            eager.run(*copied)
+        self._random = eager.random
+        for node, value in zip(graphs.inputs_of(self._graph), copied):
+            values[node.name] = value
+        return values
+
+    # Forward.
+
+    def _wrong_values(self) -> Iterator[str]:
+        names = [
+            node.name for node in graphs.calls_of(self._graph) if isinstance(self._values.get(node.name), torch.Tensor)
+        ]
+        compiled = self._compiler(graphs.with_values(self._graph, names))
+        with without_warnings(), same_random_numbers():
+            for inputs in self._call.earlier:
+                compiled(*copy_inputs(inputs))
+            torch.set_rng_state(self._call.state)
+            _, found = compiled(*copy_inputs(self._call.inputs))
+        reference: dict[str, Any] = {}
+        torch.set_rng_state(self._call.state)
+        with without_warnings():
+            wide = Reference(widen(self._graph), self._random, reference)
+            wide.run_wide(*copy_inputs(self._call.inputs, wide=True))
+        self._runs.add(self._graph)
+        self._runs.add(self._graph)
+        for name, value in zip(names, found):
+            wide_value = reference.get(name)
+            if isinstance(wide_value, torch.Tensor) and judge(name, value, self._values[name], wide_value).wrong:
+                yield name
+
+    # Backward.
+
+    def _wrong_gradients(self, measured: Measured) -> Iterator[str]:
+        """The nodes that pass a wrong gradient on although the one that they get is right, the last one first."""
+        names = [node.name for node in graphs.calls_of(self._graph) if self._can_be_tapped(node)]
+        tapped = graphs.with_taps(self._graph, names)
+        taps = [torch.zeros_like(self._values[name]).requires_grad_() for name in names]
+        earlier = [
+            [*inputs, *(torch.zeros_like(values[name]).requires_grad_() for name in names)]
+            for inputs, values in zip(self._call.earlier, self._earlier)
+        ]
+        found = measure(
+            tapped, self._compiler(tapped), [*self._call.inputs, *taps], self._call.state, self._runs, earlier
+        )
+        wrong = {verdict.name.removeprefix("gradient of tap_") for verdict in found.wrong}
+        known = set(names)
+        inputs = {node.name: graphs.readable_name(str(node.target)) for node in graphs.inputs_of(self._graph)}
+        at_fault = []
+        for node in self._graph.graph.nodes:
+            name = node.name if node.name in known else f"gradient of {inputs.get(node.name)}"
+            if name in wrong:
+                at_fault += [user.name for user in node.users if user.op in graphs.CALLS and user.name not in wrong]
+        yield from reversed(graphs.order_of(self._graph, at_fault))
+
+    def _can_be_tapped(self, node: torch.fx.Node) -> bool:
+        value = self._values.get(node.name)
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return False
+        if not self._has_writes:
+            return True
+        return not graphs.writes(node) and not any(graphs.writes(user) for user in node.users)
+
+    # One part alone.
+
+    def _try(self, names: Sequence[str], node: str) -> Optional[Located]:
+        if node in self._random:
+            return None  # the backend may draw other random numbers
+        part, outside = graphs.cut_out(self._graph, names, self._values)
+        inputs = [self._values[name] for name in outside]
+        call = Call(inputs, self._call.state, [[values[name] for name in outside] for values in self._earlier])
+        found = measure(part, self._compiler(part), inputs, call.state, self._runs, call.earlier)
+        worst = found.worst
+        if worst is None:
+            return None
+        backward = all(verdict.name.startswith("gradient of") for verdict in found.wrong)
+        return Located(node, backward, part, call, worst)
+
+    # Fusion.
+
+    def _bisect(self, forward: bool) -> Optional[str]:
+        """The first node at which the graph up to it is wrong; None if no prefix is."""
+        names = [
+            node.name
+            for node in graphs.calls_of(self._graph)
+            if isinstance(self._values.get(node.name), torch.Tensor) and self._values[node.name].is_floating_point()
+        ]
+        low, high, found = 0, len(names) - 1, None
+        while low <= high:
+            middle = (low + high) // 2
+            part = graphs.prefix(self._graph, names[middle])
+            measured = measure(
+                part, self._compiler(part), self._call.inputs, self._call.state, self._runs, self._call.earlier
+            )
+            if any(verdict.name.startswith("gradient of") != forward for verdict in measured.wrong):
+                found, high = names[middle], middle - 1
+            else:
+                low = middle + 1
+        return found
+
+
+class _Keeping(Eager):
+    """Keeps a copy of each result: a later node may write it."""
+
+    def __init__(self, graph: torch.fx.GraphModule, values: dict[str, Any]) -> None:
+        super().__init__(graph)
+        self._kept = values
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op in graphs.CALLS:
+            self._kept[n.name] = result
+            if isinstance(result, torch.Tensor):
+                copied = torch._prims_common.clone_preserve_strides(result.detach())
+                self._kept[n.name] = copied.requires_grad_(result.requires_grad)
+        return result

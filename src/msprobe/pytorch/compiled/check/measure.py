@@ -1,0 +1,102 @@
+"""Three runs of one graph on the same inputs: compiled, eager and fp64; and the verdict on each value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+import torch
+import torch.fx
+
+from msprobe.pytorch.compiled.check import graphs
+from msprobe.pytorch.compiled.check.judge import Verdict, judge_all
+from msprobe.pytorch.compiled.check.runs import Eager, Reference, copy_inputs, run, widen, without_warnings
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """Compiles a part of a region as the region was compiled. `earlier`: inputs of other shapes that came before."""
+
+    backend: Any
+    dynamic: bool
+
+    def __call__(self, graph: torch.fx.GraphModule) -> Callable[..., Any]:
+        return torch.compile(graph, backend=self.backend, dynamic=self.dynamic)
+
+
+@dataclass
+class Measured:
+    """The verdicts on the values of one graph."""
+
+    verdicts: dict[str, Verdict]
+    random: dict[str, Any] = field(default_factory=dict)
+    """The nodes that drew random numbers."""
+
+    @property
+    def wrong(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts.values() if verdict.wrong]
+
+    @property
+    def worst(self) -> Optional[Verdict]:
+        return max(self.wrong, key=lambda verdict: verdict.factor, default=None)
+
+
+class Runs:
+    """Counts the runs of a region: a part of it counts as its share of the nodes."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = max(nodes, 1)
+        self.count = 0.0
+
+    def add(self, graph: torch.fx.GraphModule) -> None:
+        self.count += min(len(graphs.calls_of(graph)) / self._nodes, 1.0)
+
+
+def measure(
+    graph: torch.fx.GraphModule,
+    compiled: Callable[..., Any],
+    inputs: Sequence[Any],
+    state: Any,
+    runs: Runs,
+    earlier: Sequence[Sequence[Any]] = (),
+) -> Measured:
+    """Runs the graph three times. `earlier` inputs are passed to the compiled code before."""
+    names = graphs.input_names(graph)
+    backward = torch.is_grad_enabled()
+    with without_warnings(), same_random_numbers():
+        for others in earlier:
+            run(compiled, names, copy_inputs(others), state, backward)
+        found = run(compiled, names, copy_inputs(inputs), state, backward)
+    return _judge(graph, names, found, inputs, state, runs)
+
+
+def _judge(
+    graph: torch.fx.GraphModule, names: Sequence[str], found: Mapping[str, Any], inputs: Any, state: Any, runs: Runs
+) -> Measured:
+    backward = torch.is_grad_enabled()
+    with without_warnings():
+        eager = Eager(graph)
+        expected = run(eager.run, names, copy_inputs(inputs), state, backward)
+        wide = Reference(widen(graph), eager.random)
+        reference = run(wide.run_wide, names, copy_inputs(inputs, wide=True), state, backward)
+    for _ in range(3):
+        runs.add(graph)
+    judged: dict[str, Verdict] = {}
+    for is_gradient in (False, True):
+
+        def of_kind(values: Mapping[str, Any], kind: bool = is_gradient) -> dict[str, Any]:
+            return {name: value for name, value in values.items() if name.startswith("gradient of") == kind}
+
+        judged.update(judge_all(of_kind(found), of_kind(expected), of_kind(reference)))
+    return Measured(judged, eager.random)
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Inductor draws its own random numbers; here it draws those of eager code, so that results are comparable."""
+    import torch._inductor.config as inductor
+
+    with inductor.patch(fallback_random=True):
+        yield

@@ -1,0 +1,207 @@
+"""Checks each compiled region while a script runs: at its first call, and at the first call with other shapes.
+
+The script gets the result of its own compiled code, and its random numbers go on as without the check.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+import torch.fx
+
+from msprobe.collect import notices
+from msprobe.dump.layout import make_directory
+from msprobe.pytorch.compiled.check import graphs
+from msprobe.pytorch.compiled.check.answer import CompiledCheck, Finding, RegionCheck
+from msprobe.pytorch.compiled.check.kernels import Kernel, kernels_of, note_kernels
+from msprobe.pytorch.compiled.check.locate import Call, Located, Search
+from msprobe.pytorch.compiled.check.measure import Compiler, Measured, Runs, measure
+from msprobe.pytorch.compiled.check.operators import explain
+from msprobe.pytorch.compiled.check.reproducer import write_reproducer
+from msprobe.pytorch.compiled.check.runs import copy_inputs
+from msprobe.pytorch.compiled.source import code_of, module_path, source_line
+from msprobe.pytorch.compiled.switch import backend_of, eval_frame, name_backend, name_region, with_backend
+
+SHAPES = 3  # a region with dynamic shapes is checked for so many
+
+
+class _Busy(threading.local):
+    checking = False
+
+
+class CheckSession:
+    """Installed around the code that runs the compiled regions."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.answer = CompiledCheck()
+        self.busy = _Busy()
+        self._callbacks: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._names: dict[str, int] = {}
+        self._original: Any = None
+
+    def install(self) -> None:
+        dynamo = eval_frame()
+        self._original = dynamo._maybe_set_eval_frame
+        dynamo._maybe_set_eval_frame = self._switch
+
+    def remove(self) -> None:
+        if self._original is not None:
+            eval_frame()._maybe_set_eval_frame = self._original
+            self._original = None
+
+    def __enter__(self) -> CheckSession:
+        self.install()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def _switch(self, callback: Any) -> Any:
+        """Replaces dynamo's switch: code that is compiled from here on is compiled by the same backend, and noted."""
+        frame = sys._getframe(1)
+        if callable(callback) and "fn" in frame.f_locals and not self.busy.checking:
+            callback = self._noting(callback, frame.f_locals["fn"])
+        return self._original(callback)
+
+    def _noting(self, callback: Any, function: Any) -> Any:
+        owner = getattr(function, "__self__", function)
+        key = (id(owner), id(callback))
+        known = self._callbacks.get(key)
+        if known is None:
+            backend = backend_of(callback)
+            noting = _NotingBackend(self, name_region(function), backend)
+            known = self._callbacks[key] = (with_backend(callback, noting), (owner, callback))
+        return known[0]
+
+    def number(self, name: str) -> str:
+        """A region with several graphs (after graph breaks, or recompiled) has a number for each."""
+        self._names[name] = number = self._names.get(name, 0) + 1
+        return name if number == 1 else f"{name} #{number}"
+
+
+class _NotingBackend:
+    """A backend that compiles with another one and keeps the graph."""
+
+    def __init__(self, session: CheckSession, region: str, backend: Any) -> None:
+        self._session = session
+        self._region = region
+        self._backend = backend
+        self.__name__ = name_backend(backend)
+
+    def __call__(self, graph: torch.fx.GraphModule, example_inputs: Any, **options: Any) -> Callable[..., Any]:
+        kept = copy.deepcopy(graph)
+        noted = _NotedGraph(self._session, self._session.number(self._region), self._backend, kept)
+        with noted.watch():
+            noted.compiled = self._backend(graph, example_inputs, **options)
+        return noted
+
+
+class _NotedGraph:
+    """One captured graph: runs its compiled code, and checks it when its inputs have new shapes."""
+
+    def __init__(self, session: CheckSession, name: str, backend: Any, graph: torch.fx.GraphModule) -> None:
+        self.compiled: Callable[..., Any] = graph
+        self._session = session
+        self._name = name
+        self._backend = backend
+        self._graph = graph
+        self._kernels: list[Kernel] = []
+        self._dynamic = any(map(_is_symbolic, graph.graph.nodes))
+        self._seen: dict[Any, Sequence[Any]] = {}
+
+    def watch(self) -> Any:
+        return note_kernels(self._kernels)
+
+    def __call__(self, *args: Any) -> Any:
+        session = self._session
+        signature = tuple(tuple(arg.shape) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        if session.busy.checking or signature in self._seen or len(self._seen) >= SHAPES:
+            return self.compiled(*args)
+        inputs, before = copy_inputs(args), torch.get_rng_state()
+        with self.watch():
+            result = self.compiled(*args)
+        after = torch.get_rng_state()
+        session.busy.checking = True
+        try:
+            self._check(signature, Call(inputs, before, list(self._seen.values())[:1]))
+        finally:
+            session.busy.checking = False
+            torch.set_rng_state(after)
+        return result
+
+    def _check(self, signature: Any, call: Call) -> None:
+        runs = Runs(len(graphs.calls_of(self._graph)))
+        region = RegionCheck(self._name, name_backend(self._backend), len(graphs.calls_of(self._graph)))
+        if self._seen:
+            region.name += f" with shapes {_shapes(call.inputs)}"
+        self._seen[signature] = call.inputs if self._dynamic else ()
+        self._session.answer.regions.append(region)
+        try:
+            with self.watch():
+                measured = measure(self._graph, self.compiled, call.inputs, call.state, runs)
+            region.verdicts = measured.verdicts
+            region.random = bool(measured.random)
+            if measured.wrong:
+                region.finding = self._find(measured, call, runs)
+        except Exception as error:
+            region.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        region.runs = runs.count
+
+    def _find(self, measured: Measured, call: Call, runs: Runs) -> Any:
+        notices.inform(f"{self._name}: the compiled result is wrong; looking for the node.")
+        compiler = Compiler(self._backend, self._dynamic)
+        located = Search(self._graph, compiler, call, runs).find(measured)
+        return None if located is None else self._describe(located)
+
+    def _describe(self, located: Located) -> Finding:
+        node = next(node for node in self._graph.graph.nodes if node.name == located.node)
+        is_inductor = name_backend(self._backend) == "inductor"
+        try:
+            operators, why = explain(located, self._backend, is_inductor)
+        except Exception as error:  # a part that cannot be traced again
+            operators, why = [], f"the operators below it could not be traced ({type(error).__name__})"
+        title = f"{self._name}: {code_of(node)} gives a wrong {'gradient' if located.backward else 'result'} compiled"
+        make_directory(self._session.directory)
+        name = re.sub(r"\W+", "_", f"{self._name}_{located.node}").strip("_")
+        path = write_reproducer(located, self._session.directory, name, title, self._backend, self._dynamic)
+        trace = (node.meta.get("stack_trace") or "").strip()
+        kernels = [str(kernel) for kernel in kernels_of(self._kernels, located.node, trace)]
+        return Finding(
+            node=located.node,
+            code=code_of(node),
+            backward=located.backward,
+            module=module_path(node),
+            source=source_line(node),
+            operators=tuple(operators),
+            why=why,
+            kernels=tuple(dict.fromkeys(kernels)),
+            nodes=located.nodes,
+            reproducer=str(path),
+            verdict=located.verdict,
+        )
+
+
+def _is_symbolic(node: torch.fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    if node.op != "placeholder" or value is None:
+        return False
+    if isinstance(value, torch.SymInt):
+        return True
+    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
+
+
+def _shapes(inputs: Sequence[Any]) -> str:
+    shapes = [list(value.shape) for value in inputs if isinstance(value, torch.Tensor) and not _is_parameter(value)]
+    return ", ".join(map(str, shapes[:4]))
+
+
+def _is_parameter(value: Any) -> bool:
+    return value.requires_grad and value.is_leaf

@@ -1,0 +1,66 @@
+"""Our global module hooks, which are away while compiled code runs.
+
+Dynamo guards on the keys of torch's global hooks: if ours were there, a region would be compiled again at each start().
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch.nn.modules import module as module_hooks
+
+_TABLES = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called")
+
+
+class _Frames(threading.local):
+    def __init__(self) -> None:
+        self.outermost = 0
+
+
+class GlobalHooks:
+    """`hide` and `show` are called with the frame that runs a compiled function, when it begins and ends."""
+
+    def __init__(self) -> None:
+        self._key = 0
+        self._hooks: tuple[Any, ...] = ()
+        self._lock = threading.Lock()
+        self._hiding = 0
+        self._frames = _Frames()
+
+    def install(self, key: int, before: Callable[..., None], after: Callable[..., None]) -> None:
+        self._key = key
+        self._hooks = (before, after, True)
+        self._put_back()
+
+    def remove(self) -> None:
+        self._hooks = ()
+        self._take_away()
+
+    def hide(self, frame: Any) -> bool:
+        """Compiled code begins. Returns whether the hooks were there: inside another compiled function they are not."""
+        if self._frames.outermost:
+            return False
+        self._frames.outermost = id(frame)
+        with self._lock:
+            self._hiding += 1
+            self._take_away()
+        return True
+
+    def show(self, frame: Any) -> None:
+        """The function of this frame ends."""
+        if self._frames.outermost == id(frame):
+            self._frames.outermost = 0
+            with self._lock:
+                self._hiding -= 1
+                if not self._hiding:
+                    self._put_back()
+
+    def _take_away(self) -> None:
+        for table in _TABLES:
+            getattr(module_hooks, table).pop(self._key, None)
+
+    def _put_back(self) -> None:
+        for table, hook in zip(_TABLES, self._hooks):
+            getattr(module_hooks, table)[self._key] = hook

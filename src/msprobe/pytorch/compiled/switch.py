@@ -1,0 +1,93 @@
+"""Dynamo's switch: the one function through which compiled code begins and ends, and how to give it another backend.
+
+Dynamo keeps compiled code per backend, so code that another backend compiled stays as it is and is used again later.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Callable, Optional
+
+Backend = Callable[..., Any]
+
+
+def eval_frame() -> Any:
+    """The module of dynamo that enters compiled code, or None. It is imported here (making an optimizer imports it
+    too): a later import, by the first torch.compile of the script, would run inside our mode."""
+    try:
+        return importlib.import_module("torch._dynamo.eval_frame")
+    except ImportError:
+        return None
+
+
+def backend_of(callback: Any) -> Backend:
+    """The backend that a compiled function was made with."""
+    return eval_frame().innermost_backend(callback)
+
+
+def with_backend(callback: Any, backend: Backend) -> Any:
+    """The callback of a compiled function, with another backend. Dynamo compares backends, so keep the result."""
+    convert_frame = importlib.import_module("torch._dynamo.convert_frame")
+    converter = callback
+    while not hasattr(converter, "_clone_with_backend"):
+        converter = converter._torchdynamo_orig_backend
+    return convert_frame.catch_errors_wrapper(converter._clone_with_backend(backend), callback.hooks)
+
+
+class CompilesUnseen:
+    """The callback of a compiled function, which dynamo calls to compile. No module has hooks of ours meanwhile."""
+
+    def __init__(self, callback: Any, modules: Any) -> None:
+        self._torchdynamo_orig_backend = callback  # so that dynamo finds the code that this backend has compiled
+        self.hooks = callback.hooks
+        self._modules = modules
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._modules.out_of_sight():
+            return self._torchdynamo_orig_backend(*args, **kwargs)
+
+
+def name_backend(backend: Any) -> str:
+    """The name by which torch.compile knows a backend; a function of the user has its own name."""
+    if getattr(backend, "compiler_name", None) == "inductor":
+        return "inductor"
+    inner = inner_backend(backend)
+    return _registered(inner) or str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def inner_backend(backend: Any) -> Any:
+    """The function of a backend, which torch.compile wraps."""
+    return getattr(backend, "compiler_fn", backend)
+
+
+def is_named(backend: Any) -> bool:
+    """Whether torch.compile knows the backend by its name."""
+    inner = inner_backend(backend)
+    return getattr(backend, "compiler_name", None) == "inductor" or _registered(inner) is not None
+
+
+def _registered(backend: Any) -> Optional[str]:
+    registry = importlib.import_module("torch._dynamo.backends.registry")
+    for name, function in getattr(registry, "_COMPILER_FNS", {}).items():
+        if function is backend:
+            return str(name)
+    return None
+
+
+def name_region(function: Any) -> str:
+    """The name of a compiled function, or the class of a compiled module."""
+    module = function if hasattr(function, "_modules") else module_of(function)
+    if module is not None:
+        return type(module).__name__
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def module_of(function: Any) -> Any:
+    """The module whose call this function is; None for other functions."""
+    wrapped = getattr(function, "__wrapped__", None)
+    if hasattr(wrapped, "_modules"):  # torch wraps modules of its own, such as Sequential
+        return wrapped
+    name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
+    if name in ("_call_impl", "_wrapped_call_impl", "__call__") and hasattr(owner, "_modules"):
+        return owner
+    return None

@@ -1,0 +1,86 @@
+"""Two dumps: the comparison as material for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Optional
+
+from msprobe.compare import Comparison, Origin, compare
+from msprobe.compare.align.mapping import map_names
+from msprobe.compare.calls import Match, forward_name
+from msprobe.compare.inputs import open_inputs
+from msprobe.compare.result import UnitResult
+from msprobe.compare.rows import Row
+from msprobe.view.material import Answer, Material, Progress, Sides
+
+
+def load_comparison(
+    target: Path, golden: Path, mapping: Mapping[str, str], progress: Optional[Progress] = None
+) -> Material:
+    translation = map_names(mapping) if mapping else None
+    show = progress or (lambda things, total, text: things)
+    material = of_comparison(compare(target, golden, mapping=translation, progress=show))
+    pairs = open_inputs(target, golden).pairs
+    sides: dict[str, Sides] = {pair.target.label: (pair.target, pair.golden) for pair in pairs}
+    material.sides = [sides[unit.label] for unit in material.units]
+    material.living = any(pair.target.unfinished or pair.golden.unfinished for pair in pairs)
+    return material
+
+
+def of_comparison(comparison: Comparison) -> Material:
+    summary = comparison.summary()
+    answer = Answer(comparison.verdict, notes=list(comparison.notes))
+    origin = comparison.origin
+    if origin is not None:
+        answer.sentence = origin.sentence
+        answer.facts = _facts(origin)
+        found = _locate(comparison.units, origin)
+        if found is not None:
+            answer.unit, match, answer.row = found
+            answer.stack = stack_of(comparison.units[answer.unit], match)
+    counts = {key: summary[key] for key in ("rows", "pass", "warning", "error", "not_compared")}
+    counts["not_compared_reasons"] = summary["not_compared_reasons"]
+    return Material("comparison", comparison.target, comparison.golden, answer, comparison.units, summary=counts)
+
+
+def _facts(origin: Origin) -> list[tuple[str, str]]:
+    where = [] if origin.step is None else [f"step {origin.step}"]
+    where += [] if origin.rank is None else [f"rank {origin.rank}"]
+    facts = [
+        ("call", origin.name),
+        ("module", origin.module or ""),
+        ("where", ", ".join([*where, origin.direction])),
+        ("source", origin.source or ""),
+        ("inside", origin.library or ""),
+        *(("evidence", one) for one in origin.evidence if not one.startswith(("target: ", "golden: "))),
+    ]
+    if origin.spread.get("calls"):
+        facts.append(("then", f"{origin.spread['calls']} later calls differ"))
+    if origin.next:
+        facts.append(("next", origin.next))
+    return [(key, text) for key, text in facts if text]
+
+
+def _locate(units: list[UnitResult], origin: Origin) -> Optional[tuple[int, Match, Optional[Row]]]:
+    """The unit, the call and the row that the origin names."""
+    for number, unit in enumerate(units):
+        if (unit.step, unit.rank) != (origin.step, origin.rank):
+            continue
+        for match, rows in unit.groups:
+            weight = origin.kind == "weight" and any(row.name == origin.name for row in rows)
+            if match.call.name == origin.name or weight:
+                named = [row for row in rows if row.slot == origin.slot or row.name == origin.name]
+                found = named or rows
+                return number, match, found[0] if found else None
+    return None
+
+
+def stack_of(unit: UnitResult, match: Match) -> list[str]:
+    """The frames of a call: the target's, else the golden run's."""
+    for call, known in zip((match.target, match.golden), unit.stacks):
+        if call is not None:
+            frames = known.get(call.name) or known.get(forward_name(call))
+            if frames:
+                return frames
+    return []

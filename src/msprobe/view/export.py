@@ -1,0 +1,100 @@
+"""The page and its data as one HTML file that opens offline, with the look of `msprobe view`.
+
+The data are compressed: the rows as packed columns, the details of calls in blocks that the page opens when somebody
+looks at one. The policy of the file allows its own script and style by their hashes and nothing else. Names in a dump
+are data: in the file they are only ever inside the compressed text.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from msprobe.compare import Comparison
+from msprobe.compare.rows import INTRODUCED, PASS
+from msprobe.dump import layout
+from msprobe.view import page_files
+from msprobe.view.columns import Table
+from msprobe.view.comparing import of_comparison
+from msprobe.view.material import Material
+from msprobe.view.routes import encode
+from msprobe.view.session import Contents
+
+BLOCK = 200
+MOST_DETAILED = 5_000
+"""Of a comparison with more calls, the file has the details of the first calls that do not pass."""
+_STYLE = '<link rel="stylesheet" href="style.css">'
+_SCRIPT = '<script type="module" src="main.js"></script>'
+_POLICY = '<meta name="policy">'
+
+
+def export_comparison(comparison: Comparison, path: Path) -> None:
+    """`compare --html`."""
+    export_material(of_comparison(comparison), path)
+
+
+def export_material(material: Material, path: Path) -> None:
+    sides, material.sides = material.sides, []  # the file has no tensors
+    try:
+        contents = Contents(material)
+    finally:
+        material.sides = sides
+    layout.write_file(path, _parts(contents))
+
+
+def _parts(contents: Contents) -> Iterator[bytes]:
+    style, script = page_files.text("style.css"), page_files.joined_script()
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'"
+    page = page_files.text("index.html")
+    page = page.replace(_POLICY, f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
+    page = page.replace(_STYLE, f"<style>{style}</style>")
+    before, _, after = page.partition(_SCRIPT)
+    yield before.encode()
+    for name, data in _data(contents):
+        packed = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
+        yield f'<script type="text/plain" class="data" data-name="{html.escape(name)}">{packed}</script>\n'.encode()
+    yield f"<script>{script}</script>{after}".encode()
+
+
+def _detailed(table: Table) -> set[int]:
+    """The calls whose details are in the file: all, or those that introduced a difference and the next that differ."""
+    if len(table.groups) <= MOST_DETAILED:
+        return set(range(len(table.groups)))
+    calls = [(call, rows) for call, (_, (_, rows)) in enumerate(table.groups)]
+    first = [call for call, rows in calls if any(row.role == INTRODUCED for row in rows)]
+    others = [call for call, rows in calls if any(row.verdict != PASS for row in rows)]
+    return set([*first, *others][:MOST_DETAILED])
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _data(contents: Contents) -> Iterator[tuple[str, bytes]]:
+    """What the server would answer, under the same names."""
+    table = contents.table
+    yield "answer", encode({**contents.answer(), "version": 0, "mapping": {}})
+    yield "table", encode(table.head())
+    yield "columns", table.packed()
+    wanted = _detailed(table)
+    block: dict[int, Any] = {}
+    for call in range(len(table.groups)):
+        if call in wanted:
+            block[call] = contents.details.of(call)
+        if call % BLOCK == BLOCK - 1 and block:
+            yield f"calls{call // BLOCK}", encode(block)
+            block = {}
+    if block:
+        yield f"calls{(len(table.groups) - 1) // BLOCK}", encode(block)
+    watched = contents.material.watched
+    if watched is not None:
+        known = watched.trends()
+        yield "trends", encode(known)
+        for statistic in known["statistics"]:
+            for number in range(len(known["ranks"])):
+                yield f"matrix-{statistic}-{number}", encode(watched.matrix(statistic, number))

@@ -1,0 +1,88 @@
+"""What a user asks to view, opened: units of rows whatever they came from, and the answer on top.
+
+A single dump and the results of run_ut become rows without a golden side, so the same page shows them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from msprobe.compare.inputs import Source
+from msprobe.compare.result import UnitResult
+from msprobe.compare.rows import Row
+from msprobe.dump.errors import DumpError
+from msprobe.view.watched import Watched, is_watched
+
+Sides = tuple[Source, Optional[Source]]
+
+
+@dataclass
+class Answer:
+    """The text on top of the page.
+
+    `verdict` is same, differs, not_compared, found or clean. `facts` are (key, text) pairs; the page translates the
+    keys. `unit` and `row` say where Enter goes. `stack` is where the source lines are read from.
+    """
+
+    verdict: str
+    sentence: str = ""
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unit: int = 0
+    row: Optional[Row] = None
+    stack: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Material:
+    """`kind` is comparison, dump, check or watched. `sides` opens the tensors of a unit; empty in an export."""
+
+    kind: str
+    target: Path
+    golden: Optional[Path]
+    answer: Answer
+    units: list[UnitResult]
+    sides: list[Sides] = field(default_factory=list)
+    watched: Optional[Watched] = None
+    living: bool = False
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+Progress = Callable[..., Any]
+
+
+def open_material(
+    target: Path,
+    golden: Optional[Path] = None,
+    mapping: Optional[Mapping[str, str]] = None,
+    progress: Optional[Progress] = None,
+) -> Material:
+    """Raises DumpError where there is nothing to view."""
+    from msprobe.view.check_results import is_check, load_check
+    from msprobe.view.comparing import load_comparison
+    from msprobe.view.single_dump import load_dump
+
+    for path in (target, golden):
+        if path is not None and not path.exists():
+            raise DumpError(f"{path} does not exist.")
+    watched = [path for path in (target, golden) if path is not None and is_watched(path)]
+    if golden is not None:
+        if len(watched) == 2:
+            return load_watched(target, golden)
+        if watched:
+            raise DumpError(f"{watched[0]} is a watched run and the other is not: give two watched runs, or two dumps.")
+        return load_comparison(target, golden, mapping or {}, progress)
+    if is_check(target):
+        return load_check(target)
+    if watched:
+        return load_watched(target, None)
+    return load_dump(target)
+
+
+def load_watched(target: Path, golden: Optional[Path]) -> Material:
+    run = Watched(target, golden)
+    verdict, sentence, facts, notes = run.answer()
+    return Material("watched", target, golden, Answer(verdict, sentence, facts, notes), [], [], run, True)

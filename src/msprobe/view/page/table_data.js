@@ -1,0 +1,62 @@
+// The rows: packed columns as the server sent them, and what is worked out of them once.
+
+const TYPES = { i4: Int32Array, f4: Float32Array, u1: Uint8Array };
+export const LOOKS = ["pass", "not_compared", "differs", "propagated", "introduced"];
+export const PASS = 0, INTRODUCED = 4;
+export const LEVELS = 100, LOWEST = -9, HIGHEST = 1;
+const ROLE_LOOK = [0, 4, 3], VERDICT_LOOK = [0, 2, 2, 1];
+
+export class Table {
+  constructor(head, buffer) {
+    this.count = head.rows;
+    this.calls = head.calls;
+    this.texts = head.texts;
+    this.units = head.units;
+    this.classes = head.classes;
+    this.plain = head.plain;
+    this.verdicts = head.verdicts;
+    this.roles = head.roles;
+    this.rows = {};
+    this.call = {};
+    for (const [table, name, type, at, length] of head.columns)
+      (table === "row" ? this.rows : this.call)[name] = new TYPES[type](buffer, at, length);
+    this.looks = new Uint8Array(this.count);
+    this.callLooks = new Uint8Array(this.calls);
+    this.levels = new Uint8Array(this.count);
+    this.#work();
+  }
+
+  // How each row and call looks, and the height of each row in the plot: the difference, or the norm of a single dump.
+  #work() {
+    const { state, call, distance, target } = this.rows;
+    let measured = false;
+    for (let i = 0; i < this.count && !measured; i++) measured = distance[i] === distance[i];
+    this.measured = measured;
+    for (let i = 0; i < this.count; i++) {
+      const look = ROLE_LOOK[state[i] >> 2] || VERDICT_LOOK[state[i] & 3];
+      this.looks[i] = look;
+      if (look > this.callLooks[call[i]]) this.callLooks[call[i]] = look;
+      const value = measured ? distance[i] : Math.abs(target[i]);
+      const power = value > 0 ? Math.log10(value) : LOWEST;
+      const part = measured ? (power - LOWEST) / (HIGHEST - LOWEST) : (power + 6) / 12;
+      this.levels[i] = Math.max(0, Math.min(1, part)) * LEVELS;
+    }
+  }
+
+  unit(row) { return this.call.unit[this.rows.call[row]]; }
+  end(call) { return call + 1 < this.calls ? this.call.first[call + 1] : this.count; }
+  callName(call) { return this.texts[this.call.target[call]] || this.texts[this.call.golden[call]]; }
+  name(row) { return this.callName(this.rows.call[row]) + "." + this.texts[this.rows.slot[row]]; }
+  look(row) { return LOOKS[this.looks[row]]; }
+  verdict(row) { return this.verdicts[this.rows.state[row] & 3]; }
+  role(row) { return this.roles[this.rows.state[row] >> 2]; }
+  reason(row) { return this.texts[this.rows.reason[row]]; }
+  module(call) { return this.texts[this.call.target_module[call]] || this.texts[this.call.golden_module[call]]; }
+  // The row of another table with the same name in the same unit: a view survives that the data are read again.
+  find(other, row) {
+    const name = other.name(row), label = other.units[other.unit(row)].label;
+    for (let i = 0; i < this.count; i++)
+      if (this.units[this.unit(i)].label === label && this.name(i) === name) return i;
+    return -1;
+  }
+}

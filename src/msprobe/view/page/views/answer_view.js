@@ -1,0 +1,77 @@
+// The answer on top: what differs first, the user's line, and both numbers.
+
+import { byId, dot, el } from "../elements.js";
+import { figure, title } from "../names.js";
+import { goTo } from "../navigate.js";
+import { on, set, state } from "../state.js";
+import { t, verdictWord } from "../words.js";
+
+const ORDER = ["type", "dtype", "shape", "value", "Max", "Min", "Mean", "Norm", "md5", "requires_grad"];
+
+export function sideBySide(sides, golden) {
+  const { target, golden: other } = sides;
+  const keys = [...new Set([...ORDER, ...Object.keys(target || {}), ...Object.keys(other || {})])]
+    .filter((key) => [target, other].some((side) => side && side[key] !== undefined && side[key] !== null));
+  const shown = (side, key) => side && side[key] !== undefined && side[key] !== null
+    ? title(Array.isArray(side[key]) ? "[" + side[key].join(", ") + "]" : figure(side[key])) : "";
+  const head = el("tr", {}, el("td"), el("th", { text: t("target"), scope: "col" }), golden ? el("th", { text: t("golden"), scope: "col" }) : null);
+  const lines = keys.map((key) => {
+    const ours = shown(target, key), theirs = shown(other, key), look = golden && ours !== theirs ? "mono changed" : "mono";
+    return el("tr", {}, el("th", { text: key.toLowerCase(), scope: "row" }), el("td", { class: look, text: ours }), golden ? el("td", { class: look, text: theirs }) : null);
+  });
+  return el("table", { class: "sides" }, el("thead", {}, head), el("tbody", {}, ...lines));
+}
+
+export function excerptOf(excerpt) {
+  const lines = excerpt.lines.map((line, at) => {
+    const number = excerpt.first + at;
+    return el("span", { class: number === excerpt.line ? "here" : "", text: String(number).padStart(5) + "  " + line });
+  });
+  return el("div", {}, el("div", { class: "dim mono wrap", text: excerpt.file + ":" + excerpt.line }),
+    el("pre", { class: "excerpt", tabindex: "0" }, ...lines), excerpt.note ? el("div", { class: "dim", text: t(excerpt.note) }) : null);
+}
+
+function sentenceOf(answer) {
+  if (!answer.sentence) return t(answer.verdict);
+  return (answer.kind === "comparison" ? t("origin") : answer.verdict === "same" ? "" : t("found")) + (answer.verdict === "same" ? "" : ": ") + answer.sentence;
+}
+
+function countsOf(answer) {
+  const verdicts = ["pass", "warning", "error", "not_compared"].filter((key) => answer.counts[key] !== undefined);
+  const looks = { pass: "pass", warning: "differs", error: "differs", not_compared: "not_compared" };
+  return el("div", { class: "counts" }, ...verdicts.map((key) => {
+    const word = answer.kind === "dump" ? verdictWord(looks[key], "dump") : key === "not_compared" ? t("v.not_compared") : t(key);
+    return el("span", {}, dot(looks[key]), word + " " + answer.counts[key].toLocaleString("en"));
+  }));
+}
+
+// Going there folds the answer: the rows need the room.
+export function goToAnswer() {
+  set("folded", { folded: true });
+  render();
+  goTo(state.answer.row);
+}
+
+function render() {
+  const answer = state.answer, box = byId("answer");
+  const heading = answer.golden ? `${title(answer.target)}  ${t("against")}  ${title(answer.golden)}` : title(answer.target);
+  const facts = el("dl", {}, ...answer.facts.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(text) })]));
+  const bad = !["same", "clean", "not_compared"].includes(answer.verdict);
+  const good = answer.verdict === "same" || answer.verdict === "clean";
+  const go = el("button", { id: "go", text: t("go") + " ↵", onclick: goToAnswer });
+  const fold = el("button", { id: "fold", "aria-expanded": String(!state.folded), text: state.folded ? t("unfold") : t("fold"), onclick: () => { set("folded", { folded: !state.folded }); render(); byId("fold").focus(); } });
+  box.className = state.folded ? "folded" : "";
+  box.replaceChildren(
+    el("div", { class: "top" }, el("h1", { id: "title", class: "mono wrap", text: heading }), answer.living ? el("span", { class: "pass", id: "living", text: "● " + t("living") }) : null),
+    el("div", { class: "box" + (bad ? " bad" : good ? " good" : "") },
+      el("div", { class: "sentence", text: title(sentenceOf(answer)) }),
+      facts, answer.excerpt ? excerptOf(answer.excerpt) : el("div"),
+      answer.sides ? el("div", {}, el("div", { class: "dim mono", text: title(answer.slot) }), sideBySide(answer.sides, answer.golden !== null)) : el("div")),
+    el("div", { class: "top" }, answer.row >= 0 ? go : null, countsOf(answer), el("span", { class: "right" }), fold));
+  if (answer.notes.length && !state.folded)
+    box.append(el("details", { open: answer.notes.length < 3 }, el("summary", { text: `${t("notes")} (${answer.notes.length})` }), ...answer.notes.slice(0, 50).map((note) => el("div", { class: "dim wrap", text: title(note) }))));
+}
+
+export function showAnswer() {
+  for (const event of ["language", "answer", "data"]) on(event, render);
+}

@@ -1,0 +1,175 @@
+// Two module trees that open together, and the map of the complete model: forward and backward, coloured by state.
+
+import { refilter } from "../filter.js";
+import { byId, colour, dot, drawing, el } from "../elements.js";
+import { shorten, title } from "../names.js";
+import { on, set, state } from "../state.js";
+import { LOOKS } from "../table_data.js";
+import { t } from "../words.js";
+
+const MOST_CHILDREN = 2000;
+const natural = new Intl.Collator("en", { numeric: true });
+let nodes = new Map(), order = [], opened = new Set([""]);
+
+function parentOf(path) {
+  const cut = path.lastIndexOf(".");
+  return cut < 0 ? "" : path.slice(0, cut);
+}
+
+// Every module by its path in the target; one that only the golden run has stands under its own path.
+function build() {
+  const { texts, call, calls, callLooks } = state.table, renamed = new Map();
+  nodes = new Map([["", { path: "", golden: "", children: new Set(), forward: 0, backward: 0, inTarget: true, inGolden: true }]]);
+  order = [];
+  for (let c = 0; c < calls; c++)
+    if (call.target_module[c] && call.golden_module[c]) renamed.set(call.golden_module[c], call.target_module[c]);
+  const seen = new Map();
+  for (let c = 0; c < calls; c++) {
+    if (state.unit >= 0 && call.unit[c] !== state.unit) continue;
+    const target = call.target_module[c], golden = call.golden_module[c];
+    const key = target || renamed.get(golden) || golden;
+    let leaf = seen.get(key);
+    if (!leaf) { leaf = ensure(texts[key]); seen.set(key, leaf); order.push(leaf); }
+    if (target) leaf.inTarget = true;
+    if (golden) { leaf.inGolden = true; leaf.golden = texts[golden]; }
+    const side = call.direction[c] === 1 ? "backward" : "forward";
+    leaf["own_" + side] = Math.max(leaf["own_" + side] || 0, callLooks[c] + 1);
+    for (let node = leaf; node; node = node.path ? nodes.get(parentOf(node.path)) : null) {
+      if (target) node.inTarget = true;
+      if (golden) node.inGolden = true;
+      node[side] = Math.max(node[side], callLooks[c] + 1);
+    }
+  }
+}
+
+function ensure(path) {
+  let node = nodes.get(path);
+  if (!node) {
+    node = { path, golden: path, children: new Set(), forward: 0, backward: 0, inTarget: false, inGolden: false };
+    nodes.set(path, node);
+    ensure(parentOf(path)).children.add(path);
+  }
+  return node;
+}
+
+function visible() {
+  const found = [];
+  const walk = (path, depth) => {
+    const node = nodes.get(path), children = [...node.children].sort(natural.compare);
+    found.push({ node, depth, leaf: !children.length });
+    if (opened.has(path)) for (const child of children.slice(0, MOST_CHILDREN)) walk(child, depth + 1);
+  };
+  walk("", 0);
+  return found;
+}
+
+function marks(node) {
+  const one = (value) => dot(value ? LOOKS[value - 1] : "none");
+  return [node.forward ? one(node.forward) : null, node.backward > 1 && node.backward !== node.forward || node.backward && !node.forward ? one(node.backward) : null];
+}
+
+function label(node) {
+  return node.path ? node.path.slice(node.path.lastIndexOf(".") + 1) : t("model");
+}
+
+function render() {
+  const two = state.answer.golden !== null, tree = byId("tree"), focused = document.activeElement?.dataset?.path;
+  const room = Math.floor((tree.clientWidth / (two ? 2 : 1) - 40) / 7.3);
+  const lines = visible().map(({ node, depth, leaf }) => {
+    const open = opened.has(node.path), kind = state.table.classes[node.path] || "";
+    const cell = (name, there, twist) => {
+      const inner = el("span", { class: "mono" }), left = room - depth * 1.1;
+      inner.style.paddingLeft = depth * 8 + "px";
+      if (twist) inner.append(el("span", { class: "twist", text: leaf ? "" : open ? "▾" : "▸" }));
+      if (there) inner.append(...marks(node).filter(Boolean), shorten(name, Math.max(left, 6)), left - name.length > kind.length ? el("span", { class: "dim", text: " " + kind }) : "");
+      return inner;
+    };
+    const other = node.golden ? node.golden.slice(node.golden.lastIndexOf(".") + 1) : label(node);
+    const line = el("div", {
+      class: "node" + (state.module === node.path && node.path ? " picked" : ""), role: "treeitem", tabindex: (focused ?? state.module) === node.path ? "0" : "-1",
+      "aria-level": depth + 1, "aria-expanded": leaf ? null : String(open), "aria-selected": String(state.module === node.path), title: title(`${node.path || t("model")} ${kind}`), data: { path: node.path },
+    }, cell(label(node), node.inTarget, true), two ? cell(node.path ? other : t("model"), node.inGolden, false) : null);
+    line.onclick = (event) => event.target.className === "twist" ? toggle(node.path) : choose(node.path);
+    line.ondblclick = () => toggle(node.path);
+    return line;
+  });
+  const head = two ? [el("span", { class: "treehead", text: t("target"), "aria-hidden": "true" }), el("span", { class: "treehead", text: t("golden"), "aria-hidden": "true" })] : [];
+  byId("treehead").replaceChildren(...head);
+  tree.className = byId("treehead").className = "twin" + (two ? "" : " single");
+  tree.replaceChildren(...lines);
+  if (!tree.querySelector("[tabindex='0']") && tree.firstChild) tree.firstChild.tabIndex = 0;
+  if (focused !== undefined) [...tree.children].find((one) => one.dataset.path === focused)?.focus();
+}
+
+function toggle(path) {
+  opened.has(path) ? opened.delete(path) : opened.add(path);
+  render();
+}
+
+export function openTo(path) {
+  for (let up = path; up; up = parentOf(up)) opened.add(parentOf(up));
+}
+
+function choose(path) {
+  set("filters", { module: state.module === path ? "" : path, range: null });
+  refilter();
+  render();
+}
+
+function keys(event) {
+  const tree = byId("tree"), here = document.activeElement, lines = [...tree.children], at = lines.indexOf(here);
+  if (at < 0) return;
+  const path = here.dataset.path, move = (to) => { if (lines[to]) { here.tabIndex = -1; lines[to].tabIndex = 0; lines[to].focus(); } };
+  if (event.key === "ArrowDown") move(at + 1);
+  else if (event.key === "ArrowUp") move(at - 1);
+  else if (event.key === "ArrowRight") { if (!opened.has(path)) toggle(path); else move(at + 1); }
+  else if (event.key === "ArrowLeft") { if (opened.has(path)) toggle(path); else move(lines.findIndex((one) => one.dataset.path === parentOf(path))); }
+  else if (event.key === "Enter" || event.key === " ") choose(path);
+  else return;
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+function drawMap() {
+  const canvas = byId("map"), { pen, width, height } = drawing(canvas);
+  const inks = LOOKS.map(colour), size = width / Math.max(order.length, 1);
+  order.forEach((leaf, at) => {
+    for (const [side, top] of [["forward", 0], ["backward", height / 2 + 1]]) {
+      const look = leaf["own_" + side];
+      if (!look) continue;
+      pen.fillStyle = inks[look - 1];
+      pen.globalAlpha = look === 1 ? 0.35 : 1;
+      pen.fillRect(at * size, top, Math.max(size - (size > 4 ? 1 : 0), 1), height / 2 - 1);
+    }
+    if (state.module && (leaf.path === state.module || leaf.path.startsWith(state.module + "."))) {
+      pen.globalAlpha = 1;
+      pen.fillStyle = colour("accent");
+      pen.fillRect(at * size, height / 2 - 1.5, Math.max(size, 1), 3);
+    }
+  });
+}
+
+function refresh() {
+  build();
+  render();
+  drawMap();
+}
+
+export function showTree() {
+  const paint = () => byId("left").replaceChildren(
+    el("canvas", { id: "map", role: "img", "aria-label": t("map"), title: t("map"), onclick: (event) => {
+      const box = event.target.getBoundingClientRect(), leaf = order[Math.floor((event.clientX - box.left) / box.width * order.length)];
+      if (leaf) { openTo(leaf.path); choose(leaf.path); }
+    } }),
+    el("div", { id: "treehead" }), el("div", { id: "tree", role: "tree", "aria-label": t("modules"), onkeydown: keys }));
+  paint();
+  on("language", () => { paint(); refresh(); });
+  on("data", () => {
+    const row = state.answer.row;
+    if (row >= 0) { const path = state.table.module(state.table.rows.call[row]); openTo(path); opened.add(path); }
+    refresh();
+  });
+  on("filters", () => { render(); drawMap(); });
+  on("unit", refresh);
+  on("size", () => { render(); drawMap(); });
+}

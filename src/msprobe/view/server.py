@@ -1,0 +1,181 @@
+"""The server: this machine only, this browser only, reading only what was named on the command line.
+
+The address has a token that opens the page once and is exchanged for a cookie. Requests with another Host (a name
+that somebody pointed at 127.0.0.1) or another Origin (a page of somebody else) are refused. The only files that can
+be requested are those of the page.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Optional
+from urllib.parse import parse_qsl, urlsplit
+
+from msprobe.dump.errors import DumpError
+from msprobe.view import page_files, routes
+from msprobe.view.session import Session
+
+HOST = "127.0.0.1"
+MOST_BODY = 4 << 20
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+USED = "This address was opened already, and its token is valid once. Start `msprobe view` again for a new one."
+NO_TOKEN = "Open the address that `msprobe view` printed: it has a token."
+
+
+class Refused(Exception):
+    """A request that is not answered, and the status that says so."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class ViewServer(ThreadingHTTPServer):
+    """Serves one session."""
+
+    daemon_threads = True
+
+    def __init__(self, session: Session, port: int = 0) -> None:
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            advice = "choose another --port, or leave it out"
+            raise DumpError(f"Port {port} cannot be used: {error.strerror or error}; {advice}.") from None
+        self.session = session
+        self.port = int(self.server_address[1])
+        self._token: Optional[str] = secrets.token_urlsafe(24)
+        self.address = f"http://{HOST}:{self.port}/?token={self._token}"
+        self.cookie = f"msprobe_{self.port}"
+        self.secret = secrets.token_urlsafe(24)
+        self._lock = threading.Lock()
+
+    def exchange(self, token: str) -> bool:
+        """Whether this is the token; it is valid once."""
+        with self._lock:
+            if self._token is None or not secrets.compare_digest(token.encode(), self._token.encode()):
+                return False
+            self._token = None
+            return True
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        return f"{HOST}:{self.port}", f"localhost:{self.port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "msprobe"
+    sys_version = ""
+    timeout = 60
+    server: ViewServer
+
+    def do_GET(self) -> None:
+        self._respond(self._get)
+
+    def do_POST(self) -> None:
+        self._respond(self._post)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The terminal is the user's: requests are not listed."""
+
+    def _respond(self, work: Any) -> None:
+        try:
+            self._check_origin()
+            work()
+        except Refused as refusal:
+            self.close_connection = True
+            self._send(refusal.status, str(refusal).encode(), "text/plain; charset=utf-8")
+        except DumpError as error:
+            self._send(422, routes.encode({"error": str(error)}), "application/json")
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            self.close_connection = True
+        except Exception:
+            self.close_connection = True
+            self._send(500, routes.encode({"error": "msprobe view failed; its terminal says why."}), "application/json")
+            raise
+
+    def _check_origin(self) -> None:
+        if self.headers.get("Host", "") not in self.server.hosts:
+            raise Refused(403, "This server answers to 127.0.0.1 and localhost only.")
+        origin = self.headers.get("Origin")
+        if origin is not None and origin not in {f"http://{host}" for host in self.server.hosts}:
+            raise Refused(403, "This server answers its own page only.")
+
+    def _check_cookie(self) -> None:
+        try:
+            found = SimpleCookie(self.headers.get("Cookie", "")).get(self.server.cookie)
+        except CookieError:
+            found = None
+        given = found.value if found is not None else ""
+        if not secrets.compare_digest(given.encode(), self.server.secret.encode()):
+            raise Refused(403, NO_TOKEN)
+
+    def _get(self) -> None:
+        parts = urlsplit(self.path)
+        query = dict(parse_qsl(parts.query, max_num_fields=32))
+        if parts.path == "/" and "token" in query:
+            self._enter(query["token"])
+            return
+        self._check_cookie()
+        if parts.path in routes.GET:
+            reply = routes.GET[parts.path](self.server.session, query)
+            self._send(200, reply.body, reply.kind)
+            return
+        page = page_files.served(parts.path)
+        if page is None:
+            raise Refused(404, "There is no such page.")
+        self._send(200, page.body, page.kind)
+
+    def _enter(self, token: str) -> None:
+        if not self.server.exchange(token):
+            raise Refused(403, USED)
+        self.send_response(303)
+        self.send_header("Location", "/")
+        self.send_header("Set-Cookie", f"{self.server.cookie}={self.server.secret}; HttpOnly; SameSite=Strict; Path=/")
+        self._finish(b"", "text/plain")
+
+    def _post(self) -> None:
+        self._check_cookie()
+        if self.headers.get("Origin") is None or self.headers.get_content_type() != "application/json":
+            raise Refused(403, "Only the page itself may send this.")
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit() or int(length) > MOST_BODY:
+            raise Refused(413, "The request is too large.")
+        route = routes.POST.get(urlsplit(self.path).path)
+        if route is None:
+            raise Refused(404, "There is no such page.")
+        try:
+            body = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            raise Refused(400, "The request is not JSON.") from None
+        if not isinstance(body, dict):
+            raise Refused(400, "The request is not a JSON object.")
+        reply = route(self.server.session, body)
+        self._send(200, reply.body, reply.kind)
+
+    def _send(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self._finish(body, kind)
+
+    def _finish(self, body: bytes, kind: str) -> None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

@@ -1,0 +1,187 @@
+"""What is open in the browser: the material and its table, read again as the run grows or calls are matched by hand."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.dump import layout
+from msprobe.dump.errors import DumpError
+from msprobe.view.call_details import CallDetails, item_of
+from msprobe.view.columns import Table
+from msprobe.view.material import Material, Progress, open_material
+from msprobe.view.source_lines import excerpt_of
+from msprobe.view.tensors import TensorPair
+
+MAPPING = "msprobe_mapping"
+LEAST_PAUSE = 1.0
+OPEN_TENSORS = 4
+_GROWING = ("journal.jsonl", "dump.json", "debug.json")
+
+
+class Contents:
+    """One state of what is viewed; never changed after it was made."""
+
+    def __init__(self, material: Material) -> None:
+        self.material = material
+        self.table = Table(material.units)
+        self.details = CallDetails(self.table, bool(material.sides))
+
+    def answer(self) -> dict[str, Any]:
+        material, answer = self.material, self.material.answer
+        row = answer.row
+        return {
+            "kind": material.kind,
+            "target": str(material.target),
+            "golden": None if material.golden is None else str(material.golden),
+            "verdict": answer.verdict,
+            "sentence": answer.sentence,
+            "facts": answer.facts,
+            "notes": answer.notes,
+            "counts": material.summary,
+            "row": -1 if row is None else self.table.number_of(answer.unit, row),
+            "slot": "" if row is None else row.slot,
+            "sides": None if row is None else {"target": item_of(row.target), "golden": item_of(row.golden)},
+            "excerpt": excerpt_of(answer.stack),
+            "watched": material.watched is not None,
+            "living": material.living,
+        }
+
+
+class Session:
+    """Thread-safe: requests come from several threads."""
+
+    def __init__(self, target: Path, golden: Optional[Path], progress: Optional[Progress] = None) -> None:
+        self._target, self._golden = target, golden
+        self._lock = threading.RLock()
+        self._mapping: dict[str, str] = {}
+        self._saved: Optional[Path] = None
+        self._tensors: OrderedDict[tuple[int, int], TensorPair] = OrderedDict()
+        self.version = 1
+        self.trouble = ""
+        self._stamp = self._look()
+        self._contents = self._load(progress)
+
+    @property
+    def contents(self) -> Contents:
+        with self._lock:
+            return self._contents
+
+    @property
+    def mapping(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._mapping)
+
+    def _load(self, progress: Optional[Progress] = None) -> Contents:
+        begun = time.monotonic()
+        collecting = gc.isenabled()
+        gc.disable()  # what is read stays: collecting garbage would only look at it again and again
+        try:
+            contents = Contents(open_material(self._target, self._golden, self._mapping, progress))
+        finally:
+            if collecting:
+                gc.enable()
+        gc.freeze()
+        now = time.monotonic()
+        self._next_look = now + max(LEAST_PAUSE, 5 * (now - begun))
+        return contents
+
+    def refresh(self) -> int:
+        """Reads again what has grown since; the version says whether anything did."""
+        with self._lock:
+            if time.monotonic() < self._next_look:
+                return self.version
+            stamp = self._look()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                try:
+                    self._contents = self._load()
+                    self.trouble = ""
+                    self.version += 1
+                    self._tensors.clear()
+                except DumpError as error:  # a file is being replaced: the next look sees it complete
+                    self.trouble = str(error)
+                    self._next_look = time.monotonic() + LEAST_PAUSE
+            return self.version
+
+    def match(self, target: str, golden: Optional[str]) -> int:
+        """Matches two calls by hand, or takes a match back, and judges everything again."""
+        with self._lock:
+            if self._golden is None:
+                raise DumpError("Calls are matched between two dumps: give a golden dump too.")
+            before = dict(self._mapping)
+            if golden is None:
+                self._mapping.pop(target, None)
+            else:
+                self._check_names(target, golden)
+                self._mapping[target] = golden
+            try:
+                self._contents = self._load()
+            except DumpError:
+                self._mapping = before
+                raise
+            self._tensors.clear()
+            self.version += 1
+            return self.version
+
+    def _check_names(self, target: str, golden: str) -> None:
+        calls = [match for _, (match, _) in self._contents.table.groups]
+        if not any(match.target is not None and match.target.name == target for match in calls):
+            raise DumpError(f"The target has no call {target[:200]!r}.")
+        if not any(match.golden is not None and match.golden.name == golden for match in calls):
+            raise DumpError(f"The golden run has no call {golden[:200]!r}.")
+
+    def save_mapping(self) -> Path:
+        """Writes the matches to a file for `compare -dm`, in the current directory, under a name that is free."""
+        import yaml
+
+        with self._lock:
+            if not self._mapping:
+                raise DumpError("No calls are matched by hand yet.")
+            if self._saved is None:
+                names = (f"{MAPPING}{f'_{number}' if number else ''}.yaml" for number in range(10_000))
+                self._saved = next(path for name in names if not os.path.lexists(path := Path.cwd() / name))
+            text = yaml.safe_dump(self._mapping, allow_unicode=True, sort_keys=False, width=1 << 20)
+            layout.write_file(self._saved, [text.encode()])
+            return self._saved
+
+    def tensor(self, row: int) -> TensorPair:
+        """The saved tensor of a row, open; the last few stay open."""
+        with self._lock:
+            key = (self.version, row)
+            if key not in self._tensors:
+                contents = self._contents
+                unit = contents.table.groups[contents.table.locate(row)[0]][0]
+                if not contents.material.sides:
+                    raise DumpError("Results of run_ut have no tensors.")
+                self._tensors[key] = TensorPair(contents.table.row(row), contents.material.sides[unit])
+                if len(self._tensors) > OPEN_TENSORS:
+                    self._tensors.popitem(last=False)
+            self._tensors.move_to_end(key)
+            return self._tensors[key]
+
+    def _look(self) -> tuple[Any, ...]:
+        """Sizes and times of the files that grow while a run goes on."""
+        found: list[tuple[str, int, int]] = []
+        for root in (self._target, self._golden):
+            if root is not None and root.is_dir():
+                for path in _growing(root):
+                    try:
+                        state = path.stat()
+                    except OSError:
+                        continue
+                    found.append((str(path), state.st_size, state.st_mtime_ns))
+        return tuple(found)
+
+
+def _growing(root: Path) -> list[Path]:
+    paths = [*root.glob("watch*.sqlite*"), *root.glob("accuracy_checking_*.csv")]
+    for depth in ("", "*/", "*/*/", "*/*/*/"):
+        for name in _GROWING:
+            paths += root.glob(f"{depth}{name}")
+    return sorted(paths)

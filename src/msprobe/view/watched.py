@@ -1,0 +1,124 @@
+"""A watched run, or two: alarms, the matrix of targets by steps, and curves.
+
+Each request opens the databases anew: a monitor may write to them meanwhile, and SQLite's connections belong to one
+thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from msprobe.watch.reading.compare import compare
+from msprobe.watch.reading.run import RankRun, Run
+from msprobe.watch.store import is_absent
+from msprobe.watch.targets import label_of
+
+MOST_COLUMNS = 400
+MOST_POINTS = 4000
+MOST_ALARMS = 500
+Array = np.ndarray[Any, Any]
+
+
+def is_watched(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("watch*.sqlite"))
+
+
+class Watched:
+    def __init__(self, target: Path, golden: Optional[Path]) -> None:
+        self.target, self.golden = target, golden
+
+    def answer(self) -> tuple[str, str, list[tuple[str, str]], list[str]]:
+        """Verdict, sentence, facts and notes."""
+        with _opened(self.target) as run:
+            alarms = run.alarms()
+            steps = run.ranks[0].steps()
+            facts = [("steps", f"{steps[0]} to {steps[-1]}" if steps else "none yet"), ("ranks", str(len(run.ranks)))]
+        if self.golden is not None:
+            found = compare(self.target, self.golden)
+            words = found.in_words().splitlines()
+            return ("differs" if found.parts is not None else "same"), words[0], facts, words[1:]
+        if not alarms:
+            return "clean", "", facts, []
+        first = alarms[0]
+        facts = [("where", f"step {first.step}, rank {first.rank or 0}"), ("target", first.target), *facts]
+        return "found", first.sentence, [*facts, ("then", f"{len(alarms) - 1} more alarms")], []
+
+    def trends(self) -> dict[str, Any]:
+        """What can be drawn: targets, statistics, ranks, and the alarms."""
+        with _opened(self.target) as run:
+            series = run.ranks[0].series()
+            statistics = dict.fromkeys(name for one in series for name in one.statistics)
+            alarms = run.alarms()[:MOST_ALARMS]
+            return {
+                "targets": [{"kind": one.target.kind, "name": one.target.name, "label": one.target.label,
+                             "statistics": one.statistics} for one in series],
+                "statistics": list(statistics),
+                "ranks": [rank.rank for rank in run.ranks],
+                "alarms": [{"step": one.step, "rank": one.rank or 0, "rule": one.rule, "target": one.target,
+                            "sentence": one.sentence} for one in alarms],
+            }  # fmt: skip
+
+    def matrix(self, statistic: str, rank_number: int) -> dict[str, Any]:
+        """Targets by steps: at most MOST_COLUMNS steps, the largest magnitude of each span of steps."""
+        with _opened(self.target) as run:
+            rank = run.ranks[min(max(rank_number, 0), len(run.ranks) - 1)]
+            steps, _, table = rank.table()
+            chosen = [one for one in rank.series() if statistic in one.statistics]
+            columns = [one.first + one.statistics.index(statistic) for one in chosen]
+        inside = [column for column in columns if column < table.shape[1]]
+        values = table[:, inside] if len(inside) == len(columns) else _padded(table, columns)
+        values = np.where(is_absent(np.ascontiguousarray(values)), np.nan, values)
+        spans = np.array_split(np.arange(len(steps)), min(len(steps), MOST_COLUMNS)) if steps else []
+        rows = [_strongest(values[span]) for span in spans]
+        matrix = np.array(rows, np.float32).T if rows else np.empty((len(chosen), 0), np.float32)
+        labels = [label_of(one.target.kind, one.target.name) for one in chosen]
+        return {"labels": labels, "steps": [steps[int(span[0])] for span in spans], "values": matrix.tolist()}
+
+    def curve(self, kind: str, name: str, statistic: str) -> list[dict[str, Any]]:
+        """One line for each rank of each run."""
+        lines = []
+        for side, path in (("target", self.target), ("golden", self.golden)):
+            if path is None:
+                continue
+            with _opened(path) as run:
+                for rank in run.ranks:
+                    lines.append({"side": side, "rank": rank.rank or 0, **_points(rank, kind, name, statistic)})
+        return lines
+
+
+def _points(rank: RankRun, kind: str, name: str, statistic: str) -> dict[str, Any]:
+    steps, values = rank.curve(kind, name, statistic)
+    every = max(1, len(steps) // MOST_POINTS)
+    return {"steps": steps[::every].tolist(), "values": values[::every].tolist()}
+
+
+def _strongest(block: Array) -> Array:
+    """Of each column the value with the largest magnitude; NaN where one is NaN."""
+    if len(block) == 1:
+        only: Array = block[0]
+        return only
+    place = np.argmax(np.where(np.isnan(block), np.inf, np.abs(block)), axis=0)
+    picked: Array = block[place, np.arange(block.shape[1])]
+    return picked
+
+
+def _padded(table: Array, columns: list[int]) -> Array:
+    out = np.full((table.shape[0], len(columns)), np.nan)
+    for place, column in enumerate(columns):
+        if column < table.shape[1]:
+            out[:, place] = table[:, column]
+    return out
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Run]:
+    run = Run(path)
+    try:
+        yield run
+    finally:
+        run.close()

@@ -1,0 +1,279 @@
+"""torch.compile while a step is collected: closed regions are untouched, open and eager ones have the eager names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+import torch.nn.functional as F
+from collecting import collecting
+from torch import nn
+from torch._dynamo.utils import counters
+
+LEVELS = ["L0", "L1", "L2", "mix"]
+TASKS = [
+    *((level, task) for task in ("statistics", "tensor", "structure") for level in LEVELS),
+    *((level, "overflow_check") for level in ("L0", "L1", "mix")),
+    ("L1", "free_benchmark"),
+]
+WAYS = ["whole", "in place", "per block", "function", "dynamic", "graph break"]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Net(nn.Module):
+    def __init__(self, breaks=False):
+        super().__init__()
+        self.blocks, self.head, self.breaks = nn.ModuleList([Block(), Block()]), nn.Linear(8, 3), breaks
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+            if self.breaks:
+                torch._dynamo.graph_break()
+        return torch.softmax(self.head(x), -1)
+
+
+def build(way, backend="eager"):
+    """A model, and what to call for it. `way` None: not compiled."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Net(breaks=way == "graph break")
+    if way in ("whole", "dynamic", "graph break"):
+        compiled = torch.compile(model, backend=backend, dynamic=True if way == "dynamic" else None)
+        return compiled, compiled
+    if way == "in place":
+        model.compile(backend=backend)
+    elif way == "per block":
+        for block in model.blocks:
+            block.compile(backend=backend)
+    elif way == "function":
+        return model, torch.compile(lambda x: model(x), backend=backend)
+    return model, model
+
+
+def train(model, call, steps=2, around=lambda step: contextlib.nullcontext(), optimizer_step=None):
+    """Losses, gradients and weights of some steps; `around` is entered for each."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step_optimizer = optimizer.step if optimizer_step is None else optimizer_step(optimizer)
+    seen = []
+    batches = torch.Generator().manual_seed(2)
+    for step in range(steps):
+        x = torch.randn(4 + step, 8, generator=batches)
+        with around(step):
+            optimizer.zero_grad()
+            loss = call(x).square().sum()
+            loss.backward()
+        seen += [loss.detach(), *(p.grad.clone() for p in model.parameters())]
+        step_optimizer()
+    return [*seen, *(p.detach().clone() for p in model.parameters())]
+
+
+def count():
+    return Counter(counters["stats"]) + Counter({"breaks": sum(counters["graph_break"].values())})
+
+
+@cache
+def bare_run(way, backend):
+    """What a training gives without msprobe, and what dynamo counts."""
+    counters.clear()
+    return train(*build(way, backend)), count()
+
+
+def compare_runs(tmp_path, way, level, task, backend="eager"):
+    """Trains with every step collected, and compares with the run without msprobe; returns the dumps."""
+    expected, graphs = bare_run(way, backend)
+    counters.clear()
+    dumps = []
+
+    @contextlib.contextmanager
+    def collect(step):
+        with collecting(tmp_path / str(step), model, level=level, task=task) as dump:
+            yield
+        dumps.append(dump)
+
+    model, call = build(way, backend)
+    found = train(model, call, around=collect)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+    assert count() == graphs  # nothing was compiled again, no graph break was added
+    return dumps
+
+
+@pytest.mark.parametrize(("level", "task"), TASKS)
+def test_a_closed_region_is_untouched_at_every_level_and_task(tmp_path, level, task):
+    compare_runs(tmp_path, "whole", level, task)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("level", "task"), TASKS)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_closed_region_of_a_compiler_is_untouched_at_every_level_and_task(tmp_path, level, task, backend):
+    compare_runs(tmp_path, "whole", level, task, backend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_a_mode_of_inductor_is_untouched(tmp_path, mode):
+    def run(around):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = torch.compile(Net(), mode=mode)
+        return train(model, model, around=around(model))
+
+    expected = run(lambda model: lambda step: contextlib.nullcontext())
+    found = run(lambda model: lambda step: collecting(tmp_path / str(step), model, level="mix"))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+
+
+def test_a_closed_region_is_untouched_where_autograd_is_compiled_too(tmp_path):
+    compare_runs(tmp_path, "whole", "mix", "statistics", "aot_eager")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_closed_region_is_untouched_however_it_is_compiled(tmp_path, way):
+    dumps = compare_runs(tmp_path, way, "mix", "statistics")
+    assert not any("gelu" in name for name in dumps[0].names)
+
+
+@pytest.mark.parametrize("way", ["whole", "function"])
+def test_start_and_stop_of_a_warm_region_compile_nothing(tmp_path, way):
+    model, call = build(way)
+    train(model, call, steps=2)
+    graphs = count()
+    train(model, call, steps=2, around=lambda step: collecting(tmp_path / str(step), model, level="mix"))
+    train(model, call, steps=2)
+    assert count() == graphs
+
+
+def test_a_compiled_optimizer_is_untouched(tmp_path):
+    def compiled_step(optimizer):
+        return torch.compile(optimizer.step, backend="eager")
+
+    expected = train(*build("whole"), optimizer_step=compiled_step)
+    model, call = build("whole")
+    with collecting(tmp_path, model, level="mix"):
+        found = train(model, call, optimizer_step=compiled_step)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+
+
+def test_compiled_autograd_is_untouched(tmp_path):
+    def run(around):
+        model, call = build("whole")
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            return train(model, call, around=around(model))
+
+    expected = run(lambda model: lambda step: contextlib.nullcontext())
+    found = run(lambda model: lambda step: collecting(tmp_path / str(step), model, level="mix"))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_the_graph_breaks_of_a_region_are_in_its_record_and_logged_once(tmp_path, level, told):
+    model, call = build("graph break")
+    call(torch.randn(2, 8))
+    with collecting(tmp_path, model, level=level) as dump:
+        call(torch.randn(2, 8))
+        call(torch.randn(2, 8))
+    name = "Compiled.Net.0.forward" if level == "L1" else "Module.Net.forward.0"
+    breaks = dump[name]["graph_breaks"]
+    assert len(breaks) >= 1
+    assert all("test_compiled_regions.py" in text for text in breaks)
+    assert len(told("graph breaks:")) == 1
+    assert len(told("does not see the calls inside it")) == 1
+
+
+# Open and eager regions.
+
+
+def dump_of(path, way, level, compile="closed", step=1):
+    """The second step of a training: the first one compiles."""
+    model, call = build(way)
+    dumps = []
+
+    @contextlib.contextmanager
+    def collect(number):
+        if number != step:
+            yield
+            return
+        with collecting(path, model, level=level, compile=compile) as dump:
+            yield
+        dumps.append(dump)
+
+    values = train(model, call, steps=2, around=collect)
+    return dumps[0], values
+
+
+@pytest.fixture(scope="module")
+def eager_dump(tmp_path_factory):
+    return dump_of(tmp_path_factory.mktemp("eager"), None, "mix")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_eager_region_gives_the_dump_of_uncompiled_code(tmp_path, way, eager_dump):
+    dump, values = dump_of(tmp_path, way, "mix", "eager")
+    expected, expected_values = eager_dump
+    assert dump.data == expected.data
+    assert dump.construct == expected.construct
+    assert all(torch.equal(a, b) for a, b in zip(values, expected_values))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_open_region_has_the_records_of_uncompiled_code(tmp_path, way, eager_dump, told):
+    dump, _ = dump_of(tmp_path, way, "mix", "open")
+    expected = eager_dump[0]
+    data, eager = dump.data, expected.data
+    apis = [name for name in eager if not name.startswith("Module.") or name.endswith("parameters_grad")]
+    assert [name for name in data if name not in eager] == []
+    assert [name for name in apis if name not in data] == []
+    assert all(data[name] == eager[name] for name in apis)
+    assert all(dump.construct[name] == expected.construct[name] for name in apis)
+    assert told("The numbers are those of the graph")
+
+
+def test_a_record_of_an_open_region_names_its_source_line(tmp_path):
+    dump, _ = dump_of(tmp_path, "whole", "L1", "open")
+    stack = next(stack for names, stack in dump.stacks.values() if "Functional.gelu.1.forward" in names)
+    assert "self.down(F.gelu(self.up(self.norm(x))))" in stack[0]
+    assert any("in train" in line for line in stack)
+
+
+def test_after_an_open_step_the_region_runs_compiled_again(tmp_path):
+    model, call = build("whole")
+    x = torch.randn(4, 8)
+    expected = call(x)
+    with collecting(tmp_path, model, level="L1", compile="open") as dump:
+        call(x)
+    graphs = count()
+    assert torch.equal(call(x), expected)
+    assert count() == graphs
+    assert "Functional.gelu.1.forward" in dump.names
+
+
+def test_a_function_that_is_not_compiled_inside_an_open_region_is_seen(tmp_path):
+    torch._dynamo.reset()
+
+    @torch.compiler.disable
+    def outside(x):
+        return torch.tanh(x)
+
+    compiled = torch.compile(lambda x: outside(x * 2) + 1, backend="eager")
+    compiled(torch.randn(3))
+    with collecting(tmp_path, level="L1", compile="open") as dump:
+        compiled(torch.randn(3))
+    assert dump.names == ["Tensor.__mul__.0.forward", "Torch.tanh.0.forward", "Tensor.__add__.0.forward"]
+
+
+def test_open_regions_stay_closed_at_L0(tmp_path, told):
+    dump, _ = dump_of(tmp_path, "whole", "L0", "open")
+    assert "Module.Net.forward.0" in dump.names
+    assert len(told("at level L0 compiled regions stay closed")) == 1

@@ -1,0 +1,40 @@
+"""`msprobe watch DIR --follow`: alarms as they come, from a run that goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from msprobe.pytorch import Monitor
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_alarm_is_printed_while_the_run_goes_on(tmp_path, options):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    monitor = Monitor(model, optimizer, {"dump_path": str(tmp_path)})
+    monitor.step(loss=1.0)
+    command = [sys.executable, "-m", "msprobe", "watch", str(tmp_path), "--follow", *options]
+    reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        first = reader.stdout.readline()
+        assert json.loads(first) == {"alarms": []} if options else "step" in first
+        if not options:
+            assert "Alarms: none" in reader.stdout.readline()
+        monitor.step(loss=float("nan"))
+        came = reader.stdout.readline()
+        if options:
+            assert {"step": 1, "rank": 0, "rule": "nan", "target": "loss"}.items() <= json.loads(came).items()
+        else:
+            assert came == "step 1  rank 0  nan  At step 1 the loss is nan; it was about 1.\n"
+        reader.send_signal(signal.SIGINT)
+        assert reader.wait(60) == 1
+    finally:
+        reader.kill()
+        reader.wait()
+        monitor.close()
