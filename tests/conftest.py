@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -69,3 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             waiting.remove(smoke)
         if smoke is not None or place.startswith(UNITS):
             item.add_marker(pytest.mark.fast)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _level_of_the_log():
+    """A file that quiets msprobe's log does so for itself only."""
+    logger = logging.getLogger("msprobe")
+    level = logger.level
+    yield
+    logger.setLevel(level)

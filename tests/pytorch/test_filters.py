@@ -68,6 +68,7 @@ def test_naming_a_view_at_l2_records_it_and_no_other_view(tmp_path):
 
 
 def test_a_name_that_no_call_can_have_says_why(tmp_path, caplog):
+    caplog.set_level("INFO", logger="msprobe")
     model = Net()
     wanted = ["Torch.conv2d.0.forward", "Tensor.frobnicate.0.forward", "Functional.relu.7.forward"]
     with collecting(tmp_path, model, section={"list": wanted}):

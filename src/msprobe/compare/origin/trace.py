@@ -6,11 +6,11 @@ module that contains a differing call passes it on too: the innermost call is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, forward_name
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, forward_name, module_path
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.phases import Phase, Stacks, phases_of, updates_weights
 from msprobe.compare.reasons import Kind
@@ -132,7 +132,8 @@ def module_of(call: Call, groups: Sequence[Group], given: Optional[Row] = None) 
 
     Where the call was `given` a wrong input, the module that merely handed it in is not to blame either: the first one
     outwards whose own inputs agree is, or the outermost one that received it where the model itself handed it in. A
-    backward belongs to the module of its forward: what encloses it in the autograd engine says little.
+    backward belongs to the module of its forward: what encloses it in the autograd engine says little. A gradient that
+    was changed on its way into a module with children is that module's; the code around a single layer is its parent's.
     """
     known = _of_side(call, groups)
     if call.kind in ("module", "grads") and given is None:
@@ -152,9 +153,14 @@ def module_of(call: Call, groups: Sequence[Group], given: Optional[Row] = None) 
             break
         received = outer.key
         parent = outer.parent
-    if call.direction == BACKWARD and received is not None:
+    if call.direction == BACKWARD and received is not None and _has_children(received, known):
         return received
     return _module_key(parent) or received
+
+
+def _has_children(module: str, known: Mapping[str, tuple[Call, list[Row]]]) -> bool:
+    inside = f"{module_path(module)}."
+    return any(one.kind == "module" and module_path(one.key).startswith(inside) for one, _ in known.values())
 
 
 def _of_side(call: Call, groups: Sequence[Group]) -> dict[str, tuple[Call, list[Row]]]:
