@@ -10,8 +10,8 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.stats import dtypes, gauge_memory
-from msprobe.watch.found import Found
 from msprobe.watch.settings import LOW_PRECISION
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Figures
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ def read_memory(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     outside: Outside,
-    found: Found,
+    found: StepFigures,
     row: int,
     joined: bool = False,
 ) -> None:
@@ -46,7 +46,7 @@ def read_memory(
         found[row] = combine(before, found[row])
 
 
-def read_array(array: Array, code: int, outside: Outside, found: Found, row: int, joined: bool = False) -> None:
+def read_array(array: Array, code: int, outside: Outside, found: StepFigures, row: int, joined: bool = False) -> None:
     """The same for a numpy array, whose items may be the bits of a type that numpy does not have."""
     array = np.ascontiguousarray(array)
     strides = tuple(stride // array.itemsize for stride in array.strides)

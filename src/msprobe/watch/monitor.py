@@ -17,9 +17,9 @@ from typing import Any, Callable, Optional
 from msprobe.collect import notices
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.dumping import AlarmDump
-from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL, Recording
 from msprobe.watch.settings import Config, load
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import LOSS, UPDATE, WEIGHT
 
 OnAlarm = Callable[[Alarm], None]
@@ -48,7 +48,7 @@ class BaseMonitor:
         self.step_number = start_step
         self._pid = os.getpid()
         self._on = settings.ranks is None or (rank or 0) in settings.ranks
-        self._found = Found(0)
+        self._found = StepFigures(0)
         self._dump: Optional[AlarmDump] = None
         if not self._on:
             return
@@ -66,10 +66,10 @@ class BaseMonitor:
     _hooks: tuple[Any, ...] = ()
     """The hooks of a watched step: each has `install(found)` and `remove()`."""
 
-    def _read_weights(self, found: Found) -> None:
+    def _read_weights(self, found: StepFigures) -> None:
         raise NotImplementedError
 
-    def _install(self, found: Found) -> None:
+    def _install(self, found: StepFigures) -> None:
         """Installs the hooks of a watched step, which put what they see into `found`."""
         for hooks in self._hooks:
             hooks.install(found)
@@ -81,7 +81,7 @@ class BaseMonitor:
         for hooks in self._hooks:
             hooks.remove()
 
-    def _read(self, found: Found) -> bool:
+    def _read(self, found: StepFigures) -> bool:
         """At the end of a watched step everything but weights; whether the optimizer step was skipped."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class BaseMonitor:
     def _number(self, value: Any) -> float:
         raise NotImplementedError
 
-    def _stored(self, step: int, found: Found) -> None:
+    def _stored(self, step: int, found: StepFigures) -> None:
         """After a step was stored, the initial one included."""
 
     def _remove(self) -> None:
@@ -134,14 +134,14 @@ class BaseMonitor:
     def _begin(self) -> None:
         """Before the first step: the weights as they are, then the hooks of the first step."""
         if WEIGHT in self._settings.targets:
-            found = Found(0)
+            found = StepFigures(0)
             self._read_weights(found)
             self._recording.take(INITIAL, found, {})
             self._stored(INITIAL, found)
         self._prepare(self.step_number)
 
     def _prepare(self, step: int) -> None:
-        self._found = Found(len(self._recording.rows))
+        self._found = StepFigures(len(self._recording.rows))
         if self._settings.wants(step):
             self._install(self._found)
         else:

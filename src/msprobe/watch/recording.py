@@ -17,8 +17,8 @@ from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.alarms.detector import Detector
 from msprobe.watch.alarms.frame import Frame, Rows, frame_of
 from msprobe.watch.alarms.optimizer_rules import RATIO_COLUMN
-from msprobe.watch.found import Found
 from msprobe.watch.settings import WatchSettings
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.store import ABSENT, Store, file_name
 from msprobe.watch.targets import NORM, RATIO, SCALAR, STATISTICS, UPDATE, VALUE, Target
 from msprobe.watch.writers import LiveWriters
@@ -37,7 +37,7 @@ class Dumper(Protocol):
 Callback = Callable[[Alarm], None]
 
 
-def put_updates(found: Found, rows: list[int], changes: Any, weights: Any) -> None:
+def put_updates(found: StepFigures, rows: list[int], changes: Any, weights: Any) -> None:
     """The figures of updates: the norm, and in the place of the mean its ratio to the weight's norm."""
     if not rows:
         return
@@ -86,7 +86,7 @@ class Recording:
     def take(
         self,
         step: int,
-        found: Found,
+        found: StepFigures,
         scalars: Mapping[str, float],
         skipped: bool = False,
         idle: Iterable[str] = (),

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.watch.alarms.frame import Rows
-from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import (
     GRAD,
     GRAD_LOCAL,
@@ -49,7 +49,7 @@ class CsvFiles:
         self._folder = settings.watch.dump_path
         self._weights: dict[str, list[Any]] = {}
 
-    def write(self, step: int, rows: Rows, found: Found) -> None:
+    def write(self, step: int, rows: Rows, found: StepFigures) -> None:
         lines: dict[str, list[list[Any]]] = {}
         weights: dict[str, list[Any]] = {}
         for row, figures in found.items():

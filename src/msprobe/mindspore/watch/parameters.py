@@ -16,10 +16,10 @@ from msprobe.collect import notices
 from msprobe.mindspore.executor import EXECUTOR
 from msprobe.mindspore.header import in_graph_mode
 from msprobe.mindspore.watch.tensors import dtype_name, locate, read
-from msprobe.watch.found import Found
 from msprobe.watch.gauge import Outside, Samples
 from msprobe.watch.recording import Recording, put_updates
 from msprobe.watch.selection import Filter
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Target
 
 NAMES = {
@@ -67,7 +67,7 @@ class Parameters:
         self.by_id = {id(one.tensor): one for one in self.all}
         recording.trainable = frozenset(one.name for one in self.all if one.tensor.requires_grad)
 
-    def put(self, one: Parameter, kinds: Sequence[str], tensor: Any, found: Found) -> None:
+    def put(self, one: Parameter, kinds: Sequence[str], tensor: Any, found: StepFigures) -> None:
         """Reads a tensor once, for all kinds that it stands for."""
         first, *others = (one.row(kind, self._recording) for kind in kinds)
         read(tensor, self._outside, found, first)
@@ -75,7 +75,7 @@ class Parameters:
             if first in found:
                 found.copy(first, row)
 
-    def read_weights(self, found: Found) -> None:
+    def read_weights(self, found: StepFigures) -> None:
         for one in self.all:
             self.put(one, (WEIGHT,), one.tensor, found)
 
@@ -87,11 +87,11 @@ class Parameters:
         places = ((number, locate(one.tensor)) for number, one in enumerate(self.all) if one.tensor.requires_grad)
         return [(number, *place) for number, place in places if place is not None]
 
-    def read_updates(self, found: Found) -> None:
+    def read_updates(self, found: StepFigures) -> None:
         numbers, moved, weights = self._samples.changes(self._located())
         put_updates(found, [self.all[number].row(UPDATE, self._recording) for number in numbers], moved, weights)
 
-    def read_state(self, optimizers: Iterable[Any], found: Found) -> None:
+    def read_state(self, optimizers: Iterable[Any], found: StepFigures) -> None:
         for optimizer in optimizers:
             for name, state, parameter in _state_of(optimizer):
                 one = self.by_id.get(id(parameter))
@@ -172,9 +172,9 @@ class DifferentiationHook:
         self._take_guarded = guarded(self._take)
         self._original: Any = None
         self._ours: Any = None
-        self._found = Found(0)
+        self._found = StepFigures(0)
 
-    def install(self, found: Found) -> None:
+    def install(self, found: StepFigures) -> None:
         self._found = found
         if self._original is not None or not self._kinds or in_graph_mode():
             return
@@ -204,7 +204,7 @@ class DifferentiationHook:
                 self._parameters.put(one, self._kinds, gradient, self._found)
 
 
-def gradients_of(optimizer: Any, gradients: Any, parameters: Parameters, found: Found) -> None:
+def gradients_of(optimizer: Any, gradients: Any, parameters: Parameters, found: StepFigures) -> None:
     """The gradients that an optimizer is called with, in the order of its parameters."""
     for parameter, gradient in zip(optimizer.parameters, gradients):
         one = parameters.by_id.get(id(parameter))

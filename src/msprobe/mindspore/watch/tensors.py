@@ -10,8 +10,8 @@ from mindspore._c_expression import TensorPy
 from msprobe.collect import notices
 from msprobe.stats import dtypes
 from msprobe.watch import gauge
-from msprobe.watch.found import Found
 from msprobe.watch.gauge import Outside
+from msprobe.watch.step_figures import StepFigures
 
 _KNOWN = {row.mindspore: getattr(mindspore, row.name, None) for row in dtypes.TABLE if row.mindspore is not None}
 _CODES: dict[int, int] = {
@@ -31,7 +31,7 @@ def dtype_name(tensor: Any) -> str:
     return "" if code is None else dtypes.BY_CODE[code].name
 
 
-def read(tensor: Any, outside: Outside, found: Found, row: int, joined: bool = False) -> None:
+def read(tensor: Any, outside: Outside, found: StepFigures, row: int, joined: bool = False) -> None:
     """Puts the figures of a tensor into its row; `joined` with those that are there already."""
     code = _CODES.get(id(tensor._dtype))
     if code is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msprobe.mindspore.header import rank
 from msprobe.mindspore.watch.monitor import Monitor
-from msprobe.watch.found import Found
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.trainer import BaseTrainerMon
 from msprobe.watch.trainer_config import load
 from msprobe.watch.trainer_csv import CsvFiles
@@ -36,7 +36,7 @@ class _TrainerMonitor(Monitor):
         self._trainer = settings
         super().__init__(model, optimizer, settings.watch, start_step=start)
 
-    def _stored(self, step: int, found: Found) -> None:
+    def _stored(self, step: int, found: StepFigures) -> None:
         super()._stored(step, found)
         if self._csv is not None:
             self._csv.write(step, self._recording.rows, found)

@@ -16,9 +16,9 @@ import torch
 
 from msprobe.collect import notices
 from msprobe.pytorch.watch.tensors import Gauge
-from msprobe.watch.found import Found
 from msprobe.watch.recording import Recording
 from msprobe.watch.selection import Filter, plain_name
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Target
 
 _graph_task = torch._C._current_graph_task_id
@@ -58,11 +58,11 @@ class ModuleHooks:
         self._seen: dict[int, tuple[Any, int, int]] = {}  # a tensor's id: weak reference, version, row
         self._hooked: dict[int, tuple[Any, list[int]]] = {}  # a tensor's id: weak reference, rows of its gradient
         self._handles: list[Any] = []
-        self._found = Found(0)
+        self._found = StepFigures(0)
         self._position = 0
         self._saw_any = False
 
-    def install(self, found: Found) -> None:
+    def install(self, found: StepFigures) -> None:
         self._found = found
         self._seen.clear()
         self._hooked.clear()

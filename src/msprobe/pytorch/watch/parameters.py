@@ -17,10 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from msprobe.frameworks.pytorch.tensors import CODES
 from msprobe.pytorch.watch.ranks import world_size
 from msprobe.pytorch.watch.tensors import Gauge, device_change, device_sample, is_dense, local, shard_of
-from msprobe.watch.found import Found
 from msprobe.watch.gauge import Samples
 from msprobe.watch.recording import Recording, put_updates
 from msprobe.watch.selection import Filter, plain_name
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Target
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
@@ -66,10 +66,10 @@ class Parameters:
         self.by_id = {id(parameter.tensor): parameter for parameter in self.all}
         recording.trainable = frozenset(one.name for one in self.all if one.tensor.requires_grad)
 
-    def read_weights(self, found: Found) -> None:
+    def read_weights(self, found: StepFigures) -> None:
         self._gauge.read_all([local(one.tensor) for one in self.all], found, self._rows(WEIGHT, self.all))
 
-    def read_gradients(self, kind: str, found: Found, of: Optional[list[Parameter]] = None) -> None:
+    def read_gradients(self, kind: str, found: StepFigures, of: Optional[list[Parameter]] = None) -> None:
         chosen = self.all if of is None else of
         gradients = [one.tensor.grad for one in chosen]
         if self.main_grad:
@@ -85,7 +85,7 @@ class Parameters:
         recording = self._recording
         return [one.row(kind, recording) for one in of]
 
-    def copy_figures(self, source: str, kind: str, found: Found) -> None:
+    def copy_figures(self, source: str, kind: str, found: StepFigures) -> None:
         for one in self.all:
             row = one.rows.get(source, -1)
             if row in found:
@@ -106,7 +106,7 @@ class Parameters:
                 found.append((number, tensor.data_ptr(), CODES[tensor.dtype], tensor.numel()))
         return found
 
-    def read_updates(self, found: Found) -> None:
+    def read_updates(self, found: StepFigures) -> None:
         numbers, moved, weights = self._samples.changes(self._located())
         put_updates(found, [self.all[number].row(UPDATE, self._recording) for number in numbers], moved, weights)
         for one in self.all:
@@ -115,7 +115,7 @@ class Parameters:
                 change, weight = device_change(before, local(one.tensor))
                 put_updates(found, [one.row(UPDATE, self._recording)], np.array([change]), np.array([weight]))
 
-    def read_state(self, optimizers: list[Any], found: Found) -> None:
+    def read_state(self, optimizers: list[Any], found: StepFigures) -> None:
         tensors, rows = [], []
         for optimizer in optimizers:
             state = getattr(optimizer, "state", {})
@@ -238,9 +238,9 @@ class BackwardHooks:
         self._guarded = guarded
         self._handles: list[Any] = []
         self._queued = False
-        self._found = Found(0)
+        self._found = StepFigures(0)
 
-    def install(self, found: Found) -> None:
+    def install(self, found: StepFigures) -> None:
         self._found = found
         self._queued = False
         if self._handles or not (self._local or self._before_clip):

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from msprobe.watch.alarms.agreement import compare_ranks
-from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL, Recording
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import NORM, WEIGHT
 
 
@@ -40,7 +40,7 @@ class RankCheck:
         self._recording = recording
         self._apart: set[str] = set()
 
-    def check(self, step: int, found: Found) -> None:
+    def check(self, step: int, found: StepFigures) -> None:
         if world_size() < 2 or not dist.is_initialized():
             return
         mine = [one for one in self._parameters.all if not one.shard and one.rows.get(WEIGHT, -1) in found]

@@ -13,7 +13,7 @@ from msprobe.frameworks.pytorch.tensors import CODES
 from msprobe.pytorch.tensors.tensor_text import EXCHANGE
 from msprobe.stats import gauge as write_figures
 from msprobe.watch import gauge
-from msprobe.watch.found import Found
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Figures
 
 _HEADS = {dtype: (code, "") for dtype, code in CODES.items()}
@@ -44,16 +44,16 @@ class Gauge:
 
     def __init__(self, outside: Optional[tuple[float, float]]) -> None:
         self._outside = outside
-        self._pending: list[tuple[Found, int, Any]] = []
+        self._pending: list[tuple[StepFigures, int, Any]] = []
 
-    def read_all(self, tensors: list[Any], found: Found, rows: list[int]) -> None:
+    def read_all(self, tensors: list[Any], found: StepFigures, rows: list[int]) -> None:
         """Puts the figures of tensors into their rows, now or when resolved; None is skipped."""
         if rows:
             table = found.reserve(max(rows) + 1)
             for place in write_figures(tensors, rows, table, _HEADS, EXCHANGE, _strided, self._outside):
                 self._read_other(tensors[place], found, rows[place], False)
 
-    def read(self, tensor: Any, found: Found, row: int) -> None:
+    def read(self, tensor: Any, found: StepFigures, row: int) -> None:
         """One tensor, together with what was in the row before."""
         before = found.get(row)
         if write_figures([tensor], [row], found.reserve(row + 1), _HEADS, EXCHANGE, _strided, self._outside):
@@ -61,7 +61,7 @@ class Gauge:
         elif before is not None:
             found[row] = gauge.combine(before, found[row])
 
-    def _read_other(self, tensor: Any, found: Found, row: int, joined: bool) -> None:
+    def _read_other(self, tensor: Any, found: StepFigures, row: int, joined: bool) -> None:
         """A tensor that the kernel cannot read as it is: a DTensor, sparse, negated, on a device."""
         tensor = local(tensor)
         code = CODES.get(tensor.dtype)

@@ -15,8 +15,8 @@ import torch
 from msprobe.pytorch.watch.monitor import Monitor
 from msprobe.pytorch.watch.parameters import torch_optimizers
 from msprobe.pytorch.watch.ranks import rank
-from msprobe.watch.found import Found
 from msprobe.watch.settings import WatchSettings
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.trainer import BaseTrainerMon
 from msprobe.watch.trainer_config import load
 from msprobe.watch.trainer_csv import CsvFiles
@@ -65,7 +65,7 @@ class _TrainerMonitor(Monitor):
         if self._trainer.modules is not None:
             self._modules.keep(self._trainer.modules)
 
-    def _stored(self, step: int, found: Found) -> None:
+    def _stored(self, step: int, found: StepFigures) -> None:
         super()._stored(step, found)
         if self._csv is not None:
             self._csv.write(step, self._recording.rows, found)

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from msprobe.watch import targets as of
-from msprobe.watch.found import Found
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Target
 
 Array = np.ndarray[Any, Any]
@@ -110,7 +110,7 @@ class Frame:
         return max(5, -(-steps // self.every))
 
 
-def frame_of(step: int, rows: Rows, found: Found, **facts: Any) -> Frame:
+def frame_of(step: int, rows: Rows, found: StepFigures, **facts: Any) -> Frame:
     """A frame from the figures of some rows."""
     figures, present = found.arrays(len(rows))
     return Frame(step, rows, figures, present, **facts)
