@@ -1,4 +1,4 @@
-"""The csv files of `TrainerMon`: names and columns are mindstudio-probe's, so that scripts which read them go on."""
+"""The csv files of `TrainerMon`, with the names and columns of mindstudio-probe: scripts can read them unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SQUASHED = re.compile(r"^.*?\.((?:layers?|embeddings?|final|output|norm).*)$")
 
 
 class CsvFiles:
-    """Appends the rows of each step; a file holds `step_count_per_record` steps."""
+    """Appends the rows of each step; a file has `step_count_per_record` steps."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         self._settings = settings

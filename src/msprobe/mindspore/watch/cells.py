@@ -20,7 +20,7 @@ _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
 
 
 class CellHooks:
-    """Hooks on all chosen cells, there only for the steps that are watched."""
+    """Hooks on all selected cells, installed only during watched steps."""
 
     def __init__(
         self, models: list[Any], recording: Recording, outside: Outside, guarded: Callable[[Any], Any]

@@ -30,8 +30,8 @@ from msprobe.watch.targets import GRAD, LEARNING_RATE, STATE, UPDATE
 class Monitor(BaseMonitor):
     """Watches one training run of this process.
 
-    `optimizer` may be one or a list of them. `start_step` is the number of the first step, for a run that goes on
-    from a checkpoint. `on_alarm` is called with each `Alarm`.
+    `optimizer` is one optimizer or a list. `start_step` is the number of the first step, for a run that resumes from
+    a checkpoint. `on_alarm` is called with each `Alarm`.
     """
 
     def __init__(

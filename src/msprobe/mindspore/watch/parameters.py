@@ -1,7 +1,7 @@
 """Parameters, their gradients and their optimizer state.
 
-Gradients are what the optimizer is called with: after reduction and clipping. In graph mode nobody can look into that
-call; weights, optimizer state and the loss are watched there, and the log says so once.
+Gradients are the arguments of the optimizer: after reduction and clipping. In graph mode msprobe cannot see this call:
+it watches weights, optimizer state and the loss there, and logs this once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = {
     "moments": "momentum_buffer",
     "accum": "momentum_buffer",
 }
-"""MindSpore's names of optimizer state, as PyTorch says them: the same run has the same targets on both."""
+"""From MindSpore's names of optimizer state to PyTorch's: the same run has the same targets on both."""
 
 
 class Parameter:
@@ -68,7 +68,7 @@ class Parameters:
         recording.trainable = frozenset(one.name for one in self.all if one.tensor.requires_grad)
 
     def put(self, one: Parameter, kinds: Sequence[str], tensor: Any, found: StepFigures) -> None:
-        """Reads a tensor once, for all kinds that it stands for."""
+        """Reads a tensor once, for all its kinds."""
         first, *others = (one.row(kind, self._recording) for kind in kinds)
         read(tensor, self._outside, found, first)
         for row in others:
@@ -100,7 +100,7 @@ class Parameters:
 
 
 def _state_of(optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Name, tensor and parameter: state is kept in tuples as long as the list of parameters."""
+    """Name, tensor and parameter: an optimizer keeps state in tuples that are as long as the list of parameters."""
     parameters = tuple(getattr(optimizer, "parameters", ()))
     for name, value in vars(optimizer).items():
         if isinstance(value, tuple) and len(value) == len(parameters) and name not in ("parameters", "_parameters"):
@@ -118,8 +118,8 @@ class OptimizerHooks:
         self._handles: list[Any] = []
         if in_graph_mode():
             notices.warn_once(
-                "MindSpore is in graph mode: gradients and cells cannot be watched there; weights, optimizer state and "
-                "the loss are."
+                "MindSpore is in graph mode: msprobe watches weights, optimizer state and the loss, but not gradients "
+                "and cells."
             )
         else:
             self._handles = [one.register_forward_pre_hook(self._called) for one in optimizers]
@@ -135,7 +135,7 @@ class OptimizerHooks:
         rates: dict[str, float] = {}
         for optimizer in self.optimizers:
             rate = getattr(optimizer, "learning_rate", None)
-            if isinstance(rate, (list, tuple)):  # groups with rates of their own
+            if isinstance(rate, (list, tuple)):  # groups with their own rates
                 listed = list(rate)
             elif isinstance(rate, nn.Cell):
                 listed = [_scheduled(rate, optimizer)]

@@ -1,4 +1,4 @@
-"""A MindSpore tensor's figures: read where it lies in host memory; copied to the host from a device."""
+"""Measures MindSpore tensors: reads them in place in host memory, and copies them to the host from a device."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def dtype_name(tensor: Any) -> str:
 
 
 def read(tensor: Any, outside: Outside, found: StepFigures, row: int, joined: bool = False) -> None:
-    """Puts the figures of a tensor into its row; `joined` with those that are there already."""
+    """Writes the figures of a tensor into its row; `joined` combines them with those of the row."""
     code = _CODES.get(id(tensor._dtype))
     if code is None:
-        notices.warn_once(f"tensors of dtype {tensor._dtype} have no statistics; they are not watched.")
+        notices.warn_once(f"tensors of dtype {tensor._dtype} are not watched: msprobe has no statistics for them.")
         return
     if tensor.device == "CPU":
         address = _address(tensor)

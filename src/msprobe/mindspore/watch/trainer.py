@@ -1,6 +1,6 @@
-"""`TrainerMon` for MindSpore: mindstudio-probe's interface and configuration, on the monitor of this package.
+"""`TrainerMon` for MindSpore: the interface and configuration of mindstudio-probe, with the monitor of this package.
 
-A step ends when the optimizer has been called; nothing has to be called.
+A step ends when the optimizer has been called; the script calls nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msprobe.watch.trainer_csv import CsvFiles
 
 
 class TrainerMon(BaseTrainerMon):
-    """`process_group` and `params_have_main_grad` are accepted and not needed here."""
+    """`process_group` and `params_have_main_grad` are accepted and ignored."""
 
     def __init__(self, config_file_path: str, process_group: Any = None, params_have_main_grad: bool = True) -> None:
         super().__init__()

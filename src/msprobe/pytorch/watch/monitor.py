@@ -28,9 +28,9 @@ from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
 class Monitor(BaseMonitor):
     """Watches one training run of this process.
 
-    `optimizer` may be one, a list or dict of them (optimizer in backward), or None: then every optimizer that steps
-    watched parameters counts. `start_step` is the number of the first step, for a run that goes on from a checkpoint:
-    earlier steps of the file stay. `on_alarm` is called with each `Alarm`.
+    `optimizer` is one optimizer, a list or dict of them (optimizer in backward), or None: then every optimizer that
+    steps watched parameters counts. `start_step` is the number of the first step, for a run that resumes from a
+    checkpoint: earlier steps in the file are kept. `on_alarm` is called with each `Alarm`.
     """
 
     def __init__(

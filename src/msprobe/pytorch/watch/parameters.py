@@ -1,7 +1,7 @@
 """Parameters, their gradients and their optimizer state.
 
-Gradients are read when the optimizer is about to use them: after reduction, unscaling and clipping, and before
-anybody sets them to None. The hooks are on the optimizers of the monitor, or on all where it has none.
+Gradients are read just before the optimizer uses them: after reduction, unscaling and clipping, and before they are set
+to None. The hooks are on the optimizers of the monitor, or on all optimizers if it has none.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Parameters:
         self._recording = recording
         self._gauge = measure
         self._samples = Samples()
-        self.main_grad = False  # Megatron keeps gradients in an attribute of its own
+        self.main_grad = False  # Megatron keeps gradients in its own attribute
         self._filter = Filter(recording.settings)
         named = _named_parameters(models)
         self.all = [
@@ -150,7 +150,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def torch_optimizers(given: Any) -> list[Any]:
-    """The torch optimizers in what the user gave: one, several, or wrappers with an attribute `optimizer`."""
+    """The torch optimizers in the user's argument: one, several, or wrappers with an attribute `optimizer`."""
     listed = [] if given is None else list(given.values()) if isinstance(given, dict) else given
     listed = listed if isinstance(listed, (list, tuple)) else [listed]
     found = []
@@ -162,7 +162,7 @@ def torch_optimizers(given: Any) -> list[Any]:
 
 
 class OptimizerHooks:
-    """Calls `before` when an optimizer has its gradients and is about to use them; knows learning rates."""
+    """Calls `before` just before an optimizer uses its gradients; reads learning rates."""
 
     def __init__(self, optimizers: list[Any], before: Callable[[Any, list[Any]], None], parameters: Parameters) -> None:
         self._before = before
@@ -185,7 +185,7 @@ class OptimizerHooks:
             self._look(optimizer)
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """A closure runs the backward pass inside of the step: its gradients are there afterwards."""
+        """A closure runs the backward pass inside the step: its gradients exist only after the step."""
         if _has_closure(args, kwargs):
             self._look(optimizer)
 
@@ -220,13 +220,13 @@ class OptimizerHooks:
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
-    """Of the arguments of a step, with the optimizer itself first or not."""
+    """Finds the closure in the arguments of a step; the first argument may be the optimizer."""
     given = [*args, kwargs.get("closure")]
     return any(callable(one) and not isinstance(one, torch.optim.Optimizer) for one in given)
 
 
 class BackwardHooks:
-    """Gradients as they come: before reduction (grad_local), and at the end of the backward pass, before clipping."""
+    """Reads gradients during the backward pass: before reduction (grad_local), and at its end, before clipping."""
 
     def __init__(
         self, models: list[Any], parameters: Parameters, kinds: Iterable[str], guarded: Callable[[Any], Any]
@@ -253,7 +253,7 @@ class BackwardHooks:
             self._handles += [model.register_forward_hook(self._returned) for model in self._models]
 
     def _returned(self, model: Any, args: Any, output: Any) -> None:
-        """FSDP2 puts gradients into the parameters itself, without their hooks: the backward pass begins here."""
+        """FSDP2 sets gradients without calling the parameters' hooks: this is where the backward pass begins."""
         outputs = output.values() if isinstance(output, dict) else output
         for tensor in [outputs] if isinstance(outputs, torch.Tensor) else outputs or ():
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
@@ -280,14 +280,14 @@ class BackwardHooks:
             _queue_callback(self._guarded(self._first_callback))
 
     def _first_callback(self) -> None:
-        """Reducers queue callbacks too, later than ours: queue once more to come after theirs."""
+        """Reducers queue callbacks later than ours: queue again, to run after them."""
         _queue_callback(self._guarded(self._last_callback))
 
     def _last_callback(self) -> None:
         self._queued = False
         if not self._handles:
             return
-        if self._local and world_size() == 1:  # nothing is reduced: they are what grad_local has just measured
+        if self._local and world_size() == 1:  # nothing is reduced: grad_local has just measured them
             self._parameters.copy_figures(GRAD_LOCAL, GRAD_BEFORE_CLIP, self._found)
         else:
             self._parameters.read_gradients(GRAD_BEFORE_CLIP, self._found)

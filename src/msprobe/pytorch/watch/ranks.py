@@ -1,4 +1,4 @@
-"""Ranks of a distributed run, and the one check that talks to other ranks: only where the configuration asks."""
+"""Ranks of a distributed run, and the only check that uses a collective: off unless the configuration asks for it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RankCheck:
         targets = [(one.name, one.position) for one in mine]
         alarms = compare_ranks(step, targets, table, list(range(world_size())), self._apart, self._recording.settings)
         if step == INITIAL:
-            return  # weights that differ from the beginning are no copies of each other
+            return  # weights that differ from the beginning are not expected to agree
         if rank() == 0:
             self._recording.store.add_alarms(alarms)
         self._recording.raise_alarms(step, alarms)

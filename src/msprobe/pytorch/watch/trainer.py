@@ -1,9 +1,9 @@
-"""`TrainerMon` for PyTorch: mindstudio-probe's interface and configuration, on the monitor of this package.
+"""`TrainerMon` for PyTorch: the interface and configuration of mindstudio-probe, with the monitor of this package.
 
     monitor = TrainerMon("monitor_config.json", params_have_main_grad=False)
     monitor.set_monitor(model, grad_acc_steps=1, optimizer=optimizer)
 
-A step ends when the optimizer has stepped; nothing has to be called.
+A step ends when the optimizer has stepped; the script calls nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msprobe.watch.trainer_csv import CsvFiles
 
 
 class TrainerMon(BaseTrainerMon):
-    """`process_group` is accepted and not needed: nothing is reduced between ranks."""
+    """`process_group` is accepted and ignored: nothing is reduced between ranks."""
 
     def __init__(self, config_file_path: str, process_group: Any = None, params_have_main_grad: bool = True) -> None:
         super().__init__()
