@@ -163,7 +163,7 @@ def _finite(value: float) -> Optional[float]:
 
 
 def _set_aside(path: Path) -> None:
-    """Renames the database of an earlier run, so that its numbers are kept."""
+    """Moves the database of an earlier run to a directory `old-…`."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(path.stat().st_mtime))
     folder = path.parent / f"old-{stamp}"
     folder.mkdir(mode=0o750, exist_ok=True)

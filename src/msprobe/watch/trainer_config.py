@@ -131,7 +131,7 @@ def _targets(given: Mapping[str, Any]) -> list[str]:
 
 
 def _alarms(alert: Mapping[str, Any]) -> dict[str, Any]:
-    """Only the rules that the file names; turbulence is measured with the scale of our own rule `spike`."""
+    """Only the rules that the file names; turbulence uses our own rule `spike`."""
     alarms: dict[str, Any] = dict(without_any())
     for rule in alert.get("rules", []):
         threshold = (rule.get("args") or {}).get("threshold")

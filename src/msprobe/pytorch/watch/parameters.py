@@ -220,7 +220,7 @@ class OptimizerHooks:
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
-    """Finds the closure in the arguments of a step; the first argument may be the optimizer."""
+    """Whether the arguments of a step have a closure; the first argument may be the optimizer."""
     given = [*args, kwargs.get("closure")]
     return any(callable(one) and not isinstance(one, torch.optim.Optimizer) for one in given)
 
