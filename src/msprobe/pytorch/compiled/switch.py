@@ -1,4 +1,4 @@
-"""Dynamo's switch: the one function through which compiled code begins and ends, and how to give it another backend.
+"""Dynamo's switch: the function through which compiled code begins and ends, and how to give it another backend.
 
 Dynamo keeps compiled code per backend, so code that another backend compiled stays as it is and is used again later.
 """
