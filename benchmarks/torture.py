@@ -106,7 +106,7 @@ class Torture:
             f"of {calls:,} calls that had returned, {older} older than half a second and {newer} younger ones are lost"
         )
         steps = f"yes, {sum(len(weights) for *_, weights in found):,} steps" if same else "NO"
-        said = "nothing (it is dead); `recover` finishes the step"
+        said = "nothing (the process is dead); `recover` finishes the step"
         return Row(f"kill -9 at {self.kills} random points", kept, said, steps, same and not older)
 
     def _kill(self, number: int, moment: float) -> tuple[int, int, int, list[str]]:
@@ -263,7 +263,7 @@ def main() -> int:
             lambda: torture.together("processes", "forked DataLoader workers and spawned processes"),
             torture.ranks,
         )
-        print("| situation | kept | said | training identical |\n|---|---|---|---|", flush=True)
+        print("| situation | kept | logged | training identical |\n|---|---|---|---|", flush=True)
         held = True
         for situation in situations:
             row = situation()
