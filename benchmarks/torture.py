@@ -186,7 +186,7 @@ class Torture:
         (rank,) = open_dump(self.last / "dump").ranks
         saved = rank.tensor(rank.records["Torch.sum.0.forward"]["input_args"][0]["data_name"])
         right = saved.shape == (1 << 29,) and all(int(saved[n]) == n for n in range(0, 1 << 29, 9_999_991))
-        kept = f"a file of {saved.nbytes / 2**30:.0f} GiB, {'right' if right else 'WRONG'} where it was read"
+        kept = f"a file of {saved.nbytes / 2**30:.0f} GiB; the elements read back are {'right' if right else 'WRONG'}"
         shutil.rmtree(self.last)
         return self._row("a tensor of 2 GiB", ended, kept, right, bare)
 
