@@ -126,7 +126,7 @@ def _refuse(message: str) -> int:
 
 
 class ScriptError(Exception):
-    """There is no script to run."""
+    """The command line names no script that can run."""
 
 
 def find_start(args: argparse.Namespace) -> Callable[[], None]:

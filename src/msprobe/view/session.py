@@ -166,7 +166,7 @@ class Session:
             return self._tensors[key]
 
     def _look(self) -> tuple[Any, ...]:
-        """Sizes and times of the files that grow while a run goes on."""
+        """Sizes and times of the files that grow during a run."""
         found: list[tuple[str, int, int]] = []
         for root in (self._target, self._golden):
             if root is not None and root.is_dir():

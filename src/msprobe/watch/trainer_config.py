@@ -43,7 +43,7 @@ _WITHOUT_EFFECT = {
     "l2_targets": "attention and router features are not computed",
     "sa_order": "attention and router features are not computed",
     "monitor_mbs_grad": "gradients are those of the complete step",
-    "append_output": "each run has a directory of its own",
+    "append_output": "each run has its own directory",
     "dynamic_on": "the file is read once",
     "eps": "zeros are counted exactly",
 }

@@ -24,7 +24,7 @@ _NAME = re.compile(r"watch(?:_rank(\d{1,9}))?\.sqlite\Z")
 _MOST_COLUMNS = 1 << 24
 _SMALL_TABLE = 1 << 23
 _FILLED = 16
-"""In a large table at least one cell of so many must have a number."""
+"""In a large table at least one of this many cells must have a number; otherwise the file is damaged."""
 _STATISTICS = frozenset((*STATISTICS, RATIO, VALUE))
 _PAIRS = ([int, float], [int, int])
 
