@@ -106,7 +106,7 @@ class Torture:
             f"of {calls:,} calls that had returned, {older} older than half a second and {newer} younger ones are lost"
         )
         steps = f"yes, {sum(len(weights) for *_, weights in found):,} steps" if same else "NO"
-        said = "nothing (it is dead); `recover` finishes the step"
+        said = "nothing (the process is dead); `recover` finishes the step"
         return Row(f"kill -9 at {self.kills} random points", kept, said, steps, same and not older)
 
     def _kill(self, number: int, moment: float) -> tuple[int, int, int, list[str]]:
@@ -186,7 +186,7 @@ class Torture:
         (rank,) = open_dump(self.last / "dump").ranks
         saved = rank.tensor(rank.records["Torch.sum.0.forward"]["input_args"][0]["data_name"])
         right = saved.shape == (1 << 29,) and all(int(saved[n]) == n for n in range(0, 1 << 29, 9_999_991))
-        kept = f"a file of {saved.nbytes / 2**30:.0f} GiB, {'right' if right else 'WRONG'} where it was read"
+        kept = f"a file of {saved.nbytes / 2**30:.0f} GiB; the elements read back are {'right' if right else 'WRONG'}"
         shutil.rmtree(self.last)
         return self._row("a tensor of 2 GiB", ended, kept, right, bare)
 
@@ -263,7 +263,7 @@ def main() -> int:
             lambda: torture.together("processes", "forked DataLoader workers and spawned processes"),
             torture.ranks,
         )
-        print("| situation | kept | said | training identical |\n|---|---|---|---|", flush=True)
+        print("| situation | kept | logged | training identical |\n|---|---|---|---|", flush=True)
         held = True
         for situation in situations:
             row = situation()

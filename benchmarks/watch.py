@@ -107,7 +107,7 @@ def report(variants: list[Variant], folders: dict[str, Path], rounds: int) -> st
         same = "same" if variant.loss == reference.loss else "DIFFERS"
         rows.append([variant.name, f"{statistics.median(ratios):.3f}", f"{_mean(variant, reference):.3f}"])
         rows[-1] += [f"{aim:.2f}" if aim else "-", same, _disk(folders.get(variant.name))]
-    head = ["variant", "ratio", "ratio of sums", "aim", "loss", "bytes a number"]
+    head = ["variant", "ratio", "ratio of sums", "aim", "loss", "bytes per number"]
     bare_ms = 1e3 * statistics.median(reference.cpu)
     return f"bare step {bare_ms:.0f} ms CPU, {rounds} rounds\n\n" + tables.table(head, rows)
 

@@ -72,10 +72,10 @@ def test_json_prints_the_result_and_nothing_else_as_in_every_verb(
 @pytest.mark.parametrize(
     ("option", "path", "part"),
     [
-        ("--html", "missing/report.html", "there is no directory"),
+        ("--html", "missing/report.html", "does not exist. Create it first"),
         ("--csv", "", "is a directory; give the name of a file"),
         ("-o", "file", "is a file; give a directory"),
-        ("--next-config", "missing/config.json", "there is no directory"),
+        ("--next-config", "missing/config.json", "does not exist. Create it first"),
     ],
 )
 def test_a_report_that_cannot_be_written_is_refused_before_the_work(

@@ -147,5 +147,5 @@ def test_recover_writes_nothing_outside_the_dump(
     sent.mkdir(parents=True)
     (sent / "rank").symlink_to(rank)
     assert main(["recover", str(sent.parent)]) != 0
-    assert "leads out of" in "".join(capsys.readouterr())
+    assert "points outside of" in "".join(capsys.readouterr())
     assert not (rank / layout.DUMP).exists()

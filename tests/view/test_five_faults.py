@@ -50,7 +50,7 @@ def test_a_fault_in_the_model(
 def test_a_nan_in_a_single_dump(open_view: Open, tmp_path: Path) -> None:
     page = open_view(planted.run("transformer", tmp_path, "nan source")).page
     see_line(page, "torch.log(")
-    assert "first call that made NaN" in page.inner_text(".sentence")
+    assert "first call that produced NaN" in page.inner_text(".sentence")
 
 
 def test_the_guilty_rank(open_view: Open, tmp_path: Path) -> None:

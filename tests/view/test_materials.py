@@ -210,7 +210,7 @@ def test_a_damaged_rank_costs_that_rank_only(tmp_path: Path) -> None:
     (tmp_path / "t" / "step0" / "rank0" / "dump.json").write_text("{")
     one = Contents(open_material(tmp_path / "t"))
     assert [unit.label for unit in one.table.units] == ["step0/rank1"]
-    assert any("nothing of it is shown" in note for note in one.answer()["notes"])
+    assert any("it is not shown" in note for note in one.answer()["notes"])
     both = Contents(open_material(tmp_path / "t", tmp_path / "g"))
     assert [unit.label for unit in both.table.units] == ["step0/rank1"]
     assert len(both.material.sides) == 1

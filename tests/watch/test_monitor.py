@@ -17,8 +17,8 @@ from msprobe.config.errors import ConfigError
 from msprobe.pytorch import Monitor, PrecisionDebugger
 from msprobe.pytorch.watch.tensors import Gauge, on_device
 from msprobe.watch import gauge
-from msprobe.watch.found import Found
 from msprobe.watch.reading.run import Run
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Figures
 
 EVERYTHING = {"targets": "all", "statistics": "all", "low_precision": "fp16", "alarms": {"underflow": False}}
@@ -141,7 +141,7 @@ def test_statistics_are_right(tmp_path):
     model = nn.Linear(4, 2, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -2.0, 0.0, 1e-9], [3.0, 1e6, float("inf"), 0.0]]))
-    found = Found(0)
+    found = StepFigures(0)
     Gauge(gauge.bounds("fp16")).read(model.weight, found, 0)
     figures = found[0]
     assert (figures.max, figures.min, figures.inf, figures.zero) == (float("inf"), -2.0, 1, 0.25)

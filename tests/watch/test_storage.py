@@ -147,7 +147,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path, content, capsys):
 
 def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
     assert main(["watch", str(tmp_path)]) == 2
-    assert "holds no watch*.sqlite" in capsys.readouterr().err
+    assert "has no watch*.sqlite" in capsys.readouterr().err
 
 
 def test_csv_has_a_row_for_each_target_and_step(tmp_path):
@@ -192,7 +192,7 @@ def test_comparing_finds_where_two_noisy_runs_part(tmp_path, capsys):
     one, other = curves(tmp_path / "a", 1, 1), curves(tmp_path / "b", 1.5, 2)
     assert main(["watch", "compare", one, other]) == 1
     said = capsys.readouterr().out
-    parted = said.split("First beyond noise: ")[1]
+    parted = said.split("First difference beyond noise: ")[1]
     assert parted.startswith("step 4")
     assert "grad/b" in parted
 
@@ -200,7 +200,7 @@ def test_comparing_finds_where_two_noisy_runs_part(tmp_path, capsys):
 def test_runs_that_differ_by_noise_alone_do_not_part(tmp_path, capsys):
     one, other = curves(tmp_path / "a", 1, 1), curves(tmp_path / "b", 1, 2)
     assert main(["watch", "compare", one, other]) == 0
-    assert "No curve parts beyond its noise" in capsys.readouterr().out
+    assert "No curve diverges beyond its noise" in capsys.readouterr().out
 
 
 def test_the_same_run_is_the_same(tmp_path, capsys):
@@ -253,7 +253,7 @@ def test_a_pipe_or_a_link_in_the_place_of_a_database_is_refused(tmp_path, capsys
     os.mkfifo(tmp_path / "piped/watch.sqlite")
     for name in ("linked", "piped"):
         assert main(["watch", str(tmp_path / name)]) == 2
-        assert "is not a regular file of this directory" in capsys.readouterr().err
+        assert "is not a regular file in this directory" in capsys.readouterr().err
 
 
 def test_an_exported_name_is_never_a_formula(tmp_path):

@@ -23,7 +23,7 @@ VERBS = (
     ("show", "show a dump: steps, ranks, records, dtypes, anomalies, largest norms"),
     ("recover", "finish a dump after a crash, from its journal"),
     ("compare", "compare two dumps and find where the difference starts"),
-    ("view", "look at a dump, two dumps, results or a running job in the browser"),
+    ("view", "show a dump, two dumps, results or a running job in the browser"),
     ("watch", "show trends and alarms of a watched run: what began first, and where"),
     ("overflow", "find the first call that produced NaN or infinity"),
     ("compiled", "run a script and check its torch.compile regions: wrong, or only rounded differently?"),
@@ -40,7 +40,7 @@ BROKEN_PIPE = 141
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Runs the command and returns the exit code. argparse raises SystemExit for --help and usage errors."""
     name = "msprobe"
-    if sys.stderr is None:  # it is closed, and other code prints there without a check
+    if sys.stderr is None:  # standard error is closed, and other code prints there without a check
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 open until the process ends
     try:
         parser = _parser()
@@ -51,7 +51,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         if args.verb not in _available():
             parser.error(f"unknown verb {args.verb!r}; choose from {', '.join(_available())}")
         name = f"msprobe {args.verb}"
-        if sys.stdout is None and args.verb != "run":  # only a training script can run without it
+        if sys.stdout is None and args.verb != "run":  # only a training script can run without standard output
             print(f"{name}: standard output is closed.", file=sys.stderr)
             return 2
         code = _run(args.verb, args.rest, args.framework)

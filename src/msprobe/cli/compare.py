@@ -14,12 +14,12 @@ EPILOG = """examples:
   msprobe compare ./target_dump ./golden_dump --html report.html --csv rows.csv
   msprobe compare ./target_dump/step0/rank1 ./golden_dump/step0/rank1 --json rows.jsonl
   msprobe compare -i compare.json -o ./out
-exit code: 0 same, 1 differs, 2 could not compare (everything)"""
+exit code: 0 same, 1 differs, 2 failed, or some rows could not be compared"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("target", nargs="?", type=Path, metavar="TARGET", help="the dump in question")
+    parser.add_argument("target", nargs="?", type=Path, metavar="TARGET", help="the dump to check")
     parser.add_argument("golden", nargs="?", type=Path, metavar="GOLDEN", help="the dump that is known to be good")
     parser.add_argument("-tp", "--target-path", type=Path, metavar="DUMP", help="same as TARGET")
     parser.add_argument("-gp", "--golden-path", type=Path, metavar="DUMP", help="same as GOLDEN")
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def split_words(words: Sequence[str]) -> Sequence[str]:
-    """`--json` before a dump or at the end has no FILE: argparse would take the dump for it."""
+    """`--json` before a dump or at the end has no FILE: argparse would take the dump as its FILE."""
     return [
         "--json=" if word == "--json" and _is_no_file(words[place + 1 : place + 2]) else word
         for place, word in enumerate(words)
@@ -90,7 +90,7 @@ def _is_no_file(following: Sequence[str]) -> bool:
 def run(args: argparse.Namespace) -> int:
     import gc
 
-    # Everything that is read stays until the report: collecting garbage would only look at it again and again.
+    # All data stays in memory until the report: the garbage collector would scan it again and again.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -200,7 +200,7 @@ def _read_input(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DumpError(f"{path} is not JSON: {error}.") from None
     if not isinstance(given, dict):
-        raise DumpError(f'{path} must hold an object like {{"npu_path": "…", "bench_path": "…"}}.')
+        raise DumpError(f'{path} must contain an object like {{"npu_path": "…", "bench_path": "…"}}.')
     return given
 
 
@@ -222,6 +222,6 @@ def _numbers(text: str) -> Optional[list[int]]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"{part!r} is neither a number nor a range like 0-3") from None
         if len(numbers) > 1_000_000:
-            raise argparse.ArgumentTypeError(f"{part!r} is too long a range")
+            raise argparse.ArgumentTypeError(f"the range {part!r} is too long")
         found += numbers
     return found

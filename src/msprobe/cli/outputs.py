@@ -1,4 +1,4 @@
-"""Where reports go: checked before the work that they are about."""
+"""Checks where reports go before the work starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msprobe.dump.errors import DumpError
 
 
 def check_outputs(files: Iterable[Optional[Path]], directory: Optional[Path] = None) -> None:
-    """Raises DumpError for a file that cannot be written, or a directory that cannot be made."""
+    """Raises DumpError for a file that cannot be written, or a directory that cannot be created."""
     for path in files:
         if path is None:
             continue
@@ -26,6 +26,6 @@ def check_outputs(files: Iterable[Optional[Path]], directory: Optional[Path] = N
 
 def _check_directory(path: Path, directory: Path) -> None:
     if not directory.is_dir():
-        raise DumpError(f"{path} cannot be written: there is no directory {directory}. Make it first.")
+        raise DumpError(f"{path} cannot be written: the directory {directory} does not exist. Create it first.")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise DumpError(f"{path} cannot be written: no permission to write in {directory}.")

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         rank = replace(found)  # a copy: its records are freed after this round
         try:
             if not is_inside(rank.path, dump.path):
-                raise DumpError(f"{rank.path} leads out of {dump.path}: give its own path to recover it.")
+                raise DumpError(f"{rank.path} points outside of {dump.path}. To recover it, give its own path.")
             if not (rank.path / layout.JOURNAL).exists():
                 _check_readable(rank)
             elif args.all or rank.unfinished:

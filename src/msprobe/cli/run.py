@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="FILE",
-        help="watch the run instead of dumping it; FILE is a monitor's config and ends with .json",
+        help="watch the run instead of dumping it; FILE is the monitor's config, a .json file",
     )
     add_script(parser)
 
@@ -106,13 +106,13 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(str(error))
     imports = _CollectImports(settings, watches=args.watch is not None)
     imports.watch()
-    atexit.register(imports.warn_if_nothing_ran)  # by then the threads of the script have ended
+    atexit.register(imports.warn_if_nothing_ran)  # the threads of the script have ended by then
     run_as_main(start)
     return 0
 
 
 def _explain_refusal(settings: Settings) -> str:
-    """Why these settings cannot drive a script that was not edited; "" if they can."""
+    """Why these settings do not work with a script that was not edited; "" if they do."""
     if settings.level == "debug":
         return 'level "debug" needs calls of save() in the script; use another level'
     if settings.task == "run_ut":
@@ -126,7 +126,7 @@ def _refuse(message: str) -> int:
 
 
 class ScriptError(Exception):
-    """There is no script to run."""
+    """The command line names no script that can run."""
 
 
 def find_start(args: argparse.Namespace) -> Callable[[], None]:

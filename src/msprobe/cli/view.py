@@ -1,4 +1,4 @@
-"""`msprobe view`: looks at a dump, two dumps, results or a running job in the browser."""
+"""`msprobe view`: shows a dump, two dumps, results or a running job in the browser."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 
 EPILOG = """examples:
   msprobe view ./target_dump ./golden_dump       two dumps: the answer, and everything behind it
-  msprobe view ./dump_path                       one dump, also while the run still writes it
+  msprobe view ./dump_path                       one dump, also during the run
   msprobe view ./watch                           a watched run: trends and alarms
   msprobe view ./run_ut_results                  the results of run_ut
   msprobe view ./target_dump ./golden_dump --export report.html
-The page is served to this machine only. Ctrl-C ends it. Exit code: 0 viewed, 2 nothing to view"""
+The server is reachable from this machine only. Ctrl-C stops it. Exit code: 0 viewed, 2 nothing to view"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("target", type=Path, metavar="DIR", help="a dump, a watched run or the results of run_ut")
     parser.add_argument("golden", nargs="?", type=Path, metavar="GOLDEN", help="the dump that is known to be good")
-    parser.add_argument("--export", type=Path, metavar="FILE", help="write one HTML file instead, and end")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="write one HTML file and exit")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="default: a free one")
     parser.add_argument("--no-open", action="store_true", help="print the address, open no browser")
 
@@ -56,7 +56,7 @@ def _serve(args: argparse.Namespace, progress: object) -> int:
     try:
         print(f"View: {server.address}")
         print(f"From another machine: ssh -L {port}:127.0.0.1:{port} {_login()}  and open the same address")
-        print("Ctrl-C ends it.", flush=True)
+        print("Ctrl-C stops the server.", flush=True)
         if not args.no_open and _has_screen():
             import webbrowser
 
@@ -77,5 +77,5 @@ def _login() -> str:
 
 
 def _has_screen() -> bool:
-    """Whether a browser can show a window here; without one `webbrowser` would start a text browser."""
+    """Whether a browser can open a window here; without a display `webbrowser` would start a text browser."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""`msprobe watch`: what began first in a watched run, live too; exports; two runs beside each other."""
+"""`msprobe watch`: what began first in a watched run, also live; exports; compares two runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROWS = 40
 POLL = 0.5
 EPILOG = """examples:
   msprobe watch ./watch                          the timeline: what began first, and where
-  msprobe watch ./watch --follow                 and then every new alarm as it comes; Ctrl-C ends it
+  msprobe watch ./watch --follow                 then print every new alarm; Ctrl-C stops it
   msprobe watch ./watch --json
-  msprobe watch export ./watch --csv             also --tensorboard, --parquet; -o DIR chooses the place
-  msprobe watch compare ./right ./wrong          the first step and target where two runs part
-exit code: 0 no alarm (compare: the runs agree), 1 alarms (compare: they part), 2 could not do it"""
+  msprobe watch export ./watch --csv             also --tensorboard, --parquet; -o OUT sets the directory
+  msprobe watch compare ./right ./wrong          the first step and target where two runs diverge
+exit code: 0 no alarm (compare: the runs agree), 1 alarms (compare: they diverge), 2 failed"""
 FORMATS = ("csv", "tensorboard", "parquet")
 
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = EPILOG
     parser.add_argument("what", nargs="+", metavar="DIR", help="the dump_path of a monitor; or export DIR, compare A B")
-    parser.add_argument("--follow", action="store_true", help="go on printing alarms as they come")
+    parser.add_argument("--follow", action="store_true", help="keep running and print new alarms")
     parser.add_argument("--json", action="store_true", help="print JSON")
     for name in FORMATS:
         parser.add_argument(f"--{name}", action="store_true", help=f"export: write {name} files")
@@ -59,7 +59,7 @@ def _show(args: argparse.Namespace, directory: Path) -> int:
     from msprobe.watch.reading.run import Run
 
     watched = Run(directory)
-    with watched.snapshot():  # so that no alarm comes between what is printed here and what is followed
+    with watched.snapshot():  # no alarm may be lost between this output and --follow
         alarms = watched.alarms()
         last = {rank.rank: rank.last_alarm() for rank in watched.ranks}
     if args.json:
@@ -105,7 +105,7 @@ def _print_alarms(alarms: Sequence[Alarm]) -> None:
 
 
 def _follow(watched: Run, last: dict[Any, int], as_json: bool) -> int:
-    """Prints alarms as they are written, until interrupted; returns how many came."""
+    """Prints new alarms until interrupted; returns how many there were."""
     from msprobe.dump.errors import DumpError
     from msprobe.report.terminal import printable
 

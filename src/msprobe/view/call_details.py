@@ -1,4 +1,4 @@
-"""One call with all that is known of it, as plain values for JSON."""
+"""Everything that is known about one call, as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_SHOWN = ("data_name",)
 
 
 class CallDetails:
-    """Makes the details of calls; remembers the flow of the units that were asked for."""
+    """Collects the details of calls; caches the flow of each requested unit."""
 
     def __init__(self, table: Table, has_tensors: bool) -> None:
         self._table = table
@@ -99,7 +99,7 @@ def _is_saved(item: Item) -> bool:
 
 
 def item_of(item: Item) -> Optional[dict[str, Any]]:
-    """A recorded item with its texts cut to a length that a page can show."""
+    """A recorded item with long texts shortened for the page."""
     if item is None:
         return None
     return {str(key)[:LONGEST]: shown(value) for key, value in item.items() if key not in _NOT_SHOWN}
@@ -115,7 +115,7 @@ def shown(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The same value for JSON, which has no NaN and no infinity: they become the texts nan, inf and -inf."""
+    """The value for JSON, which has no NaN and no infinity: they become the strings nan, inf and -inf."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The csv files of run_ut as rows: one row a checked output, the status as its verdict."""
+"""The csv files of run_ut as rows: one row per checked output, with the status as its verdict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _files(path: Path) -> list[Path]:
 def load_check(path: Path) -> Material:
     units = [_unit(file, path) for file in _files(path)]
     if not any(unit.groups for unit in units):
-        raise DumpError(f"{path} holds results of run_ut, but no API is in them yet.")
+        raise DumpError(f"{path} has results of run_ut, but they contain no API yet.")
     counts = {"rows": 0, PASS: 0, WARNING: 0, ERROR: 0, NOT_COMPARED: 0}
     for unit in units:
         for row in unit.rows():

@@ -1,6 +1,6 @@
 """The rows as columns: each distinct text once, numbers as packed arrays that the page uses without parsing.
 
-Two hundred thousand rows are a few megabytes this way, and the browser has them in one copy.
+Two hundred thousand rows take a few megabytes, and the browser keeps one copy of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Texts:
 
 
 class Table:
-    """The columns of all units, and the way back from a row's number to the row."""
+    """The columns of all units, and the row of each row number."""
 
     def __init__(self, units: list[UnitResult]) -> None:
         self.units = units
@@ -87,7 +87,7 @@ class Table:
         return -1
 
     def head(self) -> dict[str, Any]:
-        """What the page needs beside the packed columns."""
+        """What the page needs in addition to the packed columns."""
         return {
             "rows": self.count,
             "calls": len(self.groups),
@@ -142,7 +142,7 @@ class Table:
             self._add_rows(number_of_call, rows)
 
     def _add_rows(self, call: int, rows: list[Row]) -> None:
-        """Runs for every row: lookups are local, and the common cases come first."""
+        """Runs for every row, so it uses local names and tests common cases first."""
         columns, known = self._rows, self._texts.known
         calls, slots, reasons, states = columns["call"], columns["slot"], columns["reason"], columns["state"]
         distances, targets, goldens = columns["distance"], columns["target"], columns["golden"]
@@ -188,7 +188,7 @@ class Table:
         return 0
 
     def _modules(self, unit: UnitResult, golden: bool) -> Callable[[Optional[Call]], str]:
-        """From a call to its module's path; a backward goes to the module of its forward."""
+        """The module path of each call; a backward call has the module of its forward call."""
         parents: dict[tuple[str, int], Optional[str]] = {}
         for match, _ in unit.groups:
             call = match.golden if golden else match.target
@@ -218,14 +218,14 @@ class Table:
 
 
 def _title(call: Optional[Call]) -> str:
-    """What the names of a call's rows begin with."""
+    """The prefix of the names of a call's rows."""
     if call is None:
         return ""
     return call.key if call.direction == GRADS else call.name
 
 
 def _figure(item: Item) -> Any:
-    """The norm of a tensor or the number of a plain value; text where it is no finite number."""
+    """The norm of a tensor or the number of a plain value; text if it is not a finite number."""
     if item is None:
         return _NONE
     value = item.get("Norm") if "dtype" in item else item.get("value", item.get("type"))

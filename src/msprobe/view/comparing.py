@@ -1,4 +1,4 @@
-"""Two dumps: the comparison as material for the page."""
+"""Compares two dumps for the page."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _locate(units: list[UnitResult], origin: Origin) -> Optional[tuple[int, Matc
 
 
 def stack_of(unit: UnitResult, match: Match) -> list[str]:
-    """The frames of a call: the target's, else the golden run's."""
+    """The frames of a call: those of the target, or else of the golden run."""
     for call, known in zip((match.target, match.golden), unit.stacks):
         if call is not None:
             frames = known.get(call.name) or known.get(forward_name(call))

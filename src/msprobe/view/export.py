@@ -1,8 +1,8 @@
-"""The page and its data as one HTML file that opens offline, with the look of `msprobe view`.
+"""Writes the page and its data as one HTML file that opens offline and looks like `msprobe view`.
 
-The data are compressed: the rows as packed columns, the details of calls in blocks that the page opens when somebody
-looks at one. The policy of the file allows its own script and style by their hashes and nothing else. Names in a dump
-are data: in the file they are only ever inside the compressed text.
+The data are compressed: the rows as packed columns, the details of calls in blocks that the page opens on demand. The
+Content-Security-Policy of the file allows only its own script and style, by their hashes. Names in a dump are data: in
+the file they occur only inside the compressed text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from msprobe.view.session import Contents
 
 BLOCK = 200
 MOST_DETAILED = 5_000
-"""Of a comparison with more calls, the file has the details of the first calls that do not pass."""
+"""If a comparison has more calls than this, the file has the details of the first calls that do not pass."""
 _STYLE = '<link rel="stylesheet" href="style.css">'
 _SCRIPT = '<script type="module" src="main.js"></script>'
 _POLICY = '<meta name="policy">'
@@ -76,7 +76,7 @@ def _hash(text: str) -> str:
 
 
 def _data(contents: Contents) -> Iterator[tuple[str, bytes]]:
-    """What the server would answer, under the same names."""
+    """The server's responses, under the same names."""
     table = contents.table
     yield "answer", encode({**contents.answer(), "version": 0, "mapping": {}})
     yield "table", encode(table.head())

@@ -1,6 +1,6 @@
-"""Where a value came from and where it went: calls of one unit joined by the numbers that they pass on.
+"""Where a value came from and where it went: links the calls of one unit by the values that they pass on.
 
-A dump does not record which call gave which input; equal statistics (`value_key`) say it in all likelihood.
+A dump does not record which call produced which input. Equal statistics (`value_key`) are very probably the same value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_CONSUMERS = 8
 
 
 class Place(NamedTuple):
-    """A row by its group in the unit and its place in it."""
+    """A row: its group in the unit, and its place in the group."""
 
     group: int
     place: int
@@ -40,7 +40,7 @@ class Flow:
         return self._groups[at.group][1][at.place]
 
     def producer(self, at: Place) -> Optional[Place]:
-        """The last call before that gave this input; a call inside a module rather than the module."""
+        """The last earlier call that produced this input; a call inside a module is preferred to the module."""
         for golden, item in self._sides(at):
             before = [one for one in self._made.get((golden, value_key(item)), ()) if one.group < at.group]
             inner = [one for one in before if self._groups[one.group][0].call.kind != "module"]
@@ -64,8 +64,8 @@ class Flow:
     def trace_back(self, at: Place) -> tuple[list[Place], str]:
         """From a differing row back to where both runs agree. The text says why it ends.
 
-        agrees: the inputs of the last call agree; given: it was given another plain argument; unknown: no recorded call
-        gave its input; long: the path is longer than MOST_STEPS."""
+        agrees: the inputs of the last call agree; given: it was called with another plain argument; unknown: no
+        recorded call produced its input; long: the path is longer than MOST_STEPS."""
         path = [at]
         seen = {at.group}
         while len(path) < MOST_STEPS:

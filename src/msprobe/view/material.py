@@ -1,6 +1,6 @@
-"""What a user asks to view, opened: units of rows whatever they came from, and the answer on top.
+"""Opens what the user wants to view: units of rows from any source, and the answer on top.
 
-A single dump and the results of run_ut become rows without a golden side, so the same page shows them all.
+A single dump and the results of run_ut become rows without a golden side, so one page shows everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Answer:
     """The text on top of the page.
 
     `verdict` is same, differs, not_compared, found or clean. `facts` are (key, text) pairs; the page translates the
-    keys. `unit` and `row` say where Enter goes. `stack` is where the source lines are read from.
+    keys. `unit` and `row` say where Enter goes. `stack` gives the source lines.
     """
 
     verdict: str
@@ -60,7 +60,7 @@ def open_material(
     mapping: Optional[Mapping[str, str]] = None,
     progress: Optional[Progress] = None,
 ) -> Material:
-    """Raises DumpError where there is nothing to view."""
+    """Raises DumpError if there is nothing to view."""
     from msprobe.view.check_results import is_check, load_check
     from msprobe.view.comparing import load_comparison
     from msprobe.view.single_dump import load_dump
@@ -73,7 +73,7 @@ def open_material(
         if len(watched) == 2:
             return load_watched(target, golden)
         if watched:
-            raise DumpError(f"{watched[0]} is a watched run and the other is not: give two watched runs, or two dumps.")
+            raise DumpError(f"{watched[0]} is a watched run, and the other is not. Give two watched runs or two dumps.")
         return load_comparison(target, golden, mapping or {}, progress)
     if is_check(target):
         return load_check(target)

@@ -33,14 +33,14 @@ def _all() -> dict[str, PageFile]:
 
 
 def served(path: str) -> Optional[PageFile]:
-    """A file by the path of a request; None where there is none. The names are a fixed list, so no path leads out."""
+    """The file for the path of a request, or None. The names are a fixed list: no other file can be requested."""
     if path == f"/{ENTRY}":
         return PageFile(joined_script().encode(), KINDS[".js"])
     return _all().get({"/": "/index.html", "/style.css": "/style.css"}.get(path, ""))
 
 
 def text(name: str) -> str:
-    """The content of a file of the page by its name, whatever folder it is in."""
+    """The content of a file of the page, by its name, from any folder."""
     return next(file.body.decode() for path, file in _all().items() if path.rpartition("/")[2] == name)
 
 
@@ -66,7 +66,7 @@ def _join(name: str, parts: list[str], done: set[str]) -> None:
 
 
 def _renamed(names: str) -> str:
-    """`a as b` of an import is `a: b` of an object."""
+    """`a as b` in an import becomes `a: b` in an object."""
     return ", ".join(name.strip().replace(" as ", ": ") for name in names.split(",") if name.strip())
 
 

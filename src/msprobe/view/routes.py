@@ -1,4 +1,4 @@
-"""What the page may ask for. Each request names rows and calls by number; none names a file."""
+"""The requests of the page. Each names rows and calls by number; none names a file."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _json(value: Any) -> Reply:
 
 
 def encode(value: Any) -> bytes:
-    """JSON; values are only walked through where some are NaN or infinite."""
+    """Encodes JSON; replaces values only if some are NaN or infinite."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     except ValueError:
@@ -131,5 +131,5 @@ def _number(query: Query, key: str, limit: int) -> int:
 def _numbers(query: Query, key: str) -> list[int]:
     parts = [part for part in query.get(key, "").split(",") if part]
     if len(parts) > 64 or not all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts):
-        raise DumpError(f"{key} must be numbers with commas between them.")
+        raise DumpError(f"{key} must be numbers separated by commas.")
     return [int(part) for part in parts]

@@ -1,8 +1,8 @@
-"""The server: this machine only, this browser only, reading only what was named on the command line.
+"""The server: for this machine and this browser only. It reads only the paths of the command line.
 
-The address has a token that opens the page once and is exchanged for a cookie. Requests with another Host (a name
-that somebody pointed at 127.0.0.1) or another Origin (a page of somebody else) are refused. The only files that can
-be requested are those of the page.
+The address has a token that opens the page once and is exchanged for a cookie. Requests with another Host (a name that
+an attacker points at 127.0.0.1) or another Origin (a page of another site) are refused. Only the files of the page can
+be requested.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-USED = "This address was opened already, and its token is valid once. Start `msprobe view` again for a new one."
+USED = "This address has already been used: its token is valid once. Start `msprobe view` again to get a new one."
 NO_TOKEN = "Open the address that `msprobe view` printed: it has a token."
 
 
 class Refused(Exception):
-    """A request that is not answered, and the status that says so."""
+    """A refused request, with its HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -65,7 +65,7 @@ class ViewServer(ThreadingHTTPServer):
         self._lock = threading.Lock()
 
     def exchange(self, token: str) -> bool:
-        """Whether this is the token; it is valid once."""
+        """Whether this is the token. It is valid once."""
         with self._lock:
             if self._token is None or not secrets.compare_digest(token.encode(), self._token.encode()):
                 return False
@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(self._post)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The terminal is the user's: requests are not listed."""
+        """Does not print requests to the terminal."""
 
     def _respond(self, work: Any) -> None:
         try:
@@ -106,15 +106,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         except Exception:
             self.close_connection = True
-            self._send(500, routes.encode({"error": "msprobe view failed; its terminal says why."}), "application/json")
+            self._send(500, routes.encode({"error": "msprobe view failed: see its terminal."}), "application/json")
             raise
 
     def _check_origin(self) -> None:
         if self.headers.get("Host", "") not in self.server.hosts:
-            raise Refused(403, "This server answers to 127.0.0.1 and localhost only.")
+            raise Refused(403, "This server accepts only the hosts 127.0.0.1 and localhost.")
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in self.server.hosts}:
-            raise Refused(403, "This server answers its own page only.")
+            raise Refused(403, "This server accepts only requests from its own page.")
 
     def _check_cookie(self) -> None:
         try:
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _post(self) -> None:
         self._check_cookie()
         if self.headers.get("Origin") is None or self.headers.get_content_type() != "application/json":
-            raise Refused(403, "Only the page itself may send this.")
+            raise Refused(403, "Only the page itself may send this request.")
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > MOST_BODY:
             raise Refused(413, "The request is too large.")

@@ -1,4 +1,4 @@
-"""What is open in the browser: the material and its table, read again as the run grows or calls are matched by hand."""
+"""What is open in the browser: the material and its table, reloaded when the run grows or calls are matched by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GROWING = ("journal.jsonl", "dump.json", "debug.json")
 
 
 class Contents:
-    """One state of what is viewed; never changed after it was made."""
+    """One state of the view; immutable."""
 
     def __init__(self, material: Material) -> None:
         self.material = material
@@ -80,7 +80,7 @@ class Session:
     def _load(self, progress: Optional[Progress] = None) -> Contents:
         begun = time.monotonic()
         collecting = gc.isenabled()
-        gc.disable()  # what is read stays: collecting garbage would only look at it again and again
+        gc.disable()  # this data stays in memory: the garbage collector would scan it again and again
         try:
             contents = Contents(open_material(self._target, self._golden, self._mapping, progress))
         finally:
@@ -92,7 +92,7 @@ class Session:
         return contents
 
     def refresh(self) -> int:
-        """Reads again what has grown since; the version says whether anything did."""
+        """Reloads what has grown; the version tells whether anything changed."""
         with self._lock:
             if time.monotonic() < self._next_look:
                 return self.version
@@ -104,16 +104,16 @@ class Session:
                     self.trouble = ""
                     self.version += 1
                     self._tensors.clear()
-                except DumpError as error:  # a file is being replaced: the next look sees it complete
+                except DumpError as error:  # a file is being replaced: the next call sees it complete
                     self.trouble = str(error)
                     self._next_look = time.monotonic() + LEAST_PAUSE
             return self.version
 
     def match(self, target: str, golden: Optional[str]) -> int:
-        """Matches two calls by hand, or takes a match back, and judges everything again."""
+        """Matches two calls by hand, or removes a match, and judges everything again."""
         with self._lock:
             if self._golden is None:
-                raise DumpError("Calls are matched between two dumps: give a golden dump too.")
+                raise DumpError("Matching needs two dumps: give a golden dump too.")
             before = dict(self._mapping)
             if golden is None:
                 self._mapping.pop(target, None)
@@ -137,7 +137,7 @@ class Session:
             raise DumpError(f"The golden run has no call {golden[:200]!r}.")
 
     def save_mapping(self) -> Path:
-        """Writes the matches to a file for `compare -dm`, in the current directory, under a name that is free."""
+        """Writes the matches to a new file for `compare -dm` in the current directory."""
         import yaml
 
         with self._lock:
@@ -151,7 +151,7 @@ class Session:
             return self._saved
 
     def tensor(self, row: int) -> TensorPair:
-        """The saved tensor of a row, open; the last few stay open."""
+        """Opens the saved tensor of a row; the last few stay open."""
         with self._lock:
             key = (self.version, row)
             if key not in self._tensors:
@@ -166,7 +166,7 @@ class Session:
             return self._tensors[key]
 
     def _look(self) -> tuple[Any, ...]:
-        """Sizes and times of the files that grow while a run goes on."""
+        """Sizes and times of the files that grow during a run."""
         found: list[tuple[str, int, int]] = []
         for root in (self._target, self._golden):
             if root is not None and root.is_dir():

@@ -35,7 +35,7 @@ def load_dump(path: Path) -> Material:
         except DumpError as error:
             if source is sources[-1] and not units:
                 raise
-            notes.append(f"{str(error).rstrip('.')}; nothing of it is shown")
+            notes.append(f"{str(error).rstrip('.')}; it is not shown")
     sources = read
     answer = _answer(found, units, sources)
     answer.notes = [*notes, *found.notes, *_unfinished(sources)]
@@ -49,7 +49,7 @@ def load_dump(path: Path) -> Material:
 
 def _unfinished(sources: list[Source]) -> list[str]:
     some = [source.label for source in sources if source.unfinished]
-    return [f"unfinished (the run crashed, or still writes): {', '.join(some[:4])}"] if some else []
+    return [f"unfinished (the run crashed or is still writing): {', '.join(some[:4])}"] if some else []
 
 
 def _analyse(path: Path, sources: list[Source]) -> OverflowAnalysis:
@@ -62,7 +62,7 @@ def _analyse(path: Path, sources: list[Source]) -> OverflowAnalysis:
     try:
         return analyse_graph(GraphDump(path))
     except DumpError as error:  # npy files without their graphs
-        return OverflowAnalysis([], None, False, 0, [f"overflows were not looked for: {error}"])
+        return OverflowAnalysis([], None, False, 0, [f"overflows were not checked: {error}"])
 
 
 def _unit(source: Source, roles: Mapping[tuple[str, str], bool]) -> UnitResult:
@@ -81,7 +81,7 @@ def _unit(source: Source, roles: Mapping[tuple[str, str], bool]) -> UnitResult:
 
 
 def _not_finite(item: Item) -> str:
-    """`NaN`, `infinity` or nothing."""
+    """`NaN`, `infinity` or an empty text."""
     if item is None:
         return ""
     values = [item.get(key) for key in _NUMBERS] if "dtype" in item else [item.get("value")]
@@ -94,11 +94,11 @@ def _answer(found: OverflowAnalysis, units: list[UnitResult], sources: list[Sour
     if event is None:
         records = sum(len(unit.groups) for unit in units)
         verdict = "found" if found.overflows else "clean"
-        text = f"{len(found.overflows)} calls have NaN or infinity, and none of them made it" if found.overflows else ""
+        text = f"{len(found.overflows)} calls have NaN or infinity, and none produced it" if found.overflows else ""
         return Answer(verdict, text, [("records", str(records)), *_facts_of(sources[0])])
     module = f" in {event.module}" if event.module and event.module != event.name else ""
     what = ", ".join(event.slots)
-    answer = Answer("found", f"{event.name}{module} is the first call that made NaN or infinity: {what}")
+    answer = Answer("found", f"{event.name}{module} is the first call that produced NaN or infinity: {what}")
     answer.facts = [
         ("call", event.name),
         ("module", event.module or ""),

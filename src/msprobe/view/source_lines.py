@@ -1,7 +1,7 @@
 """Frames of a stack for the page, and the lines around the user's line.
 
-The path of a source file comes from the dump, which may be a stranger's. Lines of a file are shown only where it is a
-Python file and the recorded line stands in it: a dump cannot make the page show another file of the reader.
+The path of a source file comes from the dump, which is not trusted. Lines are shown only if the file is a Python file
+that has the recorded line: a dump cannot make the page show other files of the reader.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def frames_of(stack: list[str]) -> list[dict[str, Any]]:
 
 
 def excerpt_of(stack: list[str]) -> Optional[dict[str, Any]]:
-    """The user's line with the lines around it; `note` says why there are none around it."""
+    """The user's line with the lines around it. If there are none, `note` says why."""
     parsed = (parse_frame(text) for text in stack[:MOST_FRAMES])
     frame = next((one for one in parsed if one is not None and not is_library(one.file)), None)
     if frame is None:

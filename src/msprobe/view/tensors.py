@@ -1,7 +1,7 @@
 """Saved tensors, page by page: slices for the heatmap, and one pass for histograms and the worst elements.
 
-Files are memory-mapped. A slice touches only its own pages, at most MOST_READ elements; the pass works in blocks and
-stops when its time is over, so that a tensor of a gigabyte never has to be in memory or waited for.
+Files are memory-mapped. A slice reads only its own pages, at most MOST_READ elements. The pass works in blocks and
+stops when its time is over: a tensor of a gigabyte is never completely in memory, and the user does not wait for it.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class TensorPair:
     def slice(self, mode: str, axes: tuple[int, int], index: list[int], window: Optional[list[int]]) -> dict[str, Any]:
         """At most MOST_CELLS by MOST_CELLS numbers over two axes, at `index` on the others.
 
-        A cell is the element with the largest magnitude of its block; `every` is larger than one where the slice is so
+        A cell is the element with the largest magnitude in its block. `every` is larger than one if the slice is so
         large that only some of its rows and columns were read."""
         if mode not in MODES or not self._has(mode):
-            raise DumpError(f"This tensor has no picture {mode!r}.")
+            raise DumpError(f"This tensor cannot be shown as {mode!r}.")
         shape = self.golden.shape if mode == GOLDEN and self.golden is not None else self.shape
         y, x = _checked_axes(axes, len(shape))
         height, width = (shape[y] if y is not None else 1), (shape[x] if x is not None else 1)
@@ -119,7 +119,7 @@ class Sweep:
         self._worst: list[tuple[float, int]] = []
 
     def advance(self, seconds: float) -> dict[str, Any]:
-        """Works for that long, and says what is known so far; `share` is how much of the tensor was read."""
+        """Works for this time and returns the result so far; `share` is the part of the tensor that was read."""
         end = time.monotonic() + seconds
         both = self._pair.same_shape
         if self._edges is None:
@@ -137,7 +137,7 @@ class Sweep:
         }
 
     def _range(self) -> Array:
-        """The limits of the histogram from a sample: a spread of pages, not the complete tensor."""
+        """The limits of the histogram, from a sample of pages and not from the complete tensor."""
         lows, highs = [0.0], [0.0]
         for flat in self._flat.values():
             step = max(1, flat.size // (1 << 16))
@@ -190,7 +190,7 @@ def _opened(item: Any, source: Any) -> Optional[Array]:
 
 
 def _flat(array: Array) -> Array:
-    """In C order; copied only where the file is in another order."""
+    """The array in C order; copied only if the file has another order."""
     return array.reshape(-1)
 
 
@@ -221,7 +221,7 @@ def _padded(index: list[int], length: int) -> list[int]:
 
 
 def _shrink(picture: Array) -> Array:
-    """At most MOST_CELLS each way; of each block the element with the largest magnitude, NaN first."""
+    """At most MOST_CELLS in each direction. Each block gives its element with the largest magnitude; NaN wins."""
     for axis in (0, 1):
         length = picture.shape[axis]
         if length > MOST_CELLS:

@@ -1,7 +1,6 @@
 """A watched run, or two: alarms, the matrix of targets by steps, and curves.
 
-Each request opens the databases anew: a monitor may write to them meanwhile, and SQLite's connections belong to one
-thread.
+Each request opens the databases again: a monitor may be writing to them, and a SQLite connection belongs to one thread.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Watched:
             }  # fmt: skip
 
     def matrix(self, statistic: str, rank_number: int) -> dict[str, Any]:
-        """Targets by steps: at most MOST_COLUMNS steps, the largest magnitude of each span of steps."""
+        """Targets by steps: at most MOST_COLUMNS columns, each with the largest magnitude in its span of steps."""
         with _opened(self.target) as run:
             rank = run.ranks[min(max(rank_number, 0), len(run.ranks) - 1)]
             steps, _, table = rank.table()
@@ -80,7 +79,7 @@ class Watched:
         return {"labels": labels, "steps": [steps[int(span[0])] for span in spans], "values": matrix.tolist()}
 
     def curve(self, kind: str, name: str, statistic: str) -> list[dict[str, Any]]:
-        """One line for each rank of each run."""
+        """One curve for each rank of each run."""
         lines = []
         for side, path in (("target", self.target), ("golden", self.golden)):
             if path is None:
@@ -98,7 +97,7 @@ def _points(rank: RankRun, kind: str, name: str, statistic: str) -> dict[str, An
 
 
 def _strongest(block: Array) -> Array:
-    """Of each column the value with the largest magnitude; NaN where one is NaN."""
+    """The value with the largest magnitude in each column; NaN if one is NaN."""
     if len(block) == 1:
         only: Array = block[0]
         return only

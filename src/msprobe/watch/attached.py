@@ -1,4 +1,4 @@
-"""What a trainer's callback drives: a monitor, a debugger, or both, through steps that the trainer counts."""
+"""Runs a monitor, a debugger, or both for the callback of a trainer, which counts the steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msprobe.watch.settings import Config
 
 
 class Attached:
-    """`config` is the monitor's; `debugger` is a PrecisionDebugger or its arguments. Without both: a monitor with
+    """`config` is for the monitor; `debugger` is a PrecisionDebugger or its arguments. With neither: a monitor with
     default settings."""
 
     def __init__(self, config: Config, debugger: Any, make_debugger: Callable[..., Any]) -> None:
@@ -23,7 +23,7 @@ class Attached:
         self._losses: list[Any] = []
 
     def begin(self, model: Any, first_step: int, make_monitor: Callable[[], BaseMonitor]) -> None:
-        """Training begins, at this step."""
+        """Training begins at this step."""
         self._model = model
         if isinstance(self._debugger, dict):
             self._debugger = self._make_debugger(**self._debugger)
@@ -38,7 +38,7 @@ class Attached:
             self._debugger.start(self._model)
 
     def saw_loss(self, loss: Any) -> None:
-        """The loss of a batch; a step of several batches has their mean."""
+        """Adds the loss of a batch; a step with several batches has their mean."""
         if loss is not None:
             self._losses.append(loss)
 

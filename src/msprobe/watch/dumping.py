@@ -1,4 +1,4 @@
-"""An alarm starts a dump: a PrecisionDebugger collects the next steps, at most so many times a run."""
+"""An alarm starts a dump: a PrecisionDebugger collects the next steps, up to a limit per run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MakeDebugger = Callable[..., Any]
 
 
 class AlarmDump:
-    """Between two steps it starts and stops the debugger; `make` is the framework's PrecisionDebugger."""
+    """Starts and stops the debugger between two steps; `make` is the framework's PrecisionDebugger."""
 
     def __init__(self, settings: WatchSettings, make: MakeDebugger, model: Any, in_use: Callable[[], bool]) -> None:
         assert settings.dump is not None
@@ -23,12 +23,12 @@ class AlarmDump:
         self._wanted: Optional[int] = None
 
     def alarmed(self, step: int) -> None:
-        """Called for a step with alarms; while a dump runs, further alarms change nothing."""
+        """Called for a step with alarms. While a dump runs, further alarms have no effect."""
         if self._debugger is None and self._left:
             self._wanted = step
 
     def step_ended(self, step: int) -> None:
-        """Between two steps: ends a step of the dump, begins the next one."""
+        """Called between two steps: ends a step of the dump and begins the next one."""
         if self._debugger is not None:
             self._debugger.stop()
             self._debugger.step()
@@ -43,7 +43,7 @@ class AlarmDump:
 
     def _begin(self, alarmed: int, first: int) -> None:
         if self._in_use():
-            notices.warn_once("an alarm would start a dump, but the script has a PrecisionDebugger of its own.")
+            notices.warn_once("an alarm did not start a dump: the script uses its own PrecisionDebugger.")
             return
         self._left -= 1
         self._remaining = self._settings.steps

@@ -1,4 +1,4 @@
-"""From a tensor in host memory to its figures, in one pass of the kernel."""
+"""Measures a tensor in host memory, in one pass of the kernel."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.stats import dtypes, gauge_memory
-from msprobe.watch.found import Found
 from msprobe.watch.settings import LOW_PRECISION
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Figures
 
 Array = np.ndarray[Any, Any]
 Outside = Optional[tuple[float, float]]
 SAMPLE = 4096
-"""Elements of a weight by which its update is measured; they are kept from one step to the next."""
+"""How many elements of a weight are kept from one step to the next, to measure its update."""
 _RUN = 16
 
 
 def bounds(low_precision: Optional[str]) -> Outside:
-    """What becomes zero in a dtype of the configuration is below the first; its largest number is the second."""
+    """Limits of `low_precision`: numbers below the first become zero, the second is its largest number."""
     if low_precision is None:
         return None
     row = dtypes.BY_NAME[LOW_PRECISION[low_precision]]
@@ -36,25 +36,25 @@ def read_memory(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     outside: Outside,
-    found: Found,
+    found: StepFigures,
     row: int,
     joined: bool = False,
 ) -> None:
-    """The figures of the tensor at an address; `joined` with those that the row has already."""
+    """Measures the tensor at an address; `joined` combines its figures with those of the row."""
     before = found.get(row) if joined else None
     if gauge_memory(address, code, shape, strides, found.reserve(row + 1), row, outside) and before is not None:
         found[row] = combine(before, found[row])
 
 
-def read_array(array: Array, code: int, outside: Outside, found: Found, row: int, joined: bool = False) -> None:
-    """The same for a numpy array, whose items may be the bits of a type that numpy does not have."""
+def read_array(array: Array, code: int, outside: Outside, found: StepFigures, row: int, joined: bool = False) -> None:
+    """The same for a numpy array. Its items may be the bits of a dtype that numpy does not have."""
     array = np.ascontiguousarray(array)
     strides = tuple(stride // array.itemsize for stride in array.strides)
     read_memory(array.__array_interface__["data"][0], code, array.shape, strides, outside, found, row, joined)
 
 
 def combine(first: Figures, second: Figures) -> Figures:
-    """Two calls of one module in a step, as if they had been one batch."""
+    """Combines two calls of one module in a step, as if they were one batch."""
     mean = [0.5 * (a + b) for a, b in zip(first, second)]
     return Figures(
         math.hypot(first.norm, second.norm),
@@ -68,10 +68,10 @@ def combine(first: Figures, second: Figures) -> Figures:
 
 
 class Samples:
-    """Some elements of parameters in host memory, copied into one array: before a step, and after it.
+    """Copies some elements of parameters in host memory into one array, before a step and after it.
 
-    The views are kept from step to step, together with the addresses they stand for; they are read only while the
-    caller says that a parameter still has that address.
+    The views and their addresses are kept from step to step. A view is read only while the caller says that the
+    parameter still has that address.
     """
 
     def __init__(self) -> None:
@@ -82,12 +82,12 @@ class Samples:
         self._after: Array = np.empty(0)
 
     def take(self, parameters: Sequence[tuple[int, int, int, int]]) -> None:
-        """Of each parameter: a number that names it, address, dtype code, number of elements."""
+        """For each parameter: its number, address, dtype code and number of elements."""
         self._taken, views = self._find(parameters)
         self._before = _joined(views, self._before)
 
     def changes(self, parameters: Sequence[tuple[int, int, int, int]]) -> tuple[list[int], Array, Array]:
-        """Number, norm of the change and norm before it, estimated, of the parameters that were taken before."""
+        """For each sampled parameter: its number, and estimates of the norm of the change and the norm before it."""
         taken, views = self._find(parameters)
         self._after = _joined(views, self._after)
         if not taken or taken != self._taken or len(self._after) != len(self._before):
@@ -131,7 +131,7 @@ def _joined(views: list[Array], into: Array) -> Array:
 
 
 def _view(address: int, code: int, elements: int) -> Optional[Array]:
-    """Some elements of a dense tensor: runs of a cache line, evenly spaced; all of a small one."""
+    """Some elements of a dense tensor: evenly spaced runs of a cache line. All elements of a small tensor."""
     row = dtypes.BY_CODE[code]
     dtype = row.numpy_dtype
     if dtype is None or row.kind != dtypes.FLOAT or not elements or not address:

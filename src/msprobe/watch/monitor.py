@@ -1,7 +1,7 @@
-"""A monitor as far as it is the same for both frameworks: when a step begins and ends, and what happens then.
+"""The part of a monitor that both frameworks share: when a step begins and ends, and what happens then.
 
-A frontend subclasses `BaseMonitor`, makes its sources in `__init__` and calls `_begin`. Nothing of ours reaches the
-script: after a fault of its own the monitor logs it, switches itself off, and training goes on.
+A frontend subclasses `BaseMonitor`, creates its sources in `__init__` and calls `_begin`. No exception of the monitor
+reaches the script: the monitor logs it and switches itself off, and training continues.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, Callable, Optional
 from msprobe.collect import notices
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.dumping import AlarmDump
-from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL, Recording
 from msprobe.watch.settings import Config, load
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import LOSS, UPDATE, WEIGHT
 
 OnAlarm = Callable[[Alarm], None]
 
 
 def list_models(model: Any, kind: type, name: str) -> list[Any]:
-    """The models that a script gave to its monitor: one, or a list of them."""
+    """The models that a script passed to its monitor: one, or a list."""
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     if not models or not all(isinstance(one, kind) for one in models):
         raise TypeError(f"Monitor needs a {name}, or a list of them, not {type(model).__name__}.")
@@ -34,7 +34,7 @@ def list_models(model: Any, kind: type, name: str) -> list[Any]:
 
 
 class BaseMonitor:
-    """Watches one training run of this process; `step` is what the script calls."""
+    """Watches one training run of this process. The script calls `step`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class BaseMonitor:
         self.step_number = start_step
         self._pid = os.getpid()
         self._on = settings.ranks is None or (rank or 0) in settings.ranks
-        self._found = Found(0)
+        self._found = StepFigures(0)
         self._dump: Optional[AlarmDump] = None
         if not self._on:
             return
@@ -66,11 +66,11 @@ class BaseMonitor:
     _hooks: tuple[Any, ...] = ()
     """The hooks of a watched step: each has `install(found)` and `remove()`."""
 
-    def _read_weights(self, found: Found) -> None:
+    def _read_weights(self, found: StepFigures) -> None:
         raise NotImplementedError
 
-    def _install(self, found: Found) -> None:
-        """Installs the hooks of a watched step, which put what they see into `found`."""
+    def _install(self, found: StepFigures) -> None:
+        """Installs the hooks of a watched step. They store their figures in `found`."""
         for hooks in self._hooks:
             hooks.install(found)
         if UPDATE in self._settings.targets:
@@ -81,36 +81,36 @@ class BaseMonitor:
         for hooks in self._hooks:
             hooks.remove()
 
-    def _read(self, found: Found) -> bool:
-        """At the end of a watched step everything but weights; whether the optimizer step was skipped."""
+    def _read(self, found: StepFigures) -> bool:
+        """Reads everything but weights at the end of a watched step. Returns whether the optimizer step was skipped."""
         raise NotImplementedError
 
     def _rates(self) -> tuple[dict[str, float], Iterable[str]]:
-        """Learning rates and the like as scalars; parameters whose rate is 0."""
+        """Learning rates and similar numbers as scalars, and the parameters whose rate is 0."""
         raise NotImplementedError
 
     def _number(self, value: Any) -> float:
         raise NotImplementedError
 
-    def _stored(self, step: int, found: Found) -> None:
-        """After a step was stored, the initial one included."""
+    def _stored(self, step: int, found: StepFigures) -> None:
+        """Called after a step was stored, including the weights before the first step."""
 
     def _remove(self) -> None:
-        """The monitor ends: every hook goes."""
+        """Removes every hook when the monitor ends."""
         self._uninstall()
         self._optimizers.remove()
 
     # What the script calls.
 
     def step(self, loss: Any = None, **numbers: Any) -> None:
-        """A step is over; call it after the optimizer's step. Other numbers are stored beside the loss."""
+        """Ends a step. Call it after the optimizer's step. Other numbers are stored with the loss."""
         step = self.step_number
         self.step_number += 1
         if self._on and os.getpid() == self._pid:
             self._guarded(self._end)(step, loss, numbers)
 
     def close(self) -> None:
-        """Removes every hook; what was measured is on disk already."""
+        """Removes every hook. All measured numbers are already on disk."""
         if self._on and os.getpid() == self._pid:
             self._on = False
             self._remove()
@@ -126,22 +126,22 @@ class BaseMonitor:
 
     @property
     def alarms(self) -> int:
-        """How many alarms there were so far."""
+        """The number of alarms so far."""
         return self._recording.alarms if hasattr(self, "_recording") else 0
 
     # A step from its beginning to its end.
 
     def _begin(self) -> None:
-        """Before the first step: the weights as they are, then the hooks of the first step."""
+        """Stores the weights before the first step and installs the hooks of the first step."""
         if WEIGHT in self._settings.targets:
-            found = Found(0)
+            found = StepFigures(0)
             self._read_weights(found)
             self._recording.take(INITIAL, found, {})
             self._stored(INITIAL, found)
         self._prepare(self.step_number)
 
     def _prepare(self, step: int) -> None:
-        self._found = Found(len(self._recording.rows))
+        self._found = StepFigures(len(self._recording.rows))
         if self._settings.wants(step):
             self._install(self._found)
         else:
@@ -181,7 +181,7 @@ class BaseMonitor:
             try:
                 act(*call)
             except Exception:
-                notices.warn(f"the monitor is off from here on, the script goes on:\n{traceback.format_exc()}")
+                notices.warn(f"the monitor failed and is now off; the script continues:\n{traceback.format_exc()}")
                 self.close()
 
         return run

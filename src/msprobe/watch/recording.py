@@ -1,7 +1,7 @@
-"""The neutral half of a monitor: takes the figures of a step, looks for alarms, stores them and passes them on.
+"""The part of a monitor without a framework: checks the figures of a step for alarms, stores and forwards them.
 
-A frontend hands over `Target`s with their figures; what is written, in which columns, and what an alarm sets off is
-decided here.
+A frontend passes `Target`s and their figures. This module decides what is written, in which columns, and what an alarm
+starts.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.alarms.detector import Detector
 from msprobe.watch.alarms.frame import Frame, Rows, frame_of
 from msprobe.watch.alarms.optimizer_rules import RATIO_COLUMN
-from msprobe.watch.found import Found
 from msprobe.watch.settings import WatchSettings
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.store import ABSENT, Store, file_name
 from msprobe.watch.targets import NORM, RATIO, SCALAR, STATISTICS, UPDATE, VALUE, Target
 from msprobe.watch.writers import LiveWriters
 
 _NOTHING = math.nan
 INITIAL = -1
-"""The step under which weights are stored as they were before the first step."""
+"""The step number of the weights before the first step."""
 
 
 class Dumper(Protocol):
-    """What an alarm may start: a dump of the next steps."""
+    """What an alarm can start: a dump of the next steps."""
 
     def alarmed(self, step: int) -> None: ...
 
@@ -37,8 +37,8 @@ class Dumper(Protocol):
 Callback = Callable[[Alarm], None]
 
 
-def put_updates(found: Found, rows: list[int], changes: Any, weights: Any) -> None:
-    """The figures of updates: the norm, and in the place of the mean its ratio to the weight's norm."""
+def put_updates(found: StepFigures, rows: list[int], changes: Any, weights: Any) -> None:
+    """Stores the figures of updates: the norm, and in the column of the mean its ratio to the weight's norm."""
     if not rows:
         return
     figures = np.full((len(rows), len(STATISTICS) + 1), _NOTHING)
@@ -49,7 +49,7 @@ def put_updates(found: Found, rows: list[int], changes: Any, weights: Any) -> No
 
 
 class Recording:
-    """The run of one rank from here on."""
+    """Records the run of one rank."""
 
     def __init__(self, settings: WatchSettings, rank: Optional[int], facts: Mapping[str, Any], start: int) -> None:
         self.settings = settings
@@ -76,7 +76,7 @@ class Recording:
         self._scalar_columns: dict[str, int] = {}
 
     def row(self, target: Target) -> int:
-        """The row of a target, which is new or known."""
+        """The row of a target; a new target gets a new row."""
         found = self.rows.find(target.kind, target.name)
         if found is not None:
             return found
@@ -86,12 +86,12 @@ class Recording:
     def take(
         self,
         step: int,
-        found: Found,
+        found: StepFigures,
         scalars: Mapping[str, float],
         skipped: bool = False,
         idle: Iterable[str] = (),
     ) -> list[Alarm]:
-        """One watched step: rules, storage, writers, callbacks. Returns its alarms."""
+        """Processes one watched step: rules, storage, writers, callbacks. Returns the alarms."""
         frame = frame_of(
             step,
             self.rows,
@@ -139,7 +139,7 @@ class Recording:
         return numbers
 
     def _lay_out(self) -> None:
-        """Which figure of which row goes to which column."""
+        """Which figure of which row goes into which column."""
         chosen = [self._sources.get(target.kind, self._default) for target in self.rows.targets]
         firsts = self.store.add((target, names) for target, (_, names) in zip(self.rows.targets, chosen))
         places = [

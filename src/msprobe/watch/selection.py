@@ -1,4 +1,4 @@
-"""Which parameters and modules are watched: patterns of the configuration, and names without what wrappers add."""
+"""Which parameters and modules are watched: the patterns of the configuration, matched to names without wrappers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapp
 
 
 def plain_name(name: str) -> str:
-    """A name as the unwrapped model has it: no `_orig_mod` of torch.compile, no wrappers of FSDP or checkpointing."""
+    """The name in the unwrapped model: without `_orig_mod` of torch.compile and wrappers of FSDP or checkpointing."""
     return _WRAPPERS.sub("", name).strip(".")
 
 
@@ -32,7 +32,7 @@ class Filter:
         return wanted
 
     def report(self) -> None:
-        """Nothing chosen is never silent."""
+        """Warns if no name matched."""
         if self.seen and not self.chosen:
             given = f"include {list(self._include)}, exclude {list(self._exclude)}"
             notices.warn(f"the monitor watches no parameter: none of {self.seen} names matches {given}.")

@@ -36,7 +36,7 @@ class DumpSettings:
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """Every key of the configuration, complete. `ranks` None means all ranks; `dump` None means: no dump."""
+    """All keys of the configuration, with defaults filled in. `ranks` None: all ranks. `dump` None: no dump."""
 
     dump_path: Path = Path("./watch")
     targets: tuple[str, ...] = (WEIGHT, GRAD)
@@ -85,7 +85,7 @@ def load(config: Config) -> WatchSettings:
 
 
 class _Reading:
-    """Reads one key after another and collects what is wrong."""
+    """Reads one key after another and collects the problems."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = given

@@ -1,8 +1,8 @@
-"""The database of one rank: SQLite with a write-ahead log, one transaction a step.
+"""The database of one rank: SQLite with a write-ahead log, one transaction per step.
 
-What a step measured is one row: a block of float64, 8 bytes a number, in columns that only ever grow at the end. So
-writing a step is one INSERT whatever the number of targets, and a process that is killed loses nothing that `write`
-has returned from. `ABSENT` stands where a target had no numbers in a step: a NaN with bits that no computation yields.
+The numbers of a step are one row: a block of float64, 8 bytes per number. New columns are added at the end only. So
+writing a step is one INSERT, however many targets there are. A process that is killed loses no step whose `write` has
+returned. `ABSENT` marks a target without numbers in a step: a NaN with bits that no computation produces.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Store:
     """Writes the database of one rank."""
 
     def __init__(self, path: Path, meta: Mapping[str, Any], largest_bytes: int, keep_before: Optional[int]) -> None:
-        """`keep_before`: a run that goes on at this step keeps the earlier ones of the file; None begins anew."""
+        """`keep_before`: a run that resumes at this step keeps the earlier steps of the file; None: a new file."""
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         if path.exists() and keep_before is None:
             _set_aside(path)
@@ -103,7 +103,7 @@ class Store:
         return found
 
     def write(self, step: int, numbers: np.ndarray[Any, Any], alarms: Sequence[Alarm] = ()) -> None:
-        """One step, with its alarms, in one transaction."""
+        """Writes one step with its alarms in one transaction."""
         run = self._database.execute
         run("BEGIN")
         run("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", (step, time.time(), numbers.tobytes()))
@@ -115,7 +115,7 @@ class Store:
             self._thin()
 
     def add_alarms(self, alarms: Sequence[Alarm]) -> None:
-        """Alarms that were found after their step was written."""
+        """Writes alarms that were found after their step was written."""
         self._database.execute("BEGIN")
         self._insert(alarms)
         self._database.execute("COMMIT")
@@ -129,7 +129,7 @@ class Store:
         self._database.executemany("INSERT INTO alarms VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def _thin(self) -> None:
-        """Over the bound: of the older half of the steps every second one goes, but for the surroundings of alarms."""
+        """If the file is too large, deletes every second step of the older half, except steps near an alarm."""
         run = self._database.execute
         while self._used_bytes() > self._largest:
             (count,) = run("SELECT count(*) FROM steps").fetchone()
@@ -138,7 +138,7 @@ class Store:
             kept = {near for (step,) in alarmed for near in range(step - _NEAR, step + _NEAR + 1)}
             old = [step for (step,) in run("SELECT step FROM steps WHERE step < ? ORDER BY step", (middle,))]
             gone = [(step,) for step in old[1::2] if step not in kept]
-            if not gone:  # only surroundings of alarms are left in the older half
+            if not gone:  # only steps near alarms are left in the older half
                 gone = [(step,) for step in old[1::2]]
             if not gone:
                 return
@@ -163,7 +163,7 @@ def _finite(value: float) -> Optional[float]:
 
 
 def _set_aside(path: Path) -> None:
-    """A database of an earlier run keeps its numbers under another name."""
+    """Moves the database of an earlier run to a directory `old-…`."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(path.stat().st_mtime))
     folder = path.parent / f"old-{stamp}"
     folder.mkdir(mode=0o750, exist_ok=True)

@@ -35,19 +35,19 @@ MODULE_KINDS = frozenset({INPUT, OUTPUT, OUTPUT_GRAD, INPUT_GRAD})
 GRADIENT_KINDS = frozenset({GRAD_LOCAL, GRAD_BEFORE_CLIP, GRAD})
 BACKWARD_KINDS = frozenset({OUTPUT_GRAD, INPUT_GRAD, *GRADIENT_KINDS})
 SCALAR = "scalar"
-"""Loss, learning rate, gradient scale and whatever else is given to `step()`: written without a kind."""
+"""Loss, learning rate, gradient scale and other numbers given to `step()`: written without a kind."""
 LOSS, LEARNING_RATE, SCALE = "loss", "lr", "scale"
 
 # Statistics of a tensor. Counts are numbers of elements, shares lie between 0 and 1.
 NORM, MAX, MIN, MEAN, NAN, INF, ZERO, UNDERFLOW, SATURATION = range(9)
 STATISTICS = ("norm", "max", "min", "mean", "nan", "inf", "zero", "underflow", "saturation")
 VALUE = "value"
-"""The one statistic of a scalar; of an update it is `ratio`, norm of the change / norm of the weight."""
+"""The only statistic of a scalar. An update has `ratio` instead: norm of the change / norm of the weight."""
 RATIO = "ratio"
 
 
 class Figures(NamedTuple):
-    """All statistics of one tensor, in the order of STATISTICS; shares of a dtype that nobody asked for are NaN."""
+    """All statistics of one tensor, in the order of STATISTICS. The last two are NaN without `low_precision`."""
 
     norm: float
     max: float
@@ -64,8 +64,8 @@ class Figures(NamedTuple):
 class Target:
     """One row of the table of targets. `position` sorts targets of a kind in the order of the model.
 
-    `shard` is empty for a tensor that this rank has completely, else which part it has: ranks with the same text
-    have the same part.
+    `shard` is empty if this rank has the complete tensor. Otherwise it says which part the rank has: ranks with the
+    same text have the same part.
     """
 
     kind: str
@@ -90,12 +90,12 @@ def is_state(kind: str) -> bool:
 
 
 def phase(kind: str, name: str = "") -> int:
-    """When in a step a kind appears: the order of alarms of one step."""
+    """The position of a kind in a step: it orders the alarms of one step."""
     if kind == SCALAR:
         return KINDS.index(OUTPUT_GRAD) * 2 - 1 if name == LOSS else len(KINDS) * 2
     return KINDS.index(STATE if is_state(kind) else kind) * 2
 
 
 def order_of(kind: str, name: str, position: int) -> tuple[int, int]:
-    """Sorts targets by when they came in a step: forward by depth, then the loss, then backward from the end."""
+    """Sorts targets by their place in a step: forward by depth, then the loss, then backward from the end."""
     return phase(kind, name), -position if kind in BACKWARD_KINDS else position

@@ -10,7 +10,7 @@ from msprobe.watch.trainer_config import TrainerSettings
 
 
 class BaseTrainerMon:
-    """A step ends when the optimizer has been called. `_handles` are the hooks that see this."""
+    """A step ends when the optimizer has been called. `_handles` are the hooks for this."""
 
     _settings: TrainerSettings
 
@@ -28,17 +28,17 @@ class BaseTrainerMon:
         tp_group: Any = None,
         start_iteration: int = 0,
     ) -> None:
-        """The arguments after the model are best given by name: their order has changed between versions."""
+        """Pass the arguments after the model by name: their order differs between versions of mindstudio-probe."""
         optimizer = next((place for place in places[:2] if callable(place) or hasattr(place, "step")), optimizer)
         if optimizer is None:
             raise TypeError("set_monitor needs the optimizer: set_monitor(model, grad_acc_steps=…, optimizer=…).")
         if self.monitor is not None:
-            notices.warn_once("set_monitor was called again: the first monitor goes on.")
+            notices.warn_once("set_monitor was called again and ignored; the first monitor continues.")
             return
         self.monitor = self._begin(model, optimizer, start_iteration)
 
     def _begin(self, model: Any, optimizer: Any, start: int) -> BaseMonitor:
-        """Makes the monitor, which steps after each call of the optimizer."""
+        """Creates the monitor, which steps after each call of the optimizer."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""mindstudio-probe's monitor configuration, translated: the same files drive `TrainerMon` here."""
+"""Translates the monitor configuration of mindstudio-probe: `TrainerMon` accepts the same files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _READ = {
     "collect_times", "format", "ndigits", "step_count_per_record", "squash_name", "alert", "module_ranks", *_SWITCHES,
 }  # fmt: skip
 _WITHOUT_EFFECT = {
-    "cc_distribution": "it looks into collectives of Ascend",
+    "cc_distribution": "it measures collectives of Ascend",
     "mg_direction": "the direction of gradients is not compared with the momentum",
     "stack_info": "a PrecisionDebugger dump has the stacks",
     "print_struct": "the structure is in the database: msprobe watch export",
@@ -43,7 +43,7 @@ _WITHOUT_EFFECT = {
     "l2_targets": "attention and router features are not computed",
     "sa_order": "attention and router features are not computed",
     "monitor_mbs_grad": "gradients are those of the complete step",
-    "append_output": "each run has a directory of its own",
+    "append_output": "each run has its own directory",
     "dynamic_on": "the file is read once",
     "eps": "zeros are counted exactly",
 }
@@ -51,7 +51,7 @@ _WITHOUT_EFFECT = {
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """What a file of mindstudio-probe asks for: the monitor's settings, and how its csv files are written."""
+    """The settings in a file of mindstudio-probe: those of the monitor, and how csv files are written."""
 
     watch: WatchSettings
     ops: tuple[str, ...]
@@ -63,7 +63,7 @@ class TrainerSettings:
 
 
 def load(path: str, rank: Optional[int]) -> TrainerSettings:
-    """Raises ConfigError with every problem; what has no effect here is logged, once."""
+    """Raises ConfigError with every problem. Logs each key without effect once."""
     source, value = read(path)
     if not isinstance(value, Mapping):
         raise ConfigError(source, [Problem("file", show_found(value), "expected: an object with keys")])
@@ -73,7 +73,7 @@ def load(path: str, rank: Optional[int]) -> TrainerSettings:
         raise ConfigError(source, problems)
     for key in given:
         if key not in _READ:
-            why = _WITHOUT_EFFECT.get(key, "msprobe does not know it")
+            why = _WITHOUT_EFFECT.get(key, "msprobe does not know this key")
             notices.warn_once(f"the key {key} of {source} has no effect: {why}.")
     ops = [op for op in given.get("ops", []) if op in OPS] or ["norm"]
     form = given.get("format", "csv")
@@ -131,7 +131,7 @@ def _targets(given: Mapping[str, Any]) -> list[str]:
 
 
 def _alarms(alert: Mapping[str, Any]) -> dict[str, Any]:
-    """Only the rules that the file names; turbulence is measured by our own, robust scale."""
+    """Only the rules that the file names; turbulence uses our own rule `spike`."""
     alarms: dict[str, Any] = dict(without_any())
     for rule in alert.get("rules", []):
         threshold = (rule.get("args") or {}).get("threshold")

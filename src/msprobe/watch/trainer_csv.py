@@ -1,4 +1,4 @@
-"""The csv files of `TrainerMon`: names and columns are mindstudio-probe's, so that scripts which read them go on."""
+"""The csv files of `TrainerMon`, with the names and columns of mindstudio-probe: scripts can read them unchanged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.watch.alarms.frame import Rows
-from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import (
     GRAD,
     GRAD_LOCAL,
@@ -42,14 +42,14 @@ _SQUASHED = re.compile(r"^.*?\.((?:layers?|embeddings?|final|output|norm).*)$")
 
 
 class CsvFiles:
-    """Appends the rows of each step; a file holds `step_count_per_record` steps."""
+    """Appends the rows of each step; a file has `step_count_per_record` steps."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         self._settings = settings
         self._folder = settings.watch.dump_path
         self._weights: dict[str, list[Any]] = {}
 
-    def write(self, step: int, rows: Rows, found: Found) -> None:
+    def write(self, step: int, rows: Rows, found: StepFigures) -> None:
         lines: dict[str, list[list[Any]]] = {}
         weights: dict[str, list[Any]] = {}
         for row, figures in found.items():

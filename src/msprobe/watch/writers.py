@@ -19,7 +19,7 @@ class Writer(Protocol):
 
 
 class TensorBoardWriter:
-    """Event files, by TensorBoard's own package and no framework."""
+    """Writes event files with TensorBoard's own package, without a framework."""
 
     def __init__(self, folder: Path) -> None:
         events = _require("tensorboard.summary.writer.event_file_writer", "tensorboard")
@@ -40,7 +40,7 @@ class TensorBoardWriter:
 
 
 class WandbWriter:
-    """Into the run that the script has begun, or into one of our own with the options of the configuration."""
+    """Writes to the run that the script has started, or starts one with the options of the configuration."""
 
     def __init__(self, options: Mapping[str, Any], folder: Path) -> None:
         self._wandb = _require("wandb", "wandb")
@@ -57,7 +57,7 @@ class WandbWriter:
 
 
 class MlflowWriter:
-    """Into the active run, or into one of our own."""
+    """Writes to the active run, or starts one."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._mlflow = _require("mlflow", "mlflow")
@@ -79,7 +79,7 @@ class MlflowWriter:
 
 
 class LiveWriters:
-    """Those of a run; one that fails is left out from then on, and training goes on."""
+    """All writers of a run. A writer that fails is switched off, and training continues."""
 
     def __init__(self, settings: WatchSettings, rank: Optional[int]) -> None:
         self._writers: dict[str, Writer] = {}
@@ -102,7 +102,7 @@ class LiveWriters:
                 writer.write(step, tags)
             except Exception as error:
                 del self._writers[name]
-                notices.warn(f"the writer {name} failed at step {step} and is off from here on: {error}")
+                notices.warn(f"the writer {name} failed at step {step} and is now off: {error}")
 
     def close(self) -> None:
         for name, writer in self._writers.items():

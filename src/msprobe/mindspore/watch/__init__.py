@@ -1,1 +1,1 @@
-"""`Monitor`, `TrainerMon` and `MsprobeCallback` for MindSpore: the part that needs the framework."""
+"""`Monitor`, `TrainerMon` and `MsprobeCallback` for MindSpore: the part that imports mindspore."""

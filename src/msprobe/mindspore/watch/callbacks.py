@@ -1,5 +1,5 @@
-"""`MsprobeCallback` for mindspore.train.Model: a monitor, a debugger, or both, in a training that nobody writes a loop
-for.
+"""`MsprobeCallback` for mindspore.train.Model: a monitor, a debugger, or both, in a training without a loop of its
+own.
 
     model.train(epochs, dataset, callbacks=[MsprobeCallback({"dump_path": "./watch"})], dataset_sink_mode=False)
 """
@@ -20,7 +20,7 @@ from msprobe.watch.settings import Config
 class MsprobeCallback(Callback):
     """Runs a monitor (`config`), a debugger (`debugger`: a PrecisionDebugger or a dict of its arguments), or both.
 
-    At which steps: the keys start, every and times of the monitor's config; the step list of the debugger.
+    Which steps: `start`, `every` and `times` of the monitor's config; the step list of the debugger.
     """
 
     def __init__(self, config: Config = None, debugger: Any = None, on_alarm: Any = None) -> None:

@@ -10,17 +10,17 @@ from mindspore._c_expression import TensorPy
 from msprobe.mindspore.executor import backward_pass, requires_grad
 from msprobe.mindspore.header import in_graph_mode
 from msprobe.mindspore.watch.tensors import dtype_name, is_float, read
-from msprobe.watch.found import Found
 from msprobe.watch.gauge import Outside
 from msprobe.watch.recording import Recording
 from msprobe.watch.selection import Filter
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Target
 
 _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
 
 
 class CellHooks:
-    """Hooks on all chosen cells, there only for the steps that are watched."""
+    """Hooks on all selected cells, installed only during watched steps."""
 
     def __init__(
         self, models: list[Any], recording: Recording, outside: Outside, guarded: Callable[[Any], Any]
@@ -33,10 +33,10 @@ class CellHooks:
         self._cells = [(name, cell) for name, cell in named if chosen.wants(name)]
         self._rows: dict[tuple[str, str, int], int] = {}
         self._handles: list[Any] = []
-        self._found = Found(0)
+        self._found = StepFigures(0)
         self._position = 0
 
-    def install(self, found: Found) -> None:
+    def install(self, found: StepFigures) -> None:
         self._found = found
         self._position = 0
         if self._handles or in_graph_mode():

@@ -21,17 +21,17 @@ from msprobe.mindspore.header import mindspore_facts, rank
 from msprobe.mindspore.watch.cells import CellHooks
 from msprobe.mindspore.watch.parameters import DifferentiationHook, OptimizerHooks, Parameters, gradients_of
 from msprobe.watch import gauge
-from msprobe.watch.found import Found
 from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
 from msprobe.watch.settings import Config
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import GRAD, LEARNING_RATE, STATE, UPDATE
 
 
 class Monitor(BaseMonitor):
     """Watches one training run of this process.
 
-    `optimizer` may be one or a list of them. `start_step` is the number of the first step, for a run that goes on
-    from a checkpoint. `on_alarm` is called with each `Alarm`.
+    `optimizer` is one optimizer or a list. `start_step` is the number of the first step, for a run that resumes from
+    a checkpoint. `on_alarm` is called with each `Alarm`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Monitor(BaseMonitor):
             self._make_dump(PrecisionDebugger, models[0] if len(models) == 1 else models)
         self._guarded(self._begin)()
 
-    def _install(self, found: Found) -> None:
+    def _install(self, found: StepFigures) -> None:
         self._stepped = False
         super()._install(found)
 
@@ -79,10 +79,10 @@ class Monitor(BaseMonitor):
         if GRAD in self._settings.targets and self._settings.wants(self.step_number):
             gradients_of(optimizer, gradients, self._parameters, self._found)
 
-    def _read_weights(self, found: Found) -> None:
+    def _read_weights(self, found: StepFigures) -> None:
         self._parameters.read_weights(found)
 
-    def _read(self, found: Found) -> bool:
+    def _read(self, found: StepFigures) -> bool:
         if STATE in self._settings.targets:
             self._parameters.read_state(self._optimizers.optimizers, found)
         if UPDATE in self._settings.targets:

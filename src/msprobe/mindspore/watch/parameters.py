@@ -1,7 +1,7 @@
 """Parameters, their gradients and their optimizer state.
 
-Gradients are what the optimizer is called with: after reduction and clipping. In graph mode nobody can look into that
-call; weights, optimizer state and the loss are watched there, and the log says so once.
+Gradients are the arguments of the optimizer: after reduction and clipping. In graph mode msprobe cannot see this call:
+it watches weights, optimizer state and the loss there, and logs this once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from msprobe.collect import notices
 from msprobe.mindspore.executor import EXECUTOR
 from msprobe.mindspore.header import in_graph_mode
 from msprobe.mindspore.watch.tensors import dtype_name, locate, read
-from msprobe.watch.found import Found
 from msprobe.watch.gauge import Outside, Samples
 from msprobe.watch.recording import Recording, put_updates
 from msprobe.watch.selection import Filter
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Target
 
 NAMES = {
@@ -30,7 +30,7 @@ NAMES = {
     "moments": "momentum_buffer",
     "accum": "momentum_buffer",
 }
-"""MindSpore's names of optimizer state, as PyTorch says them: the same run has the same targets on both."""
+"""From MindSpore's names of optimizer state to PyTorch's: the same run has the same targets on both."""
 
 
 class Parameter:
@@ -67,15 +67,15 @@ class Parameters:
         self.by_id = {id(one.tensor): one for one in self.all}
         recording.trainable = frozenset(one.name for one in self.all if one.tensor.requires_grad)
 
-    def put(self, one: Parameter, kinds: Sequence[str], tensor: Any, found: Found) -> None:
-        """Reads a tensor once, for all kinds that it stands for."""
+    def put(self, one: Parameter, kinds: Sequence[str], tensor: Any, found: StepFigures) -> None:
+        """Reads a tensor once, for all its kinds."""
         first, *others = (one.row(kind, self._recording) for kind in kinds)
         read(tensor, self._outside, found, first)
         for row in others:
             if first in found:
                 found.copy(first, row)
 
-    def read_weights(self, found: Found) -> None:
+    def read_weights(self, found: StepFigures) -> None:
         for one in self.all:
             self.put(one, (WEIGHT,), one.tensor, found)
 
@@ -87,11 +87,11 @@ class Parameters:
         places = ((number, locate(one.tensor)) for number, one in enumerate(self.all) if one.tensor.requires_grad)
         return [(number, *place) for number, place in places if place is not None]
 
-    def read_updates(self, found: Found) -> None:
+    def read_updates(self, found: StepFigures) -> None:
         numbers, moved, weights = self._samples.changes(self._located())
         put_updates(found, [self.all[number].row(UPDATE, self._recording) for number in numbers], moved, weights)
 
-    def read_state(self, optimizers: Iterable[Any], found: Found) -> None:
+    def read_state(self, optimizers: Iterable[Any], found: StepFigures) -> None:
         for optimizer in optimizers:
             for name, state, parameter in _state_of(optimizer):
                 one = self.by_id.get(id(parameter))
@@ -100,7 +100,7 @@ class Parameters:
 
 
 def _state_of(optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Name, tensor and parameter: state is kept in tuples as long as the list of parameters."""
+    """Name, tensor and parameter: an optimizer keeps state in tuples that are as long as the list of parameters."""
     parameters = tuple(getattr(optimizer, "parameters", ()))
     for name, value in vars(optimizer).items():
         if isinstance(value, tuple) and len(value) == len(parameters) and name not in ("parameters", "_parameters"):
@@ -118,8 +118,8 @@ class OptimizerHooks:
         self._handles: list[Any] = []
         if in_graph_mode():
             notices.warn_once(
-                "MindSpore is in graph mode: gradients and cells cannot be watched there; weights, optimizer state and "
-                "the loss are."
+                "MindSpore is in graph mode: msprobe watches weights, optimizer state and the loss, but not gradients "
+                "and cells."
             )
         else:
             self._handles = [one.register_forward_pre_hook(self._called) for one in optimizers]
@@ -135,7 +135,7 @@ class OptimizerHooks:
         rates: dict[str, float] = {}
         for optimizer in self.optimizers:
             rate = getattr(optimizer, "learning_rate", None)
-            if isinstance(rate, (list, tuple)):  # groups with rates of their own
+            if isinstance(rate, (list, tuple)):  # groups with their own rates
                 listed = list(rate)
             elif isinstance(rate, nn.Cell):
                 listed = [_scheduled(rate, optimizer)]
@@ -172,9 +172,9 @@ class DifferentiationHook:
         self._take_guarded = guarded(self._take)
         self._original: Any = None
         self._ours: Any = None
-        self._found = Found(0)
+        self._found = StepFigures(0)
 
-    def install(self, found: Found) -> None:
+    def install(self, found: StepFigures) -> None:
         self._found = found
         if self._original is not None or not self._kinds or in_graph_mode():
             return
@@ -204,7 +204,7 @@ class DifferentiationHook:
                 self._parameters.put(one, self._kinds, gradient, self._found)
 
 
-def gradients_of(optimizer: Any, gradients: Any, parameters: Parameters, found: Found) -> None:
+def gradients_of(optimizer: Any, gradients: Any, parameters: Parameters, found: StepFigures) -> None:
     """The gradients that an optimizer is called with, in the order of its parameters."""
     for parameter, gradient in zip(optimizer.parameters, gradients):
         one = parameters.by_id.get(id(parameter))

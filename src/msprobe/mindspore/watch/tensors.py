@@ -1,4 +1,4 @@
-"""A MindSpore tensor's figures: read where it lies in host memory; copied to the host from a device."""
+"""Measures MindSpore tensors: reads them in place in host memory, and copies them to the host from a device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mindspore._c_expression import TensorPy
 from msprobe.collect import notices
 from msprobe.stats import dtypes
 from msprobe.watch import gauge
-from msprobe.watch.found import Found
 from msprobe.watch.gauge import Outside
+from msprobe.watch.step_figures import StepFigures
 
 _KNOWN = {row.mindspore: getattr(mindspore, row.name, None) for row in dtypes.TABLE if row.mindspore is not None}
 _CODES: dict[int, int] = {
@@ -31,11 +31,11 @@ def dtype_name(tensor: Any) -> str:
     return "" if code is None else dtypes.BY_CODE[code].name
 
 
-def read(tensor: Any, outside: Outside, found: Found, row: int, joined: bool = False) -> None:
-    """Puts the figures of a tensor into its row; `joined` with those that are there already."""
+def read(tensor: Any, outside: Outside, found: StepFigures, row: int, joined: bool = False) -> None:
+    """Writes the figures of a tensor into its row; `joined` combines them with those of the row."""
     code = _CODES.get(id(tensor._dtype))
     if code is None:
-        notices.warn_once(f"tensors of dtype {tensor._dtype} have no statistics; they are not watched.")
+        notices.warn_once(f"tensors of dtype {tensor._dtype} are not watched: msprobe has no statistics for them.")
         return
     if tensor.device == "CPU":
         address = _address(tensor)

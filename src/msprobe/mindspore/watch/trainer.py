@@ -1,6 +1,6 @@
-"""`TrainerMon` for MindSpore: mindstudio-probe's interface and configuration, on the monitor of this package.
+"""`TrainerMon` for MindSpore: the interface and configuration of mindstudio-probe, with the monitor of this package.
 
-A step ends when the optimizer has been called; nothing has to be called.
+A step ends when the optimizer has been called; the script calls nothing else.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import Any
 
 from msprobe.mindspore.header import rank
 from msprobe.mindspore.watch.monitor import Monitor
-from msprobe.watch.found import Found
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.trainer import BaseTrainerMon
 from msprobe.watch.trainer_config import load
 from msprobe.watch.trainer_csv import CsvFiles
 
 
 class TrainerMon(BaseTrainerMon):
-    """`process_group` and `params_have_main_grad` are accepted and not needed here."""
+    """`process_group` and `params_have_main_grad` are accepted and ignored."""
 
     def __init__(self, config_file_path: str, process_group: Any = None, params_have_main_grad: bool = True) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class _TrainerMonitor(Monitor):
         self._trainer = settings
         super().__init__(model, optimizer, settings.watch, start_step=start)
 
-    def _stored(self, step: int, found: Found) -> None:
+    def _stored(self, step: int, found: StepFigures) -> None:
         super()._stored(step, found)
         if self._csv is not None:
             self._csv.write(step, self._recording.rows, found)

@@ -1,1 +1,1 @@
-"""torch.compile: what is recorded of a compiled region, and the check that finds wrong compiled code (`check/`)."""
+"""torch.compile: how compiled regions are recorded, and the check that finds wrong compiled code (`check/`)."""

@@ -1,6 +1,6 @@
-"""Our global module hooks, which are away while compiled code runs.
+"""Our global module hooks, which are removed while compiled code runs.
 
-Dynamo guards on the keys of torch's global hooks: if ours were there, a region would be compiled again at each start().
+Dynamo guards on the keys of torch's global hooks: with ours, a region would be compiled again at each start().
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GlobalHooks:
         self._take_away()
 
     def hide(self, frame: Any) -> bool:
-        """Compiled code begins. Returns whether the hooks were there: inside another compiled function they are not."""
+        """Compiled code begins. Returns whether the hooks were installed: in nested compiled functions they are not."""
         if self._frames.outermost:
             return False
         self._frames.outermost = id(frame)

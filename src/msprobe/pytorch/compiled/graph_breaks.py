@@ -1,4 +1,4 @@
-"""The graph breaks of a compiled region, as dynamo has listed them in this process."""
+"""The graph breaks of a compiled region, as dynamo lists them in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def graph_breaks(function: Any) -> list[str]:
 
 
 def breaks_member(breaks: Sequence[str]) -> str:
-    """The JSON member of a record of compiled code; "" without breaks."""
+    """The JSON member for the record of compiled code; "" if there are no breaks."""
     return f'"graph_breaks": {json.dumps(breaks)}' if breaks else ""
 
 

@@ -27,7 +27,7 @@ class Modules(Protocol):
 
 
 class OpenScope:
-    """The step that collects now: where open graphs record. One at a time, as there is one debugger."""
+    """The current step: open graphs record into it. There is one at a time, because there is one debugger."""
 
     current: Optional[OpenScope] = None
 

@@ -1,4 +1,4 @@
-"""Dynamo's switch: the one function through which compiled code begins and ends, and how to give it another backend.
+"""Dynamo's switch: the function through which compiled code begins and ends, and how to give it another backend.
 
 Dynamo keeps compiled code per backend, so code that another backend compiled stays as it is and is used again later.
 """
@@ -35,7 +35,7 @@ def with_backend(callback: Any, backend: Backend) -> Any:
 
 
 class CompilesUnseen:
-    """The callback of a compiled function, which dynamo calls to compile. No module has hooks of ours meanwhile."""
+    """The callback of a compiled function, which dynamo calls to compile. Our module hooks are removed meanwhile."""
 
     def __init__(self, callback: Any, modules: Any) -> None:
         self._torchdynamo_orig_backend = callback  # so that dynamo finds the code that this backend has compiled
@@ -85,7 +85,7 @@ def name_region(function: Any) -> str:
 def module_of(function: Any) -> Any:
     """The module whose call this function is; None for other functions."""
     wrapped = getattr(function, "__wrapped__", None)
-    if hasattr(wrapped, "_modules"):  # torch wraps modules of its own, such as Sequential
+    if hasattr(wrapped, "_modules"):  # torch wraps its own modules, such as Sequential
         return wrapped
     name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
     if name in ("_call_impl", "_wrapped_call_impl", "__call__") and hasattr(owner, "_modules"):

@@ -1,1 +1,1 @@
-"""`Monitor`, `TrainerMon` and `MsprobeCallback` for PyTorch: the part that needs the framework."""
+"""`Monitor`, `TrainerMon` and `MsprobeCallback` for PyTorch: the part that imports torch."""

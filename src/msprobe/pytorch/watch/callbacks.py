@@ -1,9 +1,9 @@
-"""`MsprobeCallback`: one object that Hugging Face's Trainer and Lightning's Trainer both take.
+"""`MsprobeCallback`: one callback for Hugging Face's Trainer and Lightning's Trainer.
 
     trainer = Trainer(model=model, args=args, callbacks=[MsprobeCallback({"dump_path": "./watch"})])
 
-Neither package is imported here. Both call their callbacks by method names; the names differ but for `on_train_end`,
-and a method that we do not have does nothing.
+Neither package is imported here. Both call methods of a callback by name. Only `on_train_end` exists in both; a method
+that this class does not define does nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msprobe.watch.settings import Config
 class MsprobeCallback:
     """Runs a monitor (`config`), a debugger (`debugger`: a PrecisionDebugger or a dict of its arguments), or both.
 
-    At which steps: the keys start, every and times of the monitor's config; the step list of the debugger.
+    Which steps: `start`, `every` and `times` of the monitor's config; the step list of the debugger.
     """
 
     def __init__(self, config: Config = None, debugger: Any = None, on_alarm: Any = None) -> None:
@@ -58,7 +58,7 @@ class MsprobeCallback:
         self._begin(model, optimizer, getattr(optimizer, "scaler", None), int(state.global_step))
 
     def _returned(self, model: Any, args: Any, output: Any) -> None:
-        """The Trainer does not pass the loss on; a model that is given labels returns it."""
+        """The Trainer does not pass the loss to callbacks, but a model that gets labels returns it."""
         if model.training and not torch.compiler.is_compiling():
             loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
             if isinstance(loss, torch.Tensor):
@@ -108,4 +108,4 @@ class MsprobeCallback:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """An event that is of no use to us."""
+    """Ignores an event."""

@@ -1,7 +1,7 @@
-"""`msprobe run --watch`: a monitor in a script that knows nothing of it.
+"""`msprobe run --watch`: adds a monitor to a script that was not edited.
 
-The first module that is called with parameters is the model; a step ends with each optimizer step that changes its
-parameters. A tensor that `backward()` starts from is taken as the loss.
+The first called module that has parameters is the model. A step ends with each optimizer step that changes its
+parameters. The tensor whose `backward()` is called is taken as the loss.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msprobe.watch.settings import WatchSettings
 
 
 class WatchDriver:
-    """Put in when torch has been imported."""
+    """Installed after torch has been imported."""
 
     def __init__(self, settings: WatchSettings) -> None:
         self._settings = settings
@@ -57,9 +57,10 @@ class WatchDriver:
             self._monitor = Monitor(module, None, self._settings)
             register_optimizer_step_post_hook(self._stepped)  # after the monitor's own hooks
             self._known = {id(parameter) for parameter in module.parameters()}
-            notices.inform(f"watching {type(module).__name__}, called first, in {self._settings.dump_path}.")
+            name = type(module).__name__
+            notices.inform(f"watching {name}, the first module called; output in {self._settings.dump_path}.")
         except Exception:
-            notices.warn(f"`msprobe run --watch` could not start, the script goes on:\n{traceback.format_exc()}")
+            notices.warn(f"`msprobe run --watch` could not start; the script continues:\n{traceback.format_exc()}")
             self._known = set()
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -70,10 +71,10 @@ class WatchDriver:
             self._monitor.step(loss=sum(float(loss) for loss in losses) / len(losses) if losses else None)
 
     def warn_if_nothing_ran(self) -> None:
-        """After the script."""
+        """Called after the script."""
         if self._monitor is None:
             notices.warn("nothing was watched: the script called no torch.nn.Module that has parameters.")
         elif not self._monitor.step_number:
-            notices.warn("nothing was watched: no optimizer of the script stepped a parameter of its model.")
+            notices.warn("nothing was watched: no optimizer of the script updated a parameter of the model.")
         else:
             notices.inform(f"watched {self._monitor.step_number} steps: msprobe watch {self._settings.dump_path}")

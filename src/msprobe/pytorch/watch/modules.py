@@ -1,8 +1,8 @@
 """Inputs and outputs of modules, and their gradients.
 
-Gradients come through hooks on the tensors, not on the modules: a full backward hook would put a function into the
-graph that forbids in-place operations. So a gradient is that of the tensor, from everybody who used it. A tensor that
-one module returns and the next one receives is measured once.
+Gradients come from hooks on the tensors, not on the modules: a full backward hook adds a function to the graph that
+forbids in-place operations. So a gradient is that of the tensor, summed over all its uses. A tensor that one module
+returns and the next one receives is measured once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 
 from msprobe.collect import notices
 from msprobe.pytorch.watch.tensors import Gauge
-from msprobe.watch.found import Found
 from msprobe.watch.recording import Recording
 from msprobe.watch.selection import Filter, plain_name
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Target
 
 _graph_task = torch._C._current_graph_task_id
@@ -27,7 +27,7 @@ _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
 
 
 class _Side:
-    """The inputs or the outputs of one module: a forward hook, and the rows of its tensors in their order."""
+    """The inputs or the outputs of one module: a forward hook, and the rows of its tensors in order."""
 
     __slots__ = ("_hooks", "follows", "gradient_rows", "kind", "name", "reads", "rows")
 
@@ -45,7 +45,7 @@ class _Side:
 
 
 class ModuleHooks:
-    """Hooks on all chosen modules, there only for the steps that are watched."""
+    """Hooks on all selected modules, installed only during watched steps."""
 
     def __init__(self, models: list[Any], recording: Recording, measure: Gauge, guarded: Callable[[Any], Any]) -> None:
         settings = recording.settings
@@ -58,11 +58,11 @@ class ModuleHooks:
         self._seen: dict[int, tuple[Any, int, int]] = {}  # a tensor's id: weak reference, version, row
         self._hooked: dict[int, tuple[Any, list[int]]] = {}  # a tensor's id: weak reference, rows of its gradient
         self._handles: list[Any] = []
-        self._found = Found(0)
+        self._found = StepFigures(0)
         self._position = 0
         self._saw_any = False
 
-    def install(self, found: Found) -> None:
+    def install(self, found: StepFigures) -> None:
         self._found = found
         self._seen.clear()
         self._hooked.clear()
@@ -83,11 +83,11 @@ class ModuleHooks:
         return side
 
     def keep(self, names: Iterable[str]) -> None:
-        """Only these modules; the names of some may be given with prefixes such as `0:` of a pipeline stage."""
+        """Only these modules. A name may have the prefix of a pipeline stage, such as `0:`."""
         wanted = {name.rpartition(":")[2] for name in names}
         self._modules = [(name, module) for name, module in self._modules if name in wanted]
         if not self._modules:
-            notices.warn_once(f"no module has one of the names in targets: {', '.join(sorted(wanted))}.")
+            notices.warn_once(f"no module has a name that targets lists: {', '.join(sorted(wanted))}.")
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -148,7 +148,7 @@ class ModuleHooks:
     def report(self) -> None:
         if self._modules and not self._saw_any:
             notices.warn_once(
-                "no input or output of a module was seen: modules that run inside torch.compile are not visible."
+                "no input or output of a module was seen: msprobe does not see modules inside torch.compile."
             )
 
 
@@ -162,7 +162,7 @@ def _named(models: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _collect(value: Any, into: list[Any]) -> None:
-    """Float tensors in what a module received or returned."""
+    """The float tensors that a module received or returned."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() or value.is_complex():
             into.append(value)

@@ -19,18 +19,18 @@ from msprobe.pytorch.watch.parameters import BackwardHooks, OptimizerHooks, Para
 from msprobe.pytorch.watch.ranks import RankCheck, facts, rank
 from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch import gauge
-from msprobe.watch.found import Found
 from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
 from msprobe.watch.settings import Config, WatchSettings
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import GRAD, SCALE, STATE, UPDATE
 
 
 class Monitor(BaseMonitor):
     """Watches one training run of this process.
 
-    `optimizer` may be one, a list or dict of them (optimizer in backward), or None: then every optimizer that steps
-    watched parameters counts. `start_step` is the number of the first step, for a run that goes on from a checkpoint:
-    earlier steps of the file stay. `on_alarm` is called with each `Alarm`.
+    `optimizer` is one optimizer, a list or dict of them (optimizer in backward), or None: then every optimizer that
+    steps watched parameters counts. `start_step` is the number of the first step, for a run that resumes from a
+    checkpoint: earlier steps in the file are kept. `on_alarm` is called with each `Alarm`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Monitor(BaseMonitor):
 
             self._make_dump(PrecisionDebugger, unwrapped(models[0]) if len(models) == 1 else models)
 
-    def _install(self, found: Found) -> None:
+    def _install(self, found: StepFigures) -> None:
         self._stepped = self._overflowed = False
         self._scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
         super()._install(found)
@@ -92,11 +92,11 @@ class Monitor(BaseMonitor):
                 norm, most, least, mean = (value / scale for value in figures[:4])
                 self._found[one.rows[GRAD]] = figures._replace(norm=norm, max=most, min=least, mean=mean)
 
-    def _read_weights(self, found: Found) -> None:
+    def _read_weights(self, found: StepFigures) -> None:
         self._parameters.read_weights(found)
         self._gauge.resolve()
 
-    def _read(self, found: Found) -> bool:
+    def _read(self, found: StepFigures) -> bool:
         targets, parameters = self._settings.targets, self._parameters
         if GRAD in targets and not self._stepped:
             parameters.read_gradients(GRAD, found)
@@ -120,6 +120,6 @@ class Monitor(BaseMonitor):
     def _number(self, value: Any) -> float:
         return float(value.detach()) if isinstance(value, torch.Tensor) else float(value)
 
-    def _stored(self, step: int, found: Found) -> None:
+    def _stored(self, step: int, found: StepFigures) -> None:
         if self._ranks is not None:
             self._ranks.check(step, found)

@@ -1,7 +1,7 @@
 """Parameters, their gradients and their optimizer state.
 
-Gradients are read when the optimizer is about to use them: after reduction, unscaling and clipping, and before
-anybody sets them to None. The hooks are on the optimizers of the monitor, or on all where it has none.
+Gradients are read just before the optimizer uses them: after reduction, unscaling and clipping, and before they are set
+to None. The hooks are on the optimizers of the monitor, or on all optimizers if it has none.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from msprobe.frameworks.pytorch.tensors import CODES
 from msprobe.pytorch.watch.ranks import world_size
 from msprobe.pytorch.watch.tensors import Gauge, device_change, device_sample, is_dense, local, shard_of
-from msprobe.watch.found import Found
 from msprobe.watch.gauge import Samples
 from msprobe.watch.recording import Recording, put_updates
 from msprobe.watch.selection import Filter, plain_name
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import GRAD_BEFORE_CLIP, GRAD_LOCAL, LEARNING_RATE, UPDATE, WEIGHT, Target
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
@@ -54,7 +54,7 @@ class Parameters:
         self._recording = recording
         self._gauge = measure
         self._samples = Samples()
-        self.main_grad = False  # Megatron keeps gradients in an attribute of its own
+        self.main_grad = False  # Megatron keeps gradients in its own attribute
         self._filter = Filter(recording.settings)
         named = _named_parameters(models)
         self.all = [
@@ -66,10 +66,10 @@ class Parameters:
         self.by_id = {id(parameter.tensor): parameter for parameter in self.all}
         recording.trainable = frozenset(one.name for one in self.all if one.tensor.requires_grad)
 
-    def read_weights(self, found: Found) -> None:
+    def read_weights(self, found: StepFigures) -> None:
         self._gauge.read_all([local(one.tensor) for one in self.all], found, self._rows(WEIGHT, self.all))
 
-    def read_gradients(self, kind: str, found: Found, of: Optional[list[Parameter]] = None) -> None:
+    def read_gradients(self, kind: str, found: StepFigures, of: Optional[list[Parameter]] = None) -> None:
         chosen = self.all if of is None else of
         gradients = [one.tensor.grad for one in chosen]
         if self.main_grad:
@@ -85,7 +85,7 @@ class Parameters:
         recording = self._recording
         return [one.row(kind, recording) for one in of]
 
-    def copy_figures(self, source: str, kind: str, found: Found) -> None:
+    def copy_figures(self, source: str, kind: str, found: StepFigures) -> None:
         for one in self.all:
             row = one.rows.get(source, -1)
             if row in found:
@@ -106,7 +106,7 @@ class Parameters:
                 found.append((number, tensor.data_ptr(), CODES[tensor.dtype], tensor.numel()))
         return found
 
-    def read_updates(self, found: Found) -> None:
+    def read_updates(self, found: StepFigures) -> None:
         numbers, moved, weights = self._samples.changes(self._located())
         put_updates(found, [self.all[number].row(UPDATE, self._recording) for number in numbers], moved, weights)
         for one in self.all:
@@ -115,7 +115,7 @@ class Parameters:
                 change, weight = device_change(before, local(one.tensor))
                 put_updates(found, [one.row(UPDATE, self._recording)], np.array([change]), np.array([weight]))
 
-    def read_state(self, optimizers: list[Any], found: Found) -> None:
+    def read_state(self, optimizers: list[Any], found: StepFigures) -> None:
         tensors, rows = [], []
         for optimizer in optimizers:
             state = getattr(optimizer, "state", {})
@@ -150,7 +150,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def torch_optimizers(given: Any) -> list[Any]:
-    """The torch optimizers in what the user gave: one, several, or wrappers with an attribute `optimizer`."""
+    """The torch optimizers in the user's argument: one, several, or wrappers with an attribute `optimizer`."""
     listed = [] if given is None else list(given.values()) if isinstance(given, dict) else given
     listed = listed if isinstance(listed, (list, tuple)) else [listed]
     found = []
@@ -162,7 +162,7 @@ def torch_optimizers(given: Any) -> list[Any]:
 
 
 class OptimizerHooks:
-    """Calls `before` when an optimizer has its gradients and is about to use them; knows learning rates."""
+    """Calls `before` just before an optimizer uses its gradients; reads learning rates."""
 
     def __init__(self, optimizers: list[Any], before: Callable[[Any, list[Any]], None], parameters: Parameters) -> None:
         self._before = before
@@ -185,7 +185,7 @@ class OptimizerHooks:
             self._look(optimizer)
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """A closure runs the backward pass inside of the step: its gradients are there afterwards."""
+        """A closure runs the backward pass inside the step: its gradients exist only after the step."""
         if _has_closure(args, kwargs):
             self._look(optimizer)
 
@@ -220,13 +220,13 @@ class OptimizerHooks:
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
-    """Of the arguments of a step, with the optimizer itself first or not."""
+    """Whether the arguments of a step have a closure; the first argument may be the optimizer."""
     given = [*args, kwargs.get("closure")]
     return any(callable(one) and not isinstance(one, torch.optim.Optimizer) for one in given)
 
 
 class BackwardHooks:
-    """Gradients as they come: before reduction (grad_local), and at the end of the backward pass, before clipping."""
+    """Reads gradients during the backward pass: before reduction (grad_local), and at its end, before clipping."""
 
     def __init__(
         self, models: list[Any], parameters: Parameters, kinds: Iterable[str], guarded: Callable[[Any], Any]
@@ -238,9 +238,9 @@ class BackwardHooks:
         self._guarded = guarded
         self._handles: list[Any] = []
         self._queued = False
-        self._found = Found(0)
+        self._found = StepFigures(0)
 
-    def install(self, found: Found) -> None:
+    def install(self, found: StepFigures) -> None:
         self._found = found
         self._queued = False
         if self._handles or not (self._local or self._before_clip):
@@ -253,7 +253,7 @@ class BackwardHooks:
             self._handles += [model.register_forward_hook(self._returned) for model in self._models]
 
     def _returned(self, model: Any, args: Any, output: Any) -> None:
-        """FSDP2 puts gradients into the parameters itself, without their hooks: the backward pass begins here."""
+        """FSDP2 sets gradients without calling the parameters' hooks: this is where the backward pass begins."""
         outputs = output.values() if isinstance(output, dict) else output
         for tensor in [outputs] if isinstance(outputs, torch.Tensor) else outputs or ():
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
@@ -280,14 +280,14 @@ class BackwardHooks:
             _queue_callback(self._guarded(self._first_callback))
 
     def _first_callback(self) -> None:
-        """Reducers queue callbacks too, later than ours: queue once more to come after theirs."""
+        """Reducers queue callbacks later than ours: queue again, to run after them."""
         _queue_callback(self._guarded(self._last_callback))
 
     def _last_callback(self) -> None:
         self._queued = False
         if not self._handles:
             return
-        if self._local and world_size() == 1:  # nothing is reduced: they are what grad_local has just measured
+        if self._local and world_size() == 1:  # nothing is reduced: grad_local has just measured them
             self._parameters.copy_figures(GRAD_LOCAL, GRAD_BEFORE_CLIP, self._found)
         else:
             self._parameters.read_gradients(GRAD_BEFORE_CLIP, self._found)

@@ -1,4 +1,4 @@
-"""Ranks of a distributed run, and the one check that talks to other ranks: only where the configuration asks."""
+"""Ranks of a distributed run, and the only check that uses a collective: off unless the configuration asks for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from msprobe.watch.alarms.agreement import compare_ranks
-from msprobe.watch.found import Found
 from msprobe.watch.recording import INITIAL, Recording
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import NORM, WEIGHT
 
 
@@ -40,7 +40,7 @@ class RankCheck:
         self._recording = recording
         self._apart: set[str] = set()
 
-    def check(self, step: int, found: Found) -> None:
+    def check(self, step: int, found: StepFigures) -> None:
         if world_size() < 2 or not dist.is_initialized():
             return
         mine = [one for one in self._parameters.all if not one.shard and one.rows.get(WEIGHT, -1) in found]
@@ -52,7 +52,7 @@ class RankCheck:
         targets = [(one.name, one.position) for one in mine]
         alarms = compare_ranks(step, targets, table, list(range(world_size())), self._apart, self._recording.settings)
         if step == INITIAL:
-            return  # weights that differ from the beginning are no copies of each other
+            return  # weights that differ from the beginning are not expected to agree
         if rank() == 0:
             self._recording.store.add_alarms(alarms)
         self._recording.raise_alarms(step, alarms)

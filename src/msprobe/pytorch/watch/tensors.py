@@ -1,5 +1,5 @@
-"""A torch tensor's figures. In host memory it is read where it lies; on a device torch computes, and one copy at the
-end of the step brings all of them to the host."""
+"""Measures torch tensors. A tensor in host memory is read in place. On a device torch computes the figures, and one
+copy at the end of the step moves all of them to the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msprobe.frameworks.pytorch.tensors import CODES
 from msprobe.pytorch.tensors.tensor_text import EXCHANGE
 from msprobe.stats import gauge as write_figures
 from msprobe.watch import gauge
-from msprobe.watch.found import Found
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Figures
 
 _HEADS = {dtype: (code, "") for dtype, code in CODES.items()}
@@ -26,7 +26,7 @@ def local(tensor: Any) -> Any:
 
 
 def shard_of(tensor: Any) -> str:
-    """Which part of a DTensor this rank has, "" for all of it: ranks with the same text have the same part."""
+    """Which part of a DTensor this rank has; "" if complete. Ranks with the same text have the same part."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
         return ""
@@ -40,33 +40,33 @@ def shard_of(tensor: Any) -> str:
 
 
 class Gauge:
-    """Measures tensors; those on a device are finished by `resolve`."""
+    """Measures tensors; `resolve` finishes those on a device."""
 
     def __init__(self, outside: Optional[tuple[float, float]]) -> None:
         self._outside = outside
-        self._pending: list[tuple[Found, int, Any]] = []
+        self._pending: list[tuple[StepFigures, int, Any]] = []
 
-    def read_all(self, tensors: list[Any], found: Found, rows: list[int]) -> None:
-        """Puts the figures of tensors into their rows, now or when resolved; None is skipped."""
+    def read_all(self, tensors: list[Any], found: StepFigures, rows: list[int]) -> None:
+        """Writes the figures of tensors into their rows, now or in `resolve`; skips None."""
         if rows:
             table = found.reserve(max(rows) + 1)
             for place in write_figures(tensors, rows, table, _HEADS, EXCHANGE, _strided, self._outside):
                 self._read_other(tensors[place], found, rows[place], False)
 
-    def read(self, tensor: Any, found: Found, row: int) -> None:
-        """One tensor, together with what was in the row before."""
+    def read(self, tensor: Any, found: StepFigures, row: int) -> None:
+        """Measures one tensor and combines it with the figures that the row already has."""
         before = found.get(row)
         if write_figures([tensor], [row], found.reserve(row + 1), _HEADS, EXCHANGE, _strided, self._outside):
             self._read_other(tensor, found, row, True)
         elif before is not None:
             found[row] = gauge.combine(before, found[row])
 
-    def _read_other(self, tensor: Any, found: Found, row: int, joined: bool) -> None:
+    def _read_other(self, tensor: Any, found: StepFigures, row: int, joined: bool) -> None:
         """A tensor that the kernel cannot read as it is: a DTensor, sparse, negated, on a device."""
         tensor = local(tensor)
         code = CODES.get(tensor.dtype)
         if code is None:
-            notices.warn_once(f"tensors of dtype {tensor.dtype} have no statistics; they are not watched.")
+            notices.warn_once(f"tensors of dtype {tensor.dtype} are not watched: msprobe has no statistics for them.")
             return
         if tensor.layout is not _strided:
             tensor = tensor.detach().coalesce()._values() if tensor.is_sparse else tensor.detach().to_dense()
@@ -82,7 +82,7 @@ class Gauge:
             gauge.read_memory(address, code, shape, strides, self._outside, found, row, joined)
 
     def resolve(self) -> None:
-        """Waits for the devices, once."""
+        """Waits once for the devices."""
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -96,7 +96,7 @@ class Gauge:
 
 @torch.no_grad()
 def on_device(tensor: Any, outside: Optional[tuple[float, float]]) -> Any:
-    """The nine figures as one float32 tensor on the tensor's device; nothing waits for them."""
+    """The nine figures as one float32 tensor on the same device, computed without waiting."""
     values = tensor.detach()
     values = values.abs() if values.is_complex() else values
     values = values if values.dtype in (torch.float32, torch.float64) else values.float()
@@ -123,7 +123,7 @@ def on_device(tensor: Any, outside: Optional[tuple[float, float]]) -> Any:
 
 @torch.no_grad()
 def device_sample(tensor: Any) -> Any:
-    """Some elements of a parameter on a device, copied there."""
+    """A copy of some elements of a parameter, on its device."""
     flat = tensor.detach().reshape(-1)
     return flat[:: max(1, flat.numel() // gauge.SAMPLE)][: gauge.SAMPLE].float().clone()
 
@@ -138,7 +138,7 @@ def device_change(before: Any, tensor: Any) -> tuple[float, float]:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Whether it is in host memory and its elements fill that without gaps, in any order (channels last)."""
+    """Whether the tensor is in host memory without gaps, in any order of axes (channels last)."""
     if tensor.dtype not in CODES or tensor.layout is not _strided or not tensor.is_cpu:
         return False
     if tensor.is_contiguous():

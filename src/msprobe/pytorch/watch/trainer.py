@@ -1,9 +1,9 @@
-"""`TrainerMon` for PyTorch: mindstudio-probe's interface and configuration, on the monitor of this package.
+"""`TrainerMon` for PyTorch: the interface and configuration of mindstudio-probe, with the monitor of this package.
 
     monitor = TrainerMon("monitor_config.json", params_have_main_grad=False)
     monitor.set_monitor(model, grad_acc_steps=1, optimizer=optimizer)
 
-A step ends when the optimizer has stepped; nothing has to be called.
+A step ends when the optimizer has stepped; the script calls nothing else.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 from msprobe.pytorch.watch.monitor import Monitor
 from msprobe.pytorch.watch.parameters import torch_optimizers
 from msprobe.pytorch.watch.ranks import rank
-from msprobe.watch.found import Found
 from msprobe.watch.settings import WatchSettings
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.trainer import BaseTrainerMon
 from msprobe.watch.trainer_config import load
 from msprobe.watch.trainer_csv import CsvFiles
 
 
 class TrainerMon(BaseTrainerMon):
-    """`process_group` is accepted and not needed: nothing is reduced between ranks."""
+    """`process_group` is accepted and ignored: nothing is reduced between ranks."""
 
     def __init__(self, config_file_path: str, process_group: Any = None, params_have_main_grad: bool = True) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _TrainerMonitor(Monitor):
         if self._trainer.modules is not None:
             self._modules.keep(self._trainer.modules)
 
-    def _stored(self, step: int, found: Found) -> None:
+    def _stored(self, step: int, found: StepFigures) -> None:
         super()._stored(step, found)
         if self._csv is not None:
             self._csv.write(step, self._recording.rows, found)

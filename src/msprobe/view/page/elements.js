@@ -1,4 +1,4 @@
-// Small builders of elements. Text from a dump only ever becomes text: nothing here parses markup.
+// Creates elements. Text from a dump stays text: nothing here parses markup.
 
 export function el(tag, properties, ...children) {
   const element = document.createElement(tag);

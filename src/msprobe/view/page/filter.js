@@ -1,4 +1,4 @@
-// Which rows are shown. Works in slices of a few milliseconds, so that typing and scrolling never wait for it.
+// Selects the rows to show. Works in slices of a few milliseconds, so that typing and scrolling never wait for it.
 
 import { globMatches } from "./names.js";
 import { emit, state } from "./state.js";
@@ -11,13 +11,13 @@ const channel = new MessageChannel();
 let next = null;
 channel.port1.onmessage = () => { const work = next; next = null; if (work) work(); };
 
-// After the next frame: one slice a frame, so that frames are never late because of it.
+// Waits for the next frame: one slice per frame, so that frames are not late.
 function later(work) {
   next = work;
   requestAnimationFrame(() => channel.port2.postMessage(0));
 }
 
-// The rows that the filters let through, before the zoom.
+// The rows that pass the filters, before the zoom.
 export function matchedCount() {
   return matched.length;
 }
@@ -66,7 +66,7 @@ function tester(table) {
   };
 }
 
-// Names, reasons and source files; `*` and `?` make it a glob. Each distinct text is looked at once.
+// Names, reasons and source files; `*` and `?` make it a glob. Each distinct text is checked once.
 function textTester(table, query) {
   if (!query) return () => true;
   const isGlob = /[*?]/.test(query), pattern = "*" + query + "*";

@@ -1,4 +1,4 @@
-// Starts the page: loads the data, builds the views, and knows the keys.
+// Starts the page: loads the data, builds the views, and handles the keys.
 
 import { goToAnswer, showAnswer } from "./views/answer_view.js";
 import { showCollecting } from "./views/collect_view.js";

@@ -1,8 +1,8 @@
-// Names and numbers as people read them.
+// Formats names and numbers for people.
 
 const LONGEST = 2000;
 
-// Too long for its room, a name loses its middle: the beginning says what it is, the end which one.
+// A name that is too long is shortened in the middle: the beginning says what it is, the end which one.
 export function shorten(text, room) {
   if (text.length <= room) return text;
   if (room < 8) return "…" + text.slice(-Math.max(room - 1, 1));

@@ -1,4 +1,4 @@
-// Where the data come from: the server, or the compressed blocks inside an exported file. Both answer the same questions.
+// Where the data come from: the server, or the compressed blocks inside an exported file. Both answer the same requests.
 
 const embedded = document.querySelectorAll("script.data").length > 0;
 

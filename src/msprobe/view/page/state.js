@@ -1,4 +1,4 @@
-// What is shown, and who wants to know when it changes. The part in FIELDS is in the address, so a link restores it.
+// What is shown, and the listeners to its changes. The part in FIELDS is in the address, so a link restores it.
 
 export const state = {
   answer: null, table: null, shown: new Int32Array(0), tab: "rows", row: -1,
@@ -37,7 +37,7 @@ function writeAddress() {
   if (location.hash !== text) history.replaceState(null, "", text);
 }
 
-// Returns whether the address says anything.
+// Returns whether the address contains a state.
 export function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1));
   if (![...parts].length) return false;

@@ -1,4 +1,4 @@
-// The rows: packed columns as the server sent them, and what is worked out of them once.
+// The rows: packed columns as the server sent them, and values that are computed from them once.
 
 const TYPES = { i4: Int32Array, f4: Float32Array, u1: Uint8Array };
 export const LOOKS = ["pass", "not_compared", "differs", "propagated", "introduced"];
@@ -54,7 +54,7 @@ export class Table {
   role(row) { return this.roles[this.rows.state[row] >> 2]; }
   reason(row) { return this.texts[this.rows.reason[row]]; }
   module(call) { return this.texts[this.call.target_module[call]] || this.texts[this.call.golden_module[call]]; }
-  // The row of another table with the same name in the same unit: a view survives that the data are read again.
+  // The row of another table with the same name in the same unit: the view survives when the data is read again.
   find(other, row) {
     const name = other.name(row), label = other.units[other.unit(row)].label;
     for (let i = 0; i < this.count; i++)

@@ -1,1 +1,1 @@
-"""Alarms: what is usual for a target, and the rules that say when something is not."""
+"""Alarms: the usual values of each target, and the rules that detect unusual ones."""

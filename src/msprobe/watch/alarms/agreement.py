@@ -1,4 +1,4 @@
-"""Ranks that should agree: weights that every rank has completely must stay the same on all of them."""
+"""Compares ranks: a weight that every rank has completely must stay the same on all ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 20
 
 
 def odd_rank(values: Any, ranks: Sequence[int], limit: float) -> tuple[int, float, float]:
-    """The rank that is farthest from the median of all, its value and that median; rank -1 when they agree."""
+    """The rank that is farthest from the median of all ranks, its value and the median; rank -1 if all agree."""
     values = np.asarray(values, float)
     if np.isnan(values).any():
         bad = np.flatnonzero(np.isnan(values))
@@ -48,7 +48,7 @@ def compare_ranks(
     known: set[str],
     settings: WatchSettings,
 ) -> list[Alarm]:
-    """Alarms for weights (columns) that differ between ranks (rows) and are not in `known`, which is added to."""
+    """Alarms for weights (columns) that differ between ranks (rows). Skips those in `known` and adds the new ones."""
     limit = threshold(settings.alarms, "ranks")
     alarms: list[Alarm] = []
     if limit is None:

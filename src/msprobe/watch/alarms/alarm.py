@@ -1,4 +1,4 @@
-"""An alarm: what began at which step, at which target, said in one sentence."""
+"""An alarm: what began, at which step and target, in one sentence."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msprobe.watch.targets import label_of
 
 @dataclass(frozen=True)
 class Alarm:
-    """`value` set the alarm off, `usual` is what the rule compared it with; `around` are (step, value) before it.
+    """`value` triggered the alarm, `usual` is what the rule compared it with, `around` holds (step, value) before it.
 
-    `rank` None means: the rank in whose database it is.
+    `rank` None means the rank of the database that stores the alarm.
     """
 
     step: int
@@ -32,7 +32,7 @@ class Alarm:
         return label_of(self.kind, self.name)
 
     def as_json(self) -> dict[str, Any]:
-        """JSON has no NaN and no infinity: these become texts."""
+        """JSON has no NaN and no infinity: they become strings."""
         return {
             "step": self.step,
             "rank": self.rank or 0,

@@ -1,4 +1,4 @@
-"""All rules together: from the frame of a step to its alarms, in the order in which a step produces them."""
+"""Runs all rules on the frame of a step and returns the alarms, in the order in which a step produces them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msprobe.watch.alarms.rules import DEFAULTS, Check, Hit
 from msprobe.watch.targets import GRAD, LOSS, SCALAR, is_state, order_of
 
 MOST_A_RULE = 20
-"""Alarms of one rule at one step that are kept; the first of them says how many more there are."""
+"""How many alarms of one rule are kept at one step; the first says how many more there are."""
 
 _MAKERS: dict[str, Callable[[float], Check]] = {
     "nan": rules.NotFinite,
@@ -35,7 +35,7 @@ _MAKERS: dict[str, Callable[[float], Check]] = {
 
 
 def threshold(settings: Mapping[str, Any], rule: str) -> Optional[float]:
-    """The threshold of a rule, or None where it is off."""
+    """The threshold of a rule; None if the rule is off."""
     given = settings.get(rule, True)
     if given is False:
         return None
@@ -43,7 +43,7 @@ def threshold(settings: Mapping[str, Any], rule: str) -> Optional[float]:
 
 
 class Detector:
-    """Looks at every watched step of one rank."""
+    """Checks every watched step of one rank."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         limits = {name: threshold(settings, name) for name in DEFAULTS}
@@ -95,7 +95,7 @@ _KINDS = {
 
 
 def in_words(kind: str, name: str) -> str:
-    """A target in a sentence."""
+    """A target as part of a sentence."""
     if kind == SCALAR:
         return f"the {name}"
     if is_state(kind):

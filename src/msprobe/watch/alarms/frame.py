@@ -1,4 +1,4 @@
-"""What the rules look at: all figures of one watched step as arrays, one row a target."""
+"""The input of the rules: all figures of one watched step as arrays, one row per target."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from msprobe.watch import targets as of
-from msprobe.watch.found import Found
+from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Target
 
 Array = np.ndarray[Any, Any]
 
 
 class Rows:
-    """The targets seen so far and what the rules ask of them; each property is an array with a row a target."""
+    """The targets seen so far, with the properties that the rules need: each is an array with one row per target."""
 
     def __init__(self) -> None:
         self.targets: list[Target] = []
@@ -36,7 +36,7 @@ class Rows:
         return self._index.get((kind, name))
 
     def mask(self, what: str) -> Array:
-        """Which rows are gradients, weights, matrices, … The words are the keys of _MASKS."""
+        """Which rows are gradients, weights, matrices, … The names are the keys of _MASKS."""
         mask = self._masks.get(what)
         if mask is None:
             test = _MASKS[what]
@@ -44,7 +44,7 @@ class Rows:
         return mask
 
     def partner(self, kind: str) -> Array:
-        """For each row the row of the same name with another kind, or -1."""
+        """For each row, the row with the same name and another kind, or -1."""
         key = f"partner {kind}"
         rows = self._masks.get(key)
         if rows is None:
@@ -76,10 +76,10 @@ _MASKS: dict[str, Callable[[Target], bool]] = {
 
 @dataclass
 class Frame:
-    """One watched step. `figures` has a row a target and a column a statistic; rows without numbers are all NaN,
+    """One watched step. `figures` has one row per target and one column per statistic; a row without numbers is NaN
     and False in `present`.
 
-    `skipped`: a gradient scaler left this optimizer step out. `idle`: parameters whose learning rate is 0.
+    `skipped`: a gradient scaler skipped this optimizer step. `idle`: parameters with learning rate 0.
     """
 
     step: int
@@ -98,7 +98,7 @@ class Frame:
         return column
 
     def logs(self) -> Array:
-        """log10 of the norms; NaN for zero, infinity and what is absent."""
+        """log10 of the norms; NaN for zero, for infinity and for missing norms."""
         if self._logs is None:
             with np.errstate(all="ignore"):
                 self._logs = np.log10(self.column(of.NORM))
@@ -106,11 +106,11 @@ class Frame:
         return self._logs
 
     def steps_needed(self, steps: int) -> int:
-        """How many watched steps a condition must hold that should hold for so many steps."""
+        """How many watched steps correspond to this many steps; at least 5."""
         return max(5, -(-steps // self.every))
 
 
-def frame_of(step: int, rows: Rows, found: Found, **facts: Any) -> Frame:
+def frame_of(step: int, rows: Rows, found: StepFigures, **facts: Any) -> Frame:
     """A frame from the figures of some rows."""
     figures, present = found.arrays(len(rows))
     return Frame(step, rows, figures, present, **facts)

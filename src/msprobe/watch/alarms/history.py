@@ -1,7 +1,7 @@
-"""What was usual: the last values of every target, their median, and a scale that outliers do not move.
+"""The usual values: the last values of every target, their median, and a scale that is robust to outliers.
 
-Values are logarithms (base 10) of norms, so that a scale means a factor. All targets are handled together, as rows of
-arrays; medians are taken anew every few steps, because they move slowly and sorting is what costs.
+Values are logarithms (base 10) of norms, so a scale is a factor. All targets are handled together, as rows of arrays.
+Medians are computed only every few steps: they move slowly, and sorting is the expensive part.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ _REFRESH = 8
 _NORMAL = 1.4826
 """The median distance from the median, times this, is the standard deviation of a normal distribution."""
 SETTLED = 20
-"""Watched steps until a target has a usual value; the first ones of a training are unlike all others."""
+"""Watched steps until a target has a usual value; the first steps of a training are not typical."""
 _BASE_AFTER = 48
 LEAST_SCALE = 0.02
 
 
 def middle(rows: Array) -> Array:
-    """The median of each row without its NaN; NaN where there is nothing else."""
-    ordered = np.sort(rows, axis=1)  # NaN come last
+    """The median of each row, ignoring NaN; NaN if the row has nothing else."""
+    ordered = np.sort(rows, axis=1)  # NaN are sorted last
     count = np.count_nonzero(~np.isnan(rows), axis=1)
     found: Array = ordered[np.arange(len(rows)), np.maximum(count - 1, 0) // 2]
     return found
 
 
 class History:
-    """One row a target; rows are added as targets appear."""
+    """One row per target; rows are added as targets appear."""
 
     def __init__(self) -> None:
         self.recent = np.empty((0, WINDOW))
@@ -55,7 +55,7 @@ class History:
         self.normal_until = np.append(self.normal_until, np.full(more, -1, np.int64))
 
     def add(self, step: int, values: Array) -> None:
-        """The values of a step, after the rules have looked at what was usual before it."""
+        """Adds the values of a step, after the rules have compared them with the usual values."""
         at = self._ticks % WINDOW
         self.recent[:, at] = values
         self.steps[at] = step
@@ -101,7 +101,7 @@ class Streak:
         self._runs = False
 
     def update(self, step: int, holds: Array, known: Array) -> None:
-        """`known` is False where this step says nothing about a target: its streak neither grows nor ends."""
+        """`known` is False if this step says nothing about a target: its streak neither grows nor ends."""
         more = len(holds) - len(self.length)
         if more > 0:
             self.length = np.append(self.length, np.zeros(more, np.int64))
@@ -117,13 +117,13 @@ class Streak:
         self.length = np.where(known, np.where(holds, self.length + 1, 0), self.length)
 
     def reaches(self, length: int, holds: Array) -> Array:
-        """Where the streak has this length just now: true once a streak."""
+        """Which streaks reach this length at this step: true once per streak."""
         reached: Array = (self.length == length) & holds
         return reached
 
 
 class Onset:
-    """True when a condition begins to hold; not again before it was quiet for a while."""
+    """True when a condition begins to hold; true again only after it was false for a while."""
 
     QUIET = 50
 

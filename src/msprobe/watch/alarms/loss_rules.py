@@ -1,4 +1,4 @@
-"""Rules about the loss: one number a step, which may have any sign and any scale."""
+"""Rules about the loss: one number per step, with any sign and any scale."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from msprobe.watch.alarms.history import SETTLED, WINDOW
 
 SCALES = 10
 NOTHING = 0.01
-"""A jump below this part of the early loss is none: a loss near zero moves by large factors."""
+"""A jump smaller than this part of the early loss is ignored: a loss near zero moves by large factors."""
 _HALF = 32
 
 
 class LossRules:
-    """Remembers the last losses and says what is wrong with the one that comes."""
+    """Remembers the last losses and checks each new one."""
 
     def __init__(self, spike: Optional[float], drift: Optional[float]) -> None:
         self._spike, self._drift = spike, drift
@@ -28,7 +28,7 @@ class LossRules:
         self._drifted = False
 
     def look(self, step: int, loss: float, names_nan: bool) -> Iterator[tuple[str, int, str, float, float]]:
-        """Yields rule, step at which it began, sentence, value and usual value."""
+        """Yields the rule, the step at which it began, the sentence, the value and the usual value."""
         if not math.isfinite(loss):
             if names_nan and not self._is_nan:
                 usual = _median(self._recent) if self._recent else math.nan
@@ -65,7 +65,7 @@ class LossRules:
             self._quiet = 50
 
     def _rise(self, step: int, loss: float) -> Iterator[tuple[str, int, str, float, float]]:
-        """The median of the last losses stays above the best that it was."""
+        """The median of the last losses stays above its best value."""
         recent = self._recent[-_HALF:]
         if self._drift is None or len(recent) < _HALF:
             return
@@ -83,13 +83,13 @@ class LossRules:
 
 
 def _median(values: list[float]) -> float:
-    """numpy's takes longer for so few numbers."""
+    """numpy is slower for so few numbers."""
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
 
 
 def _scatter(values: list[float]) -> tuple[float, float]:
-    """The median, and the median distance from it."""
+    """The median, and the median distance to it."""
     median = _median(values)
     return median, _median([abs(value - median) for value in values])

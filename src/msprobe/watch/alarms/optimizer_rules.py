@@ -12,11 +12,11 @@ from msprobe.watch.alarms.rules import Hit, _g, _rows, weight_norm
 from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, MEAN, NORM, ZERO
 
 RATIO_COLUMN = MEAN
-"""Where a frame has the ratio of an update: its norm of the change is the norm, and it has no mean."""
+"""The column of an update's ratio: an update has no mean, so the ratio is stored there."""
 
 
 class UpdateLarge:
-    """Matrices that change by a large part of themselves, or whose norm triples in one step."""
+    """Matrices that change by a large part of their norm, or whose norm triples in one step."""
 
     STEPS = 5
     JUMP = 3.0
@@ -45,7 +45,7 @@ class UpdateLarge:
         each = np.sqrt(np.maximum(frame.rows.elements(), 1))
         with np.errstate(all="ignore"):
             holds[: len(old)] = norms[: len(old)] / old > self.JUMP
-            holds[: len(old)] &= old / each[: len(old)] > 1e-3  # a matrix that starts at zero grows by any factor
+            holds[: len(old)] &= old / each[: len(old)] > 1e-3  # a matrix that starts at zero can grow by any factor
         holds &= frame.rows.mask("weight") & frame.rows.mask("matrix") & frame.present
         for row in _rows(self._onset.of(holds)):
             sentence = f"jumped from norm {_g(old[row])} to {_g(norms[row])} (is the learning rate too high?)"
@@ -54,7 +54,7 @@ class UpdateLarge:
 
 
 class UpdateSmall:
-    """Updates that became far smaller than the learning rate explains."""
+    """Updates that have become much smaller than the learning rate explains."""
 
     def __init__(self, threshold: float) -> None:
         self._limit = np.log10(threshold)
@@ -82,7 +82,7 @@ class UpdateSmall:
 
 
 class Clipped:
-    """Gradients that clipping leaves almost nothing of."""
+    """Gradients that are clipped to almost nothing."""
 
     SAME = 1e-4
     LEFT = 1e-3
@@ -125,7 +125,7 @@ def _is_power_of_two(share: float) -> bool:
 
 
 class StateDecay:
-    """Optimizer state that falls to zero while gradients keep coming, or a second moment far below their square."""
+    """Optimizer state that becomes zero while gradients are not, or a second moment far below the squared gradients."""
 
     PATIENCE = 500
 
@@ -159,7 +159,7 @@ class StateDecay:
             yield Hit("state_decay", row, began, sentence, float(norms[row]), float(share[row]))
 
     def _remember(self, fine: Array) -> Array:
-        """Where the state was ever as it should be: it begins at zero and takes a while to get there."""
+        """Which states have reached their normal value: they begin at zero and need a while."""
         more = len(fine) - len(self._was_fine)
         self._was_fine = np.append(self._was_fine, np.zeros(max(more, 0), bool)) | fine
         return self._was_fine

@@ -1,7 +1,7 @@
-"""The rules of the alarms: each looks at a frame beside what was usual and yields what is wrong.
+"""The alarm rules: each compares a frame with the usual values and yields what is wrong.
 
-A rule has one threshold, which the configuration can change; False switches it off. Those that must hold for a
-while give the step at which the condition began, not the one at which it was certain.
+A rule has one threshold, which the configuration can change; False switches it off. A rule whose condition must hold
+for a while gives the step at which the condition began, not the step at which it was certain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "loss_drift": 1.5,
     "ranks": 1e-5,
 }
-"""Rules and their thresholds; docs/watch.md says what each number means."""
+"""Rules and their thresholds; docs/watch.md explains each number."""
 
 
 def without_any() -> dict[str, bool]:
@@ -45,7 +45,7 @@ def without_any() -> dict[str, bool]:
 
 @dataclass(frozen=True)
 class Hit:
-    """A rule and the row at which it fired; row -1 stands for all gradients together."""
+    """A rule and the row at which it fired; row -1 means all gradients together."""
 
     rule: str
     row: int
@@ -71,7 +71,7 @@ def _count(number: float, what: str) -> str:
 
 
 class NotFinite:
-    """NaN or infinity. A mask may hold -inf: of module inputs and outputs NaN and +inf count."""
+    """NaN or infinity. Masks have -inf, so only NaN and +inf count in module inputs and outputs."""
 
     def __init__(self, threshold: float) -> None:
         self._onset = Onset()
@@ -92,7 +92,7 @@ class NotFinite:
 
 
 class Spike:
-    """A norm far above all that it was, measured in its own scatter."""
+    """A norm far above all earlier values, measured by its own scatter."""
 
     SCALES = 10
 
@@ -106,7 +106,7 @@ class Spike:
         least = np.where(frame.rows.mask("second moment"), 2 * self._least, self._least)  # it has squares
         limit = np.maximum(least, self.SCALES * history.scale)
         holds = (above > limit) & (logs > history.top + self._least / 2) & history.settled
-        holds &= frame.rows.mask("spiking") & ~(logs < history.base - 1)  # far below early steps it does no harm
+        holds &= frame.rows.mask("spiking") & ~(logs < history.base - 1)  # far below early steps it is harmless
         if frame.skipped:
             holds &= ~frame.rows.mask("any gradient")
         for row in _rows(self._onset.of(holds)):
@@ -116,10 +116,10 @@ class Spike:
 
 
 class Drift:
-    """The usual norm itself has moved far away from what it was early in the run.
+    """The usual norm itself has moved far away from its early value.
 
-    A gradient that begins tiny and catches up with the others is healthy: it must stand out from its kind, or the
-    kind must have grown with it.
+    A gradient that begins tiny and catches up with the others is healthy: the norm must stand out from its kind, or
+    the kind must have grown with it.
     """
 
     STANDS_OUT = 10.0
@@ -151,7 +151,7 @@ class Drift:
 
 
 class Vanishing:
-    """A gradient that shrinks while the others do not, or all of them while the loss stays."""
+    """A gradient that shrinks while the others do not, or whose elements are far smaller than those of others."""
 
     APART = 1e-6
 
@@ -205,7 +205,7 @@ class Zero:
 
 
 class Dead:
-    """Most of a gradient became exactly zero, and was not so before: units that no longer learn."""
+    """Most of a gradient has become exactly zero: units that no longer learn."""
 
     def __init__(self, threshold: float) -> None:
         self._share = threshold
@@ -228,7 +228,7 @@ class Dead:
 
 
 def _crossed(values: Sequence[tuple[int, float]], level: float) -> int:
-    """The step from which on all values are above a level; -1 if all are, and it was before them."""
+    """The first step from which all values are above a level; -1 if it came before these values."""
     for place in range(len(values) - 1, -1, -1):
         if values[place][1] < level:
             return values[min(place + 1, len(values) - 1)][0]
@@ -239,7 +239,7 @@ _OUTSIDE = {"underflow": "that become zero in", "saturation": "at or above the l
 
 
 class Share:
-    """Too large a share of elements outside the range of the low-precision dtype."""
+    """Too many elements outside the range of the low-precision dtype."""
 
     def __init__(self, name: str, statistic: int, steps: int, threshold: float) -> None:
         self._name, self._statistic, self._steps, self._share = name, statistic, steps, threshold

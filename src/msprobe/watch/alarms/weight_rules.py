@@ -1,4 +1,4 @@
-"""Rules about weights: those that stopped changing, and those that shrink."""
+"""Rules about weights that stopped changing, and weights that shrink."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msprobe.watch.targets import GRAD, MAX, MEAN, NORM
 class Frozen:
     """A trainable weight that does not change at all while the learning rate is above zero.
 
-    A vector with a gradient is left out: that of a bias before a normalization is nothing but rounding.
+    A vector with a gradient is ignored: the gradient of a bias before a normalization is only rounding.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -89,7 +89,7 @@ class WeightDecay:
 
 
 def _steepened(values: Sequence[tuple[int, float]], recent: int = 8) -> int:
-    """The step from which on a curve has fallen as steeply as it does now; -1 if it did so in all of these values."""
+    """The first step from which a curve has fallen as steeply as now; -1 if it came before these values."""
     falls = [before[1] - after[1] for before, after in zip(values, values[1:])]
     now = sum(falls[-recent:]) / max(len(falls[-recent:]), 1)
     for place in range(len(falls) - 1, -1, -1):

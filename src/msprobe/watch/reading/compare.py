@@ -1,7 +1,7 @@
-"""Two watched runs beside each other: the first difference, and where curves part beyond their own noise.
+"""Compares two watched runs: the first difference, and where curves diverge beyond their own noise.
 
-Noise is what a curve does from one step to the next. Two curves part where the mean of their distance over a few steps
-is larger than that noise can make it, and than two percent.
+Noise is the change of a curve from one step to the next. Two curves diverge where the mean of their distance over a few
+steps is larger than the noise explains, and larger than two percent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`differs`: the first numbers that are not the same but for rounding; `parts`: the first beyond the noise."""
+    """`differs`: the first numbers that differ by more than rounding; `parts`: the first beyond the noise."""
 
     curves: int
     steps: int
@@ -67,10 +67,10 @@ class Comparison:
             return f"Both runs are the same: {compared}."
         lines = [f"First difference: {self.differs.in_words()}"]
         if self.parts is None:
-            lines.append(f"No curve parts beyond its noise: {compared}.")
+            lines.append(f"No curve diverges beyond its noise: {compared}.")
         else:
-            lines.append(f"First beyond noise: {self.parts.in_words()}")
-            lines.append(f"{self.parted} of {compared} part.")
+            lines.append(f"First difference beyond noise: {self.parts.in_words()}")
+            lines.append(f"{self.parted} of {compared} diverge.")
         return "\n".join(lines)
 
 
@@ -105,7 +105,7 @@ def _compare(first: Run, second: Run) -> Comparison:
 
 
 def _pairs(rank: RankRun, other: RankRun) -> Iterator[tuple[Any, str, str, Array, Array, Array]]:
-    """Every curve that both have, at the steps that both have."""
+    """Every curve that both runs have, at the steps that both have."""
     (steps, _, table), (other_steps, _, other_table) = rank.table(), other.table()
     shared = sorted(set(steps) & set(other_steps))
     if not shared:
@@ -132,7 +132,7 @@ def _pairs(rank: RankRun, other: RankRun) -> Iterator[tuple[Any, str, str, Array
 
 
 def _distance(x: Array, y: Array) -> Array:
-    """Relative, 0 where both are the same (NaN included), infinite where only one is finite."""
+    """The relative distance: 0 if both are equal (NaN equals NaN), infinite if only one is finite."""
     with np.errstate(all="ignore"):
         size = np.maximum(np.abs(x), np.abs(y))
         distance = np.where(size > 0, np.abs(x - y) / size, 0.0)

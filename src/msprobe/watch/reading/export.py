@@ -1,6 +1,6 @@
-"""The numbers of a watched run for other tools: csv, TensorBoard event files, parquet. One file or folder a rank.
+"""Exports the numbers of a watched run to csv, TensorBoard event files or parquet. One file or folder per rank.
 
-A tensor that is spread over ranks (DTensor) gets rows of its own for rank `global`: its norm from those of the parts.
+A tensor that is spread over ranks (DTensor) also gets rows with rank `global`, with its norm from those of the parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = tuple[Any, ...]
 
 
 def export(directory: Path, form: str, output: Path) -> list[Path]:
-    """Writes one of the forms and returns what was written."""
+    """Writes one format and returns the files."""
     run = Run(directory)
     output.mkdir(mode=0o750, parents=True, exist_ok=True)
     try:
@@ -35,7 +35,7 @@ def export(directory: Path, form: str, output: Path) -> list[Path]:
 
 
 def rows_of(rank: RankRun) -> Iterator[Row]:
-    """A row for each target at each step; statistics that it does not have are None."""
+    """One row per target and step; statistics that the target does not have are None."""
     series = rank.series()
     steps, _, table = rank.table()
     places = [[COLUMNS.index(name) for name in one.statistics] for one in series]

@@ -1,4 +1,4 @@
-"""A watched run as its databases hold it: targets, curves and alarms of every rank."""
+"""A watched run, read from its databases: targets, curves and alarms of every rank."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NAME = re.compile(r"watch(?:_rank(\d{1,9}))?\.sqlite\Z")
 _MOST_COLUMNS = 1 << 24
 _SMALL_TABLE = 1 << 23
 _FILLED = 16
-"""A large table has numbers in at least one cell of so many."""
+"""In a large table at least one of this many cells must have a number; otherwise the file is damaged."""
 _STATISTICS = frozenset((*STATISTICS, RATIO, VALUE))
 _PAIRS = ([int, float], [int, int])
 
 
 @dataclass(frozen=True)
 class Series:
-    """Where the numbers of one target stand in a step's block."""
+    """Where the numbers of one target are in the block of a step."""
 
     target: Target
     first: int
@@ -39,7 +39,7 @@ class Series:
 
 
 class RankRun:
-    """One database, opened for reading; a monitor may write to it meanwhile."""
+    """One database, opened for reading; a monitor may write to it at the same time."""
 
     def __init__(self, path: Path, rank: Optional[int]) -> None:
         self.path, self.rank = path, rank
@@ -50,7 +50,7 @@ class RankRun:
             raise DumpError(f"{path} has format {self.meta.get('format')!r}; this msprobe reads format {FORMAT}.")
         rules = self.meta.get("alarms", {})
         if not isinstance(rules, dict) or not all(isinstance(value, NUMBER) for value in rules.values()):
-            raise self._database.damaged("its settings of alarms are none")
+            raise self._database.damaged("the alarm settings are not valid")
 
     def _rows(self, query: str, arguments: tuple[Any, ...], kinds: Sequence[Kind]) -> list[tuple[Any, ...]]:
         return self._database.rows(query, arguments, kinds)
@@ -63,9 +63,9 @@ class RankRun:
             dims = self._database.parse(shape, list)
             names = tuple(statistics.split(","))
             if not 0 <= first < _MOST_COLUMNS or not _STATISTICS.issuperset(names):
-                raise self._database.damaged("a target has statistics that there are not")
+                raise self._database.damaged("a target has unknown statistics")
             if not all(isinstance(dim, int) for dim in dims):
-                raise self._database.damaged("a target has a shape that is none")
+                raise self._database.damaged("a target has an invalid shape")
             found.append(Series(Target(kind, name, position, tuple(dims), dtype, shard), first, names))
         return found
 
@@ -123,11 +123,11 @@ class RankRun:
     def _around(self, text: str) -> tuple[tuple[int, float], ...]:
         pairs = self._database.parse(text, list)
         if not all(isinstance(pair, list) and [type(one) for one in pair] in _PAIRS for pair in pairs):
-            raise self._database.damaged("an alarm has surroundings that are none")
+            raise self._database.damaged("an alarm has invalid neighbour values")
         return tuple((step, read_number(norm) or 0.0) for step, norm in pairs)
 
     def last_alarm(self) -> int:
-        """The number of the last alarm, 0 without any."""
+        """The number of the last alarm; 0 if there is none."""
         return next(int(number or 0) for (number,) in self._rows("SELECT max(id) FROM alarms", (), (NUMBER_OR_NULL,)))
 
     def hold(self, still: bool) -> None:
@@ -152,10 +152,10 @@ class Run:
         self.ranks: list[RankRun] = []
         self.add_new_ranks()
         if not self.ranks:
-            raise DumpError(f"{directory} holds no watch*.sqlite; give the dump_path of a monitor.")
+            raise DumpError(f"{directory} has no watch*.sqlite; give the dump_path of a monitor.")
 
     def add_new_ranks(self) -> None:
-        """Opens the files that are there by now; a run that begins has not all of them at once."""
+        """Opens the files that exist now; a run that has just started may not have created all of them."""
         known = {rank.path.name for rank in self.ranks}
         matches = ((_NAME.match(path.name), path) for path in self.directory.iterdir() if path.name not in known)
         new = [RankRun(path, int(match[1]) if match[1] else None) for match, path in matches if match]
@@ -163,7 +163,7 @@ class Run:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All queries inside see the same alarms and steps, whatever a monitor writes meanwhile."""
+        """All queries inside see the same alarms and steps, even if a monitor writes at the same time."""
         for rank in self.ranks:
             rank.hold(True)
         try:
@@ -173,7 +173,7 @@ class Run:
                 rank.hold(False)
 
     def alarms(self) -> list[Alarm]:
-        """Alarms of all ranks, those about ranks that disagree included, in the order in which they began."""
+        """Alarms of all ranks in the order in which they began, including alarms about ranks that disagree."""
         from msprobe.watch.reading.timeline import in_order, rank_alarms
 
         stored = [alarm for rank in self.ranks for _, alarm in rank.alarms()]

@@ -1,4 +1,4 @@
-"""Tensors that are spread over ranks: the norm of the complete one from those of its parts, without a collective."""
+"""The norm of a tensor that is spread over ranks, computed from the norms of its parts, without a collective."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msprobe.watch.store import is_absent
 
 
 def global_norms(run: Run) -> Iterator[tuple[int, str, str, float]]:
-    """Step, kind, name and norm of each tensor of which ranks have parts; ranks with the same part count once."""
+    """Step, kind, name and norm of each tensor that is spread over ranks; ranks with the same part count once."""
     tables = [rank.table() for rank in run.ranks]
     parts: dict[tuple[str, str], dict[str, tuple[int, Series]]] = {}
     for number, rank in enumerate(run.ranks):

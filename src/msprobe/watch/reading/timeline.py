@@ -1,4 +1,4 @@
-"""What began first, and where: the alarms of all ranks in one order, and where ranks part that should agree."""
+"""What began first, and where: the alarms of all ranks in one order, and weights that differ between ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST = 20
 
 
 def in_order(alarms: Iterable[Alarm]) -> list[Alarm]:
-    """By step, then as a step goes: forward by depth, loss, backward from the end, optimizer, weights; then by rank."""
+    """By step, then by place in it (forward by depth, loss, backward from end, optimizer, weights), then by rank."""
     return sorted(alarms, key=lambda one: (one.step, order_of(one.kind, one.name, one.position), one.rank or 0))
 
 
 def rank_alarms(run: Run, known: set[str]) -> list[Alarm]:
-    """Weights that were the same on all ranks before the first step and are not any more.
+    """Weights that were the same on all ranks before the first step and now differ.
 
-    Parts of a tensor (DTensor) and weights that differed from the beginning are no copies of each other.
+    Parts of a tensor (DTensor), and weights that differed from the beginning, are not expected to agree.
     """
     limit = threshold(run.ranks[0].meta.get("alarms", {}), "ranks")
     if len(run.ranks) < 2 or limit is None:
@@ -55,7 +55,7 @@ def rank_alarms(run: Run, known: set[str]) -> list[Alarm]:
 
 
 def _weights(rank: RankRun) -> dict[str, tuple[int, int]]:
-    """Column of the norm and position of every weight that this rank has completely."""
+    """The column of the norm, and the position, of every weight that this rank has completely."""
     found = {}
     for one in rank.series():
         if one.target.kind == WEIGHT and not one.target.shard and "norm" in one.statistics:
@@ -69,7 +69,7 @@ def _initial(rank: RankRun, column: int) -> Optional[float]:
 
 
 def _common_steps(run: Run) -> tuple[list[int], list[list[Any]]]:
-    """Steps that all ranks have, and for each rank the rows of these."""
+    """The steps that all ranks have, and for each rank the rows of these steps."""
     tables = [rank.table() for rank in run.ranks]
     shared = sorted(set.intersection(*(set(steps) for steps, _, _ in tables)))
     rows = []

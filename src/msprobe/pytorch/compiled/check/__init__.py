@@ -1,1 +1,1 @@
-"""Is the compiled code wrong, or only rounded? `session.py` runs each region, `locate.py` finds the node."""
+"""Is compiled code wrong, or only rounded differently? `session.py` checks each region, `locate.py` finds the node."""

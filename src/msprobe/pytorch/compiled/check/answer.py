@@ -1,4 +1,4 @@
-"""What the check of compiled code found, as objects and as the text that a user reads."""
+"""The result of the check of compiled code, as objects and as text for the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msprobe.pytorch.compiled.check.judge import Verdict
 
 @dataclass(frozen=True)
 class Finding:
-    """A wrong node. `nodes` is the size of the part that shows it: 1 if the node is wrong alone."""
+    """A wrong node. `nodes` is the size of the smallest wrong part: 1 if the node alone is wrong."""
 
     node: str
     code: str
@@ -64,7 +64,7 @@ class RegionCheck:
         worst = max(self.wrong, key=lambda verdict: verdict.factor)
         lines = [f"  !! {title}: {len(self.wrong)} of {len(self.verdicts)} values are wrong; {_describe(worst)}"]
         if self.finding is None:
-            lines.append("     no smaller part of the region is wrong alone: the fault needs the complete region.")
+            lines.append("     the fault occurs only in the complete region: no smaller part of it is wrong alone.")
         return lines + (self.finding.lines() if self.finding is not None else [])
 
     def _describe_clean(self) -> str:
@@ -97,7 +97,7 @@ def _describe(verdict: Verdict) -> str:
 
 @dataclass
 class CompiledCheck:
-    """The answer of `check_compiled`. It prints as text; `ok` says whether nothing is wrong."""
+    """The result of `check_compiled`. Print it to read it; `ok` is True if nothing is wrong."""
 
     regions: list[RegionCheck] = field(default_factory=list)
 

@@ -24,7 +24,7 @@ def check_compiled(
 ) -> CompiledCheck:
     """Calls the model and checks each compiled graph in it, forward and backward: print the result.
 
-    A model that is not compiled is compiled as a whole, with `backend` (default "inductor"). `more_inputs` are
+    A model that is not compiled is compiled completely, with `backend` (default "inductor"). `more_inputs` are
     further calls, for dynamic shapes. Reproducers of wrong nodes go to `directory`.
     """
     compiled = is_compiled(model)

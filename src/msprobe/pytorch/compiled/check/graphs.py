@@ -1,4 +1,4 @@
-"""Parts of a captured graph: with every value as an output, with taps for gradients, a prefix, a few nodes alone."""
+"""Variants and parts of a captured graph: all values as outputs, taps for gradients, a prefix, a few nodes alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def calls_of(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 
 def readable_name(placeholder: str) -> str:
-    """`L_self_modules_layers_modules_0_parameters_weight_` is the input `layers.0.weight` of the region."""
+    """Shortens names: `L_self_modules_layers_modules_0_parameters_weight_` is the input `layers.0.weight`."""
     parts = _PARTS.split(placeholder)
     if len(parts) > 1:
         return ".".join(parts[1:]).rstrip("_")
@@ -51,7 +51,7 @@ def writes(node: torch.fx.Node) -> bool:
 
 
 def with_values(graph: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphModule:
-    """The graph, which also returns the results of these nodes, after its own."""
+    """The graph with more outputs: after its own, the results of these nodes."""
     copied = _copy_graph(graph)
     nodes = {node.name: node for node in copied.nodes}
     end = next(node for node in copied.nodes if node.op == "output")
@@ -77,7 +77,7 @@ def with_taps(graph: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.Gra
 
 
 def prefix(graph: torch.fx.GraphModule, name: str) -> torch.fx.GraphModule:
-    """The part of the graph that computes one node. All inputs stay."""
+    """The part of the graph that computes one node. It keeps all inputs."""
     copied = _copy_graph(graph)
     nodes = {node.name: node for node in copied.nodes}
     end = next(node for node in copied.nodes if node.op == "output")
@@ -106,9 +106,9 @@ def nodes_before(graph: torch.fx.GraphModule, name: str, number: int) -> list[st
 def cut_out(
     graph: torch.fx.GraphModule, names: Collection[str], values: dict[str, Any]
 ) -> tuple[torch.fx.GraphModule, list[str]]:
-    """Some nodes as a graph of their own, and the nodes of the whole graph that are its inputs.
+    """Some nodes as a separate graph, and the nodes of the complete graph that are its inputs.
 
-    What is not a tensor or a number cannot be an input: the node that makes it is cut out too.
+    Only tensors and numbers can be inputs: a node that produces anything else becomes part of the separate graph.
     """
     wanted = _with_makers(graph, set(names), values)
     copied = torch.fx.Graph()

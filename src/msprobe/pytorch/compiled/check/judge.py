@@ -14,14 +14,14 @@ import torch
 
 TIMES_EAGER = 4.0
 TIMES_EAGER_AT_ONE_PLACE = 16.0
-# Roundings of the dtype that compiled code may be off although the eager code happens to be exact.
+# How many roundings of the dtype compiled code may be off if the eager code happens to be exact.
 ROUNDINGS = {torch.float16: 2.0, torch.bfloat16: 2.0, torch.float32: 16.0, torch.float64: 4096.0}
-PART_OF_GROUP = 0.1  # a value that is zero but for rounding is measured with the others of its kind
+PART_OF_GROUP = 0.1  # a value that is zero except for rounding is measured with the others of its kind
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of one value. Errors are relative to the size of the fp64 value."""
+    """The verdict on one value. Errors are relative to the size of the fp64 value."""
 
     name: str
     compiled_error: float
@@ -38,7 +38,7 @@ class Verdict:
 
     @property
     def factor(self) -> float:
-        """How far above its limit the error is."""
+        """The error as a multiple of its limit."""
         return self.compiled_error / self.limit if self.limit > 0 else math.inf
 
 
@@ -87,7 +87,7 @@ def judge(name: str, compiled: Any, eager: Any, reference: Any, smallest_scale: 
 
 
 def _judge_discrete(name: str, compiled: Any, eager: Any, reference: Any) -> Verdict:
-    """Integers and booleans have no rounding, but may follow from values that have."""
+    """Integers and booleans have no rounding, but may be computed from values that have."""
     differ = float((compiled != eager).double().mean())
     off = differ if reference is None else float((eager != reference).double().mean())
     wrong = differ > max(2 * off, 0.0)

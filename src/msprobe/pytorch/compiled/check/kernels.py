@@ -1,4 +1,4 @@
-"""Which generated kernel computes a node: Inductor notes it while it compiles a region."""
+"""Which generated kernel computes a node: Inductor records this while it compiles a region."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Kernel:
 
 @contextmanager
 def note_kernels(kernels: list[Kernel]) -> Iterator[None]:
-    """Appends the kernels that Inductor makes meanwhile. It must compile for that: its caches know no nodes.
+    """Appends the kernels that Inductor generates. Its caches are off here: they do not store the nodes.
 
     Inductor draws its own random numbers; here it draws those of eager code, so that results are comparable.
     """
@@ -57,7 +57,7 @@ def note_kernels(kernels: list[Kernel]) -> Iterator[None]:
 
 
 def kernels_of(kernels: Sequence[Kernel], node: str, trace: str) -> list[Kernel]:
-    """The kernels that compute a node; by its source line where Inductor has lost its name."""
+    """The kernels that compute a node; found by its source line if Inductor has lost its name."""
     named = [kernel for kernel in kernels if node in kernel.nodes]
     if named:
         return named

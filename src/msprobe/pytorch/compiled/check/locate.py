@@ -2,7 +2,7 @@
 
 Forward: the graph is compiled once more with every value as an output; the first wrong value names the node. Backward:
 the same with the gradient of every value, from the end. Then the node is compiled alone, and, if it is right alone,
-with more and more of the nodes before it. A fault that vanishes when values are outputs depends on how the compiler
+with more and more of the nodes before it. A fault that disappears when values are outputs depends on how the compiler
 fuses them: then prefixes of the graph are compiled, by bisection.
 """
 
@@ -48,7 +48,7 @@ class Located:
 
 
 class Search:
-    """The search in one region, for one call of it."""
+    """Searches one region, for one of its calls."""
 
     def __init__(self, graph: torch.fx.GraphModule, compiler: Compiler, call: Call, runs: Runs) -> None:
         self._graph = graph
@@ -126,7 +126,7 @@ class Search:
     # Backward.
 
     def _wrong_gradients(self, measured: Measured) -> Iterator[str]:
-        """The nodes that pass a wrong gradient on although the one that they get is right, the last one first."""
+        """The nodes that get a right gradient and pass on a wrong one, the last node first."""
         names = [node.name for node in graphs.calls_of(self._graph) if self._can_be_tapped(node)]
         tapped = graphs.with_taps(self._graph, names)
         taps = [torch.zeros_like(self._values[name]).requires_grad_() for name in names]
@@ -173,7 +173,7 @@ class Search:
     # Fusion.
 
     def _bisect(self, forward: bool) -> Optional[str]:
-        """The first node at which the graph up to it is wrong; None if no prefix is."""
+        """The first node for which the graph up to this node is wrong; None if no prefix is wrong."""
         names = [
             node.name
             for node in graphs.calls_of(self._graph)
@@ -194,7 +194,7 @@ class Search:
 
 
 class _Keeping(Eager):
-    """Keeps a copy of each result: a later node may write it."""
+    """Keeps a copy of each result, because a later node may overwrite it."""
 
     def __init__(self, graph: torch.fx.GraphModule, values: dict[str, Any]) -> None:
         super().__init__(graph)

@@ -44,7 +44,7 @@ class Measured:
 
 
 class Runs:
-    """Counts the runs of a region: a part of it counts as its share of the nodes."""
+    """Counts the runs of a region: a part counts as its share of the nodes."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = max(nodes, 1)
@@ -62,7 +62,7 @@ def measure(
     runs: Runs,
     earlier: Sequence[Sequence[Any]] = (),
 ) -> Measured:
-    """Runs the graph three times. `earlier` inputs are passed to the compiled code before."""
+    """Runs the graph three times. The compiled code runs with the `earlier` inputs first."""
     names = graphs.input_names(graph)
     backward = torch.is_grad_enabled()
     with without_warnings(), same_random_numbers():

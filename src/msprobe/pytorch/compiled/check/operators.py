@@ -1,4 +1,4 @@
-"""What a backend makes of one node: the operators below it, and the decomposition or lowering that is wrong."""
+"""The operators below one node, and the decomposition or lowering that is wrong."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def explain(located: Located, backend: Any, is_inductor: bool) -> tuple[list[str
 
 
 class _Traced:
-    """A graph of aten operators, forward or backward, and the inputs that it got."""
+    """A graph of aten operators, forward or backward, and its inputs."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         self.graph = graph
@@ -50,7 +50,7 @@ class _Traced:
 
 
 def _trace(located: Located, decompositions: Any) -> list[_Traced]:
-    """The aten graphs of a part: the forward, and the backward where that is wrong."""
+    """The aten graphs of a part: the forward, and the backward if that is wrong."""
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
     graphs_seen: list[_Traced] = []
@@ -80,7 +80,7 @@ def _calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 
 def _wrong_decomposition(traced: _Traced, table: Any) -> Any:
-    """The operator whose decomposition gives another result than the operator itself."""
+    """The operator whose decomposition gives a different result than the operator itself."""
     found: list[Any] = []
 
     class Decompose(torch.fx.Interpreter):
@@ -114,7 +114,7 @@ def _differs(other: Any, result: Any, wide: Any) -> bool:
 
 
 def _wrong_lowering(traced: _Traced, backend: Any) -> Optional[Any]:
-    """The first operator whose compiled value is wrong where every value of the graph is an output."""
+    """The first operator whose compiled value is wrong when every value of the graph is an output."""
     values: dict[str, Any] = {}
 
     class Keep(torch.fx.Interpreter):
@@ -131,7 +131,7 @@ def _wrong_lowering(traced: _Traced, backend: Any) -> Optional[Any]:
             Reference(widen(traced.graph), {}, wide).run_wide(*copy_inputs(traced.inputs, wide=True))
             compiled = torch.compile(graphs.with_values(traced.graph, names), backend=backend, dynamic=False)
             _, found = compiled(*copy_inputs(traced.inputs))
-        except Exception:  # an operator that has no fp64, or one that the backend takes only inside its own graph
+        except Exception:  # an operator without fp64, or one that the backend accepts only inside its own graph
             return None
     for node, value in zip(nodes, found):
         if isinstance(wide.get(node.name), torch.Tensor) and (
@@ -146,7 +146,7 @@ def _name_lowering(operator: Any) -> str:
 
     lowering = lowerings.get(operator, lowerings.get(operator.overloadpacket))
     if lowering is None:
-        return f"the code that Inductor makes for {operator} is wrong"
+        return f"the code that Inductor generates for {operator} is wrong"
     return f"the lowering of {operator} is wrong: {_place(lowering)}"
 
 

@@ -1,4 +1,4 @@
-"""A file that shows a wrong part of a region alone: its nodes, its inputs, and the three results."""
+"""Writes a file that reproduces a wrong part of a region: its nodes, its inputs, and the three results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msprobe.pytorch.compiled.check.locate import Located
 from msprobe.pytorch.compiled.check.runs import widen
 from msprobe.pytorch.compiled.switch import inner_backend, is_named, name_backend
 
-_INLINE = 64  # a larger input is a file of its own
+_INLINE = 64  # a larger input is a separate file
 _PLAIN = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 _TEXT = '''"""{title}

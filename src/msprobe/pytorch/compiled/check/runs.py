@@ -1,4 +1,4 @@
-"""One run of a captured graph on copies of its inputs: outputs, gradients, and the inputs that it wrote."""
+"""Runs a captured graph on copies of its inputs: outputs, gradients, and the inputs that it changed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _copy(value: Any, wide: bool) -> Any:
 def run(
     call: Callable[..., Any], names: Sequence[str], inputs: Sequence[Any], state: Any, backward: bool = True
 ) -> dict[str, torch.Tensor]:
-    """Calls `call(*inputs)` (inputs of this run only) and, where it can, differentiates it.
+    """Calls `call(*inputs)` (inputs of this run only) and differentiates it if possible.
 
     The values have names: `output 0`, `gradient of x`, `x after the call`. The incoming gradients are random numbers,
     the same in each run.
@@ -72,7 +72,7 @@ def _gradients(outputs: Sequence[Any], names: Sequence[str], inputs: Sequence[An
 
 
 def widen(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The same graph for fp64: no node of it names a narrower type."""
+    """The same graph for fp64: no node uses a narrower dtype."""
     wide = torch.fx.GraphModule(graph, _copy_graph(graph))
     for node in wide.graph.nodes:
         node.args, node.kwargs = _widen_types(node.args), _widen_types(node.kwargs)
@@ -100,7 +100,7 @@ def _widen_types(value: Any) -> Any:
 
 
 class Eager(torch.fx.Interpreter):
-    """Runs a graph as it is, and notes which nodes draw random numbers. `values`: the results by node, if wanted."""
+    """Runs a graph unchanged and records which nodes draw random numbers. `values`: the results by node, if wanted."""
 
     def __init__(self, graph: torch.fx.GraphModule, values: Optional[dict[str, Any]] = None) -> None:
         super().__init__(graph, garbage_collect_values=values is None)
@@ -122,7 +122,7 @@ class Eager(torch.fx.Interpreter):
 
 
 class Reference(torch.fx.Interpreter):
-    """Runs a widened graph. What draws random numbers runs in its own dtype: in fp64 it would draw others."""
+    """Runs a widened graph. A node that draws random numbers keeps its dtype: in fp64 it would draw others."""
 
     def __init__(
         self, graph: torch.fx.GraphModule, random: dict[str, tuple[Any, Any]], values: Optional[dict[str, Any]] = None
@@ -158,7 +158,7 @@ def _widened(value: Any) -> Any:
 
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """What the graph creates without a dtype is fp64 too."""
+    """Tensors that the graph creates without a dtype are fp64 too."""
     old = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

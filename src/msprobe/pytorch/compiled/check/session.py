@@ -1,6 +1,6 @@
 """Checks each compiled region while a script runs: at its first call, and at the first call with other shapes.
 
-The script gets the result of its own compiled code, and its random numbers go on as without the check.
+The script gets the result of its own compiled code, and the same random numbers as without the check.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from msprobe.pytorch.compiled.check.runs import copy_inputs
 from msprobe.pytorch.compiled.source import code_of, module_path, source_line
 from msprobe.pytorch.compiled.switch import backend_of, eval_frame, name_backend, name_region, with_backend
 
-SHAPES = 3  # a region with dynamic shapes is checked for so many
+SHAPES = 3  # a region with dynamic shapes is checked for this many shapes
 
 
 class _Busy(threading.local):
@@ -65,7 +65,7 @@ class CheckSession:
         self.remove()
 
     def _switch(self, callback: Any) -> Any:
-        """Replaces dynamo's switch: code that is compiled from here on is compiled by the same backend, and noted."""
+        """Replaces dynamo's switch: code that is compiled from now on uses the same backend, and is recorded."""
         frame = sys._getframe(1)
         if callable(callback) and "fn" in frame.f_locals and not self.busy.checking:
             callback = self._noting(callback, frame.f_locals["fn"])
@@ -88,7 +88,7 @@ class CheckSession:
 
 
 class _NotingBackend:
-    """A backend that compiles with another one and keeps the graph."""
+    """A backend that compiles with another backend and keeps the graph."""
 
     def __init__(self, session: CheckSession, region: str, backend: Any) -> None:
         self._session = session
@@ -105,7 +105,7 @@ class _NotingBackend:
 
 
 class _NotedGraph:
-    """One captured graph: runs its compiled code, and checks it when its inputs have new shapes."""
+    """One captured graph: runs its compiled code, and checks it if its inputs have new shapes."""
 
     def __init__(self, session: CheckSession, name: str, backend: Any, graph: torch.fx.GraphModule) -> None:
         self.compiled: Callable[..., Any] = graph

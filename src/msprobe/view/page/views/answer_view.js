@@ -45,7 +45,7 @@ function countsOf(answer) {
   }));
 }
 
-// Going there folds the answer: the rows need the room.
+// Going to the row folds the answer, to leave space for the rows.
 export function goToAnswer() {
   set("folded", { folded: true });
   render();

@@ -13,7 +13,7 @@ const lanes = el("canvas", { id: "lanes", role: "img", hidden: true });
 export const strip = { plot: el("div", { class: "strip" }, plot), lanes: el("div", { class: "strip" }, lanes) };
 let from = -1, to = -1, waiting = false;
 
-// One byte a pixel with the worst look there, then colours: two hundred thousand points in a few milliseconds.
+// One byte per pixel with the worst state there, then colours: two hundred thousand points in a few milliseconds.
 function points(width, height) {
   const { shown, table } = state, count = shown.length, worst = new Uint8Array(width * height), room = height - 2 * MARGIN;
   for (let at = 0; at < count; at++) {

@@ -35,7 +35,7 @@ function outputNorm(call) {
   return NaN;
 }
 
-// Where the results of a reduction should agree and do not, the ranks away from the middle value are odd.
+// If the results of a reduction should agree and do not, the ranks away from the median are odd.
 function oddAt(ends, name) {
   if (!/all_?reduce|broadcast|all_?gather/i.test(name)) return [];
   const values = ends.map((end) => outputNorm(end.call)).filter((one) => one === one);

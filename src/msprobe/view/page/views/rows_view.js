@@ -23,7 +23,7 @@ function layout() {
   list.style.setProperty("--columns", present().map((name) => name === "reason" ? `minmax(${widths[name]}px, 1fr)` : widths[name] + "px").join(" "));
 }
 
-// The name takes the room that the window has.
+// The name column takes the remaining width of the window.
 function fit() {
   const fixed = present().filter((name) => name !== "name").reduce((sum, name) => sum + widths[name], 0);
   widths.name = Math.max(300, byId("scroll").clientWidth - fixed - 12);

@@ -16,7 +16,7 @@ function parentOf(path) {
   return cut < 0 ? "" : path.slice(0, cut);
 }
 
-// Every module by its path in the target; one that only the golden run has stands under its own path.
+// Every module by its path in the target; a module that only the golden run has is under its own path.
 function build() {
   const { texts, call, calls, callLooks } = state.table, renamed = new Map();
   nodes = new Map([["", { path: "", golden: "", children: new Set(), forward: 0, backward: 0, inTarget: true, inGolden: true }]]);
@@ -115,7 +115,7 @@ function choose(path) {
   refilter();
 }
 
-// Another module was chosen: the lines stay as they are, only the mark moves. Typing in the search changes nothing here.
+// Another module was chosen: only the mark moves. Typing in the search changes nothing here.
 function mark() {
   if (state.module === marked) return;
   marked = state.module;

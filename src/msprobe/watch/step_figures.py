@@ -1,4 +1,4 @@
-"""What one step has measured so far: the figures of each target in its row of a table."""
+"""The figures that one step has measured so far: one row of a table for each target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _THERE = len(STATISTICS)
 """The last column: 1 in a row that has figures."""
 
 
-class Found:
+class StepFigures:
     """`table` is what the kernel writes to; `reserve` comes first, because it may replace the table."""
 
     def __init__(self, rows: int) -> None:
@@ -43,7 +43,7 @@ class Found:
         self.reserve(row + 1)[row] = (*figures, 1)
 
     def copy(self, source: int, row: int) -> None:
-        """Two targets with the same figures."""
+        """Gives a target the figures of another one."""
         table = self.reserve(row + 1)
         table[row] = table[source]
 
@@ -51,7 +51,7 @@ class Found:
         return ((int(row), self[row]) for row in np.flatnonzero(self.table[:, _THERE]))
 
     def arrays(self, rows: int) -> tuple[Array, Array]:
-        """Figures, NaN where there are none, and where there are some; for so many targets."""
+        """The figures of the first `rows` targets (NaN if a target has none), and which targets have figures."""
         table = self.reserve(rows)[:rows]
         present = table[:, _THERE] > 0
         figures = table[:, :_THERE].copy()
