@@ -234,6 +234,35 @@ def test_what_makes_runs_incomparable_is_said_first(tmp_path: Path) -> None:
     assert "the PyTorch versions differ: 2.13.0 and 2.12.0" in notes
 
 
+def test_a_batch_with_more_tensors_is_another_batch(tmp_path: Path) -> None:
+    data = {RELU: call(tensor(1.0), output=tensor(1.0))}
+    batch = [{"md5": "1", "dtype": "torch.float32"}, {"md5": "2", "dtype": "torch.float32"}]
+    write_dump(tmp_path / "a", data, run={"first_batch": batch})
+    write_dump(tmp_path / "b", data, run={"first_batch": batch[:1]})
+    assert compare(tmp_path / "a", tmp_path / "b").notes[0].startswith("the first batches differ")
+
+
+@pytest.mark.parametrize(("name", "ours", "theirs"), [("p", 0.1, 0.9), ("mode", "mean", "sum"), ("dim", 0, 1)])
+def test_a_plain_result_that_passes_excuses_no_other_argument(
+    tmp_path: Path, name: str, ours: Any, theirs: Any
+) -> None:
+    def run(off: float, argument: Any) -> dict[str, Any]:
+        return {
+            RELU: call(tensor(1.0), output=tensor(1.0 + off)),
+            "Tensor.item.0.forward": call(tensor(1.0 + off), output=scalar(0.5 * (1.0 + off))),
+            "Functional.dropout.0.forward": call(
+                tensor(1.0 + off), output=tensor(1.0 + off), **{name: scalar(argument)}
+            ),
+        }
+
+    write_dump(tmp_path / "t", run(1e-7, ours))
+    write_dump(tmp_path / "g", run(0.0, theirs))
+    result = compare(tmp_path / "t", tmp_path / "g")
+    found = {row.name: row.verdict for _, row in result.rows()}
+    assert found["Tensor.item.0.forward.output.0"] == "pass"
+    assert any(f"{name} is {ours!r}, not {theirs!r}" in text for text in (*result.notes, str(result.origin)))
+
+
 def test_several_processes_give_the_same_result(tmp_path: Path) -> None:
     for rank in range(3):
         write_dump(tmp_path / "target", _chain(1e-7, fault_at=4 if rank == 1 else None), rank=rank)

@@ -13,6 +13,7 @@ from torch import nn
 
 from msprobe.pytorch import check_compiled
 from msprobe.pytorch.compiled.check.judge import judge
+from msprobe.pytorch.compiled.check.session import CheckSession, _NotingBackend
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "compiled"
 
@@ -232,3 +233,24 @@ def test_an_inductor_lowering_that_is_wrong_is_named_with_its_kernel(tmp_path, m
     assert "the lowering of aten.exp.default is wrong" in finding.why
     assert "cpp_fused" in finding.kernels[0]
     assert Path(finding.kernels[0].rpartition(" in ")[2]).exists()
+
+
+def test_a_graph_that_cannot_be_copied_runs_without_the_check(tmp_path):
+    graph = torch.fx.symbolic_trace(nn.Linear(2, 2))
+    graph.scale = torch.ones(2, requires_grad=True) * 2  # not a leaf: torch does not copy it
+    session = CheckSession(tmp_path)
+    compiled = _NotingBackend(session, "Linear", lambda graph, inputs: graph.forward)(graph, [])
+    x = torch.ones(1, 2)
+    assert torch.equal(compiled(x), graph(x))
+    assert not session.answer.checked
+    assert "RuntimeError" in session.answer.regions[0].error
+    assert str(session.answer).startswith("0 compiled graphs checked: 1 could not be checked")
+
+
+def test_a_stance_that_forbids_compiling_stays_as_it_is(tmp_path):
+    torch._dynamo.reset()
+    model, x = torch.compile(Mlp(), backend="eager"), torch.ones(2, 8)
+    wanted = model(x)
+    with torch.compiler.set_stance("fail_on_recompile"), CheckSession(tmp_path) as session:
+        assert torch.equal(model(x), wanted)
+    assert not session.answer.regions

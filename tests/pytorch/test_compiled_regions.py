@@ -277,3 +277,26 @@ def test_open_regions_stay_closed_at_L0(tmp_path, told):
     dump, _ = dump_of(tmp_path, "whole", "L0", "open")
     assert "Module.Net.forward.0" in dump.names
     assert len(told("at level L0 compiled regions stay closed")) == 1
+
+
+@pytest.mark.parametrize("way", ["whole", "in place"])
+def test_a_stance_that_forbids_compiling_is_no_fault(tmp_path, way, told):
+    model, call = build(way)
+    x = torch.randn(4, 8)
+    expected = call(x)
+    with torch.compiler.set_stance("fail_on_recompile"), collecting(tmp_path, model, level="mix") as dump:
+        assert torch.equal(call(x), expected)
+    assert dump.names
+    assert not told("AttributeError")
+
+
+def test_an_exception_inside_an_open_region_is_that_of_the_script(tmp_path):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: torch.linalg.cholesky(x * 2), backend="eager")
+    messages = []
+    for directory in (None, tmp_path):
+        opened = collecting(directory, level="L1", compile="open") if directory else contextlib.nullcontext()
+        with opened, pytest.raises(torch.linalg.LinAlgError) as error:
+            compiled(-torch.eye(2))
+        messages.append(error.value.args)
+    assert messages[0] == messages[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,19 @@ def test_a_method_of_mindstudio_probe_says_what_to_use(tmp_path):
     with pytest.raises(AttributeError, match=r"no module_dump\(\) of the debugger: call start\(model=module\)"):
         debugger.module_dump(nn.Linear(1, 1), "x")
     assert not hasattr(debugger, "frobnicate")
+
+
+def test_the_config_of_a_debugger_can_be_copied(tmp_path):
+    debugger = PrecisionDebugger(config_path=configured(tmp_path, level="L1"))
+    assert copy.copy(debugger.config).level == "L1"
+    assert not hasattr(debugger.config, "__no_such_name__")
+
+
+def test_a_call_after_the_end_of_the_run_names_no_other_debugger(tmp_path, told):
+    debugger = PrecisionDebugger(config_path=configured(tmp_path, level="L1"))
+    debugger.start()
+    torch.relu(torch.ones(2))
+    debugger._lifecycle.close()  # as at exit
+    debugger.stop()
+    debugger.step()
+    assert not told("replaced")

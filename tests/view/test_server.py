@@ -205,3 +205,38 @@ def test_the_command_prints_the_address_and_the_tunnel(tmp_path: Path) -> None:
     port = lines[0].split("127.0.0.1:")[1].split("/")[0]
     assert "?token=" in lines[0]
     assert f"ssh -L {port}:127.0.0.1:{port} " in lines[1]
+
+
+@pytest.mark.parametrize("path", ["http://[/", "/?" + "&".join(f"a{number}=1" for number in range(40))])
+def test_an_address_that_cannot_be_read_is_refused(server: ViewServer, path: str) -> None:
+    assert ask(server, path, **entered(server))[0] == 400
+
+
+@pytest.mark.parametrize("length", ["\u00b2", "-1", "9" * 5000, ""])
+def test_a_length_that_is_no_number_is_refused(server: ViewServer, length: str) -> None:
+    own = {"Origin": f"http://127.0.0.1:{server.port}", "Content_Type": "application/json"}
+    assert ask(server, "/api/match", "POST", b"", **entered(server), **own, Content_Length=length)[0] == 413
+
+
+def test_a_frame_without_a_line_shows_none(tmp_path: Path) -> None:
+    from msprobe.view.source_lines import excerpt_of
+
+    (tmp_path / "empty.py").touch()
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    for name, line in (("empty.py", 0), ("empty.py", 1), ("loop.py", 1)):
+        found = excerpt_of([f"File {tmp_path / name}, line {line}, in f, \n return x"])
+        assert found is not None
+        assert found["note"] in ("changed", "missing")
+
+
+def test_two_tabs_count_each_element_once() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+    from types import SimpleNamespace
+
+    from msprobe.view.tensors import BLOCK, Sweep
+
+    values = np.ones(8 * BLOCK, np.float32)
+    sweep = Sweep(SimpleNamespace(target=values, golden=None, same_shape=False, shape=values.shape))  # type: ignore[arg-type]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: sweep.advance(10.0), range(4)))
+    assert sum(sweep.advance(0.0)["histogram"]["target"]) == values.size

@@ -194,3 +194,39 @@ def test_gradients_in_main_grad_are_watched(tmp_path, monkeypatch):
         assert len(found) == STEPS
         assert found[-1] == pytest.approx(float(parameter.main_grad.norm()), rel=1e-5)
         assert len(curve(folder, "state.exp_avg", name)) == STEPS
+
+
+def test_the_step_of_another_optimizer_reads_no_gradients(tmp_path):
+    model, other = make_model(), nn.Linear(4, 1)
+    mine, its = torch.optim.SGD(model.parameters(), 1e-2), torch.optim.SGD(other.parameters(), 1e-2)
+    monitor = watch(model, [mine, its], tmp_path)
+    norms = []
+    for x, _ in batches():
+        mine.zero_grad()
+        model(x).square().sum().backward()
+        norms.append(float(model[0].weight.grad.norm()))
+        mine.step()
+        other(model(x)).sum().backward()  # adds to the gradients of the model too
+        its.step()
+        monitor.step()
+    monitor.close()
+    assert curve(tmp_path, "grad", "0.weight") == pytest.approx(norms, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [object, lambda: iter([1, 2]), lambda: None], ids=["object", "iterator", "none"])
+def test_a_sharded_model_may_return_anything(tmp_path, logged, kind):
+    class Odd(nn.Linear):
+        def forward(self, x):
+            self.seen = super().forward(x)
+            return result
+
+    model, result = Odd(8, 4), kind()
+    monitor = watch(model, torch.optim.SGD(model.parameters(), 1e-2), tmp_path)
+    monitor._uninstall()
+    for one in monitor._parameters.all:
+        one.shard = "0/2"
+    monitor._prepare(0)
+    assert model(torch.ones(2, 8)) is result
+    assert kind is object or result is None or list(result) == [1, 2]
+    monitor.close()
+    assert not logged("the monitor is off")

@@ -19,7 +19,8 @@ EPILOG = """example:
   msprobe compiled -o ./check -m mypackage.train
   all words after SCRIPT or MODULE are arguments of the script. Each graph is checked at its first call, and again for
   other input shapes (three in all). Reproducers of wrong nodes go to DIR. Only for PyTorch scripts.
-exit code: 0 nothing is wrong, 1 a compiled region is wrong, 2 failed or no region ran; the script's if it fails"""
+exit code: 0 nothing is wrong, 1 a compiled region is wrong, 2 failed or no region was checked;
+  the script's if it fails"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-    return imports.conclude() or code
+    found = imports.conclude()
+    return code or found
 
 
 class _CheckImports(ScriptImports):
@@ -73,7 +75,7 @@ class _CheckImports(ScriptImports):
             return _refuse("the script never imported torch")
         self._session.remove()
         print(self._session.answer)
-        if not self._session.answer.regions:
+        if not self._session.answer.checked:
             return 2
         return 0 if self._session.answer.ok else 1
 

@@ -126,8 +126,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(403, NO_TOKEN)
 
     def _get(self) -> None:
-        parts = urlsplit(self.path)
-        query = dict(parse_qsl(parts.query, max_num_fields=32))
+        try:
+            parts = urlsplit(self.path)
+            query = dict(parse_qsl(parts.query, max_num_fields=32))
+        except ValueError:
+            raise Refused(400, "The address is not one of this page.") from None
         if parts.path == "/" and "token" in query:
             self._enter(query["token"])
             return
@@ -154,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Origin") is None or self.headers.get_content_type() != "application/json":
             raise Refused(403, "Only the page itself may send this request.")
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > MOST_BODY:
+        if not length.isascii() or not length.isdigit() or len(length) > 9 or int(length) > MOST_BODY:
             raise Refused(413, "The request is too large.")
         route = routes.POST.get(urlsplit(self.path).path)
         if route is None:

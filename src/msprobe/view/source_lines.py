@@ -58,9 +58,9 @@ def _lines(frame: Frame) -> tuple[list[str], str]:
         if path.resolve().suffix != ".py":
             return [], "unread"
         text = read_regular(path, limit=MOST_BYTES).decode("utf-8", "replace")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # the last for a loop of links
         return [], "missing"
     lines = text.splitlines()
-    if frame.line > len(lines) or lines[frame.line - 1].strip() != frame.text.strip():
+    if not 1 <= frame.line <= len(lines) or lines[frame.line - 1].strip() != frame.text.strip():
         return [], "changed"
     return lines[max(frame.line - AROUND, 1) - 1 : frame.line + AROUND], ""

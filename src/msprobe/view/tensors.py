@@ -7,6 +7,7 @@ stops when its time is over: a tensor of a gigabyte is never completely in memor
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from typing import Any, Optional
 
@@ -117,9 +118,14 @@ class Sweep:
         low, high = EXPONENTS
         self._difference = np.zeros(high - low + 1, np.int64)
         self._worst: list[tuple[float, int]] = []
+        self._lock = threading.Lock()
 
     def advance(self, seconds: float) -> dict[str, Any]:
-        """Works for this time and returns the result so far; `share` is the part of the tensor that was read."""
+        """Works for that long, and says what is known so far; `share` is how much of the tensor was read."""
+        with self._lock:  # two tabs may ask at once: each block is counted once
+            return self._advance(seconds)
+
+    def _advance(self, seconds: float) -> dict[str, Any]:
         end = time.monotonic() + seconds
         both = self._pair.same_shape
         if self._edges is None:

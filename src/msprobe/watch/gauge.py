@@ -75,7 +75,7 @@ class Samples:
     """
 
     def __init__(self) -> None:
-        self._views: dict[int, tuple[int, int, Array]] = {}
+        self._views: dict[int, tuple[tuple[int, int, int], Array]] = {}  # by number: address, code and size; memory
         self._taken: list[int] = []
         self._chosen: list[tuple[int, int, int, int]] = []
         self._before: Array = np.empty(0)
@@ -106,13 +106,13 @@ class Samples:
         for given in parameters:
             number, address, code, elements = given
             known = self._views.get(number)
-            if known is None or known[:2] != (address, elements):
+            if known is None or known[0] != given[1:]:
                 view = _view(address, code, elements)
                 if view is None:
                     continue
-                known = self._views[number] = (address, elements, view)
+                known = self._views[number] = (given[1:], view)
             self._chosen.append(given)
-            views.append(known[2])
+            views.append(known[1])
         return [given[0] for given in self._chosen], views
 
 

@@ -32,6 +32,8 @@ class DebuggerConfig:
         object.__setattr__(self, "_run", run)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what copy and pickle look for
+            raise AttributeError(name)
         value = getattr(self._run.settings, name)
         return str(value) if isinstance(value, Path) else value
 

@@ -310,7 +310,8 @@ class Lifecycle:
         return False
 
     def _is_replaced(self) -> bool:
-        if self.closed:
+        """Also true at exit, when the run has ended: that needs no words."""
+        if self.summary.replaced:
             notices.warn_once(
                 "a call on a PrecisionDebugger that a later one has replaced has no effect: a process has one "
                 "debugger. Make one, or call the latest."

@@ -182,7 +182,8 @@ class Judge:
         if away <= extreme and average <= limits.average:
             self._learn(row, away, context)
             return Judgement(PASS, extreme)
-        if (row.is_input or context.direction == GRADS) and _values_of(row) in self._accepted:
+        values = _values_of(row) if row.is_input or context.direction == GRADS else None
+        if values is not None and values in self._accepted:
             self._learn_gradient(row, context)
             return Judgement(PASS, extreme)
         if away <= WARNING_BAND * extreme and average <= WARNING_BAND * limits.average:
@@ -203,7 +204,9 @@ class Judge:
 
     def _accept(self, row: Row, context: Context) -> None:
         if not row.is_input:
-            self._accepted.add(_values_of(row))
+            values = _values_of(row)
+            if values is not None:
+                self._accepted.add(values)
             if context.direction != FORWARD:
                 self._learn_gradient(row, context)
 
@@ -276,9 +279,11 @@ def _is_alike(row: Row) -> bool:
     )
 
 
-def _values_of(row: Row) -> tuple[object, ...]:
-    ours, theirs = row.target or {}, row.golden or {}
-    return ours.get("Norm"), ours.get("Max"), ours.get("Min"), theirs.get("Norm"), theirs.get("Max"), theirs.get("Min")
+def _values_of(row: Row) -> Optional[tuple[object, ...]]:
+    """What identifies the values of both sides; None without statistics (plain values, checksums alone)."""
+    items = (row.target or {}, row.golden or {})
+    found = tuple(item.get(key) for item in items for key in ("Norm", "Max", "Min"))
+    return None if None in found else found
 
 
 def _as_float32(value: float) -> float:

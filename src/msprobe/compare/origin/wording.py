@@ -189,7 +189,9 @@ def summary_of(item: Optional[dict[str, Any]]) -> str:
     if "value" in item:
         return str(item["value"])
     parts = [f"{key.lower()} {item[key]:.6g}" for key in distance.STATISTICS if _is_number(item.get(key))]
-    shape = f" in {item['shape'][0]} parts" if item.get("layout") == "nested" else item.get("shape", "")
+    shape = item.get("shape", "")
+    if item.get("layout") == "nested" and isinstance(shape, list) and shape:
+        shape = f" in {shape[0]} parts"
     return f"{distance.dtype_name(item)}{shape} " + (", ".join(parts) or str(item.get("md5", "")))
 
 

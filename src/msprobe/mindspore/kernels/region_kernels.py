@@ -154,7 +154,7 @@ class RegionLifecycle(Lifecycle):
 
 def _has_cells() -> bool:
     """Whether the script has made a Cell with parameters: a model or an optimizer."""
-    return any(issubclass(type(one), nn.Cell) and one._params for one in gc.get_objects())
+    return any(issubclass(type(one), nn.Cell) and getattr(one, "_params", None) for one in gc.get_objects())
 
 
 def put_in_place(task: Task) -> Optional[RegionDump]:

@@ -24,7 +24,7 @@ from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
 from msprobe.pytorch.compiled.global_hooks import GlobalHooks
 from msprobe.pytorch.compiled.graph_breaks import graph_breaks
 from msprobe.pytorch.compiled.open_regions import OpenScope, opened
-from msprobe.pytorch.compiled.switch import CompilesUnseen, eval_frame, module_of, name_region
+from msprobe.pytorch.compiled.switch import CompilesUnseen, eval_frame, is_usual, module_of, name_region
 from msprobe.pytorch.modules.copies import PlainCopies
 from msprobe.pytorch.modules.module_calls import Modules, compiled_roots, is_compiled_in_place, is_traced
 
@@ -92,7 +92,9 @@ class OpaqueRegions:
 
     def _install_switch(self) -> None:
         self._dynamo = eval_frame()
-        if self._dynamo is not None and self._compile == EAGER:
+        if self._compile == EAGER and not hasattr(self._dynamo, "_stance"):
+            notices.warn_once('"compile": "eager" has no effect: this version of PyTorch cannot run regions eagerly.')
+        elif self._compile == EAGER:
             self._stance = self._dynamo._stance
             self._dynamo._stance = self._dynamo.DynamoStance("force_eager")
         elif self._dynamo is not None and self._compile == OPEN:
@@ -199,11 +201,11 @@ class OpaqueRegions:
             if not ends and "fn" in frame.f_locals:
                 if callable(callback) and not self._open.without_us():
                     self._enter_compiled(frame)
-                    if self._compile == OPEN and self._open.ends_with(frame):
+                    if self._compile == OPEN and self._open.ends_with(frame) and is_usual(callback):
                         callback = opened(callback)
                 elif callback is None and self._compile == OPEN and self._open.without_us():
                     self._enter_uncompiled(frame)
-                elif callable(callback) and self._compile == OPEN:
+                elif callable(callback) and self._compile == OPEN and is_usual(callback):
                     callback = opened(callback)  # a compiled function that is called inside another one
                 if callable(callback):
                     begins = self._global_hooks.hide(frame)

@@ -71,6 +71,7 @@ class _NodeByNode(torch.fx.Interpreter):
         outer: tuple[Position, ...],
     ) -> None:
         super().__init__(graph)
+        self.extra_traceback = False  # an exception of the script stays as it is
         self._scope = scope
         self._places = places
         self._outer = outer

@@ -5,6 +5,7 @@ Dynamo keeps compiled code per backend, so code that another backend compiled st
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any, Callable, Optional
 
@@ -22,7 +23,20 @@ def eval_frame() -> Any:
 
 def backend_of(callback: Any) -> Backend:
     """The backend that a compiled function was made with."""
-    return eval_frame().innermost_backend(callback)
+    while hasattr(callback, _wrapped_name()):
+        callback = getattr(callback, _wrapped_name())
+    return callback
+
+
+@functools.lru_cache(maxsize=1)
+def _wrapped_name() -> str:
+    """Where dynamo's wrappers keep what they wrap, and look for it; older versions of PyTorch use another name."""
+    return "_torchdynamo_orig_backend" if hasattr(eval_frame(), "innermost_backend") else "_torchdynamo_orig_callable"
+
+
+def is_usual(callback: Any) -> bool:
+    """Whether dynamo compiles with it as usual. With torch.compiler.set_stance it may use another, which may refuse."""
+    return hasattr(callback, "hooks")
 
 
 def with_backend(callback: Any, backend: Backend) -> Any:
@@ -30,7 +44,7 @@ def with_backend(callback: Any, backend: Backend) -> Any:
     convert_frame = importlib.import_module("torch._dynamo.convert_frame")
     converter = callback
     while not hasattr(converter, "_clone_with_backend"):
-        converter = converter._torchdynamo_orig_backend
+        converter = getattr(converter, _wrapped_name())
     return convert_frame.catch_errors_wrapper(converter._clone_with_backend(backend), callback.hooks)
 
 
@@ -38,13 +52,15 @@ class CompilesUnseen:
     """The callback of a compiled function, which dynamo calls to compile. Our module hooks are removed meanwhile."""
 
     def __init__(self, callback: Any, modules: Any) -> None:
-        self._torchdynamo_orig_backend = callback  # so that dynamo finds the code that this backend has compiled
-        self.hooks = callback.hooks
+        setattr(self, _wrapped_name(), callback)  # so that dynamo finds the code that this backend has compiled
+        if is_usual(callback):
+            self.hooks = callback.hooks
+        self._callback = callback
         self._modules = modules
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self._modules.out_of_sight():
-            return self._torchdynamo_orig_backend(*args, **kwargs)
+            return self._callback(*args, **kwargs)
 
 
 def name_backend(backend: Any) -> str:

@@ -194,8 +194,15 @@ class OptimizerHooks:
         mine = [by_id[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in by_id]
         if mine and self._adopts and not any(optimizer is known for known in self.optimizers):
             self.optimizers.append(optimizer)
-        if mine or not self._adopts:  # Megatron's optimizers step copies of the parameters
+        if mine or self._has_copies():
             self._before(optimizer, mine or self._parameters.all)
+
+    def _has_copies(self) -> bool:
+        """Whether the optimizers step copies of the parameters, as Megatron's do: none has one that is watched."""
+        if self._adopts:
+            return False
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        return not any(id(p) in self._parameters.by_id for group in groups for p in group["params"])
 
     def learning_rates(self) -> tuple[dict[str, float], frozenset[str]]:
         """The learning rates as scalars, and the names of parameters whose rate is 0."""
@@ -250,12 +257,13 @@ class BackwardHooks:
             if one.tensor.requires_grad and one.tensor.is_leaf:
                 self._handles.append(one.tensor.register_post_accumulate_grad_hook(came))
         if self._before_clip and any(one.shard for one in self._parameters.all):
-            self._handles += [model.register_forward_hook(self._returned) for model in self._models]
+            returned = self._guarded(self._returned)
+            self._handles += [model.register_forward_hook(returned) for model in self._models]
 
     def _returned(self, model: Any, args: Any, output: Any) -> None:
-        """FSDP2 sets gradients without calling the parameters' hooks: this is where the backward pass begins."""
-        outputs = output.values() if isinstance(output, dict) else output
-        for tensor in [outputs] if isinstance(outputs, torch.Tensor) else outputs or ():
+        """FSDP2 puts gradients into the parameters itself, without their hooks: the backward pass begins here."""
+        outputs = list(output.values()) if isinstance(output, dict) else output
+        for tensor in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                 tensor.register_hook(self._guarded(self._began))
 

@@ -57,14 +57,16 @@ class RegionCheck:
 
     def lines(self) -> list[str]:
         title = f"{self.name} ({self.backend}, {self.nodes} nodes)"
-        if self.error:
+        if self.error and not self.wrong:
             return [f"  ?  {title}: not checked: {self.error}"]
         if not self.wrong:
             return [f"  ok {title}: {self._describe_clean()}"]
         worst = max(self.wrong, key=lambda verdict: verdict.factor)
         lines = [f"  !! {title}: {len(self.wrong)} of {len(self.verdicts)} values are wrong; {_describe(worst)}"]
-        if self.finding is None:
-            lines.append("     the fault occurs only in the complete region: no smaller part of it is wrong alone.")
+        if self.error:
+            lines.append(f"     its node could not be looked for: {self.error}")
+        elif self.finding is None:
+            lines.append("     no smaller part of the region is wrong alone: the fault needs the complete region.")
         return lines + (self.finding.lines() if self.finding is not None else [])
 
     def _describe_clean(self) -> str:
@@ -106,6 +108,11 @@ class CompiledCheck:
         return not any(region.wrong for region in self.regions)
 
     @property
+    def checked(self) -> bool:
+        """Whether at least one graph could be checked."""
+        return any(region.wrong or not region.error for region in self.regions)
+
+    @property
     def findings(self) -> list[Finding]:
         return [region.finding for region in self.regions if region.finding is not None]
 
@@ -113,9 +120,10 @@ class CompiledCheck:
         if not self.regions:
             return "No compiled region ran: nothing was checked."
         wrong = sum(bool(region.wrong) for region in self.regions)
-        unknown = sum(bool(region.error) for region in self.regions)
-        head = f"{len(self.regions)} compiled {'graph' if len(self.regions) == 1 else 'graphs'} checked: "
-        parts = [f"{wrong} wrong" if wrong else "none is wrong"]
+        unknown = sum(bool(region.error) and not region.wrong for region in self.regions)
+        checked = len(self.regions) - unknown
+        head = f"{checked} compiled {'graph' if checked == 1 else 'graphs'} checked: "
+        parts = [f"{wrong} wrong" if wrong else "none is wrong"] if checked else []
         if unknown:
             parts.append(f"{unknown} could not be checked")
         return "\n".join([head + ", ".join(parts), *(line for region in self.regions for line in region.lines())])

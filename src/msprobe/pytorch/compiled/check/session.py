@@ -27,7 +27,7 @@ from msprobe.pytorch.compiled.check.operators import explain
 from msprobe.pytorch.compiled.check.reproducer import write_reproducer
 from msprobe.pytorch.compiled.check.runs import copy_inputs
 from msprobe.pytorch.compiled.source import code_of, module_path, source_line
-from msprobe.pytorch.compiled.switch import backend_of, eval_frame, name_backend, name_region, with_backend
+from msprobe.pytorch.compiled.switch import backend_of, eval_frame, is_usual, name_backend, name_region, with_backend
 
 SHAPES = 3  # a region with dynamic shapes is checked for this many shapes
 
@@ -67,7 +67,7 @@ class CheckSession:
     def _switch(self, callback: Any) -> Any:
         """Replaces dynamo's switch: code that is compiled from now on uses the same backend, and is recorded."""
         frame = sys._getframe(1)
-        if callable(callback) and "fn" in frame.f_locals and not self.busy.checking:
+        if callable(callback) and is_usual(callback) and "fn" in frame.f_locals and not self.busy.checking:
             callback = self._noting(callback, frame.f_locals["fn"])
         return self._original(callback)
 
@@ -80,6 +80,10 @@ class CheckSession:
             noting = _NotingBackend(self, name_region(function), backend)
             known = self._callbacks[key] = (with_backend(callback, noting), (owner, callback))
         return known[0]
+
+    def not_checked(self, name: str, backend: Any, graph: torch.fx.GraphModule, error: Exception) -> None:
+        nodes = len(graphs.calls_of(graph))
+        self.answer.regions.append(RegionCheck(name, name_backend(backend), nodes, error=_in_one_line(error)))
 
     def number(self, name: str) -> str:
         """A region with several graphs (after graph breaks, or recompiled) has a number for each."""
@@ -97,8 +101,14 @@ class _NotingBackend:
         self.__name__ = name_backend(backend)
 
     def __call__(self, graph: torch.fx.GraphModule, example_inputs: Any, **options: Any) -> Callable[..., Any]:
-        kept = copy.deepcopy(graph)
-        noted = _NotedGraph(self._session, self._session.number(self._region), self._backend, kept)
+        name = self._session.number(self._region)
+        try:
+            kept = copy.deepcopy(graph)
+        except Exception as error:  # the script goes on without the check
+            self._session.not_checked(name, self._backend, graph, error)
+            compiled: Callable[..., Any] = self._backend(graph, example_inputs, **options)
+            return compiled
+        noted = _NotedGraph(self._session, name, self._backend, kept)
         with noted.watch():
             noted.compiled = self._backend(graph, example_inputs, **options)
         return noted
@@ -122,19 +132,27 @@ class _NotedGraph:
 
     def __call__(self, *args: Any) -> Any:
         session = self._session
-        signature = tuple(tuple(arg.shape) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        if session.busy.checking or signature in self._seen or len(self._seen) >= SHAPES:
+        if session.busy.checking or len(self._seen) >= SHAPES:
             return self.compiled(*args)
-        inputs, before = copy_inputs(args), torch.get_rng_state()
+        signature = tuple(tuple(arg.shape) if isinstance(arg, torch.Tensor) else repr(arg) for arg in args)
+        if signature in self._seen:
+            return self.compiled(*args)
+        try:
+            inputs, before = copy_inputs(args), torch.get_rng_state()
+        except Exception as error:  # the script goes on without the check
+            self._seen[signature] = ()
+            session.not_checked(self._name, self._backend, self._graph, error)
+            return self.compiled(*args)
         with self.watch():
             result = self.compiled(*args)
-        after = torch.get_rng_state()
+        random = _random_states()
         session.busy.checking = True
         try:
             self._check(signature, Call(inputs, before, list(self._seen.values())[:1]))
         finally:
             session.busy.checking = False
-            torch.set_rng_state(after)
+            for put_back, state in random:
+                put_back(state)
         return result
 
     def _check(self, signature: Any, call: Call) -> None:
@@ -152,7 +170,7 @@ class _NotedGraph:
             if measured.wrong:
                 region.finding = self._find(measured, call, runs)
         except Exception as error:
-            region.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            region.error = _in_one_line(error)
         region.runs = runs.count
 
     def _find(self, measured: Measured, call: Call, runs: Runs) -> Any:
@@ -187,6 +205,19 @@ class _NotedGraph:
             reproducer=str(path),
             verdict=located.verdict,
         )
+
+
+def _random_states() -> list[tuple[Callable[[Any], None], Any]]:
+    """The states of all generators, each with the function that puts it back."""
+    states: list[tuple[Callable[[Any], None], Any]] = [(torch.set_rng_state, torch.get_rng_state())]
+    for device in (torch.cuda, getattr(torch, "npu", None)):
+        if device is not None and device.is_initialized():
+            states.append((device.set_rng_state_all, device.get_rng_state_all()))
+    return states
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def _is_symbolic(node: torch.fx.Node) -> bool:
