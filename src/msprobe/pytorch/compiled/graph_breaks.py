@@ -10,7 +10,8 @@ from typing import Any, Optional
 
 from msprobe.pytorch.compiled.switch import module_of
 
-_known: dict[int, tuple[int, list[str], Any]] = {}
+_known: dict[int, tuple[int, Any, list[str], Any]] = {}
+"""By the id of a code: how many reasons there were and the last one (a reset of dynamo clears them), breaks, code."""
 
 
 def graph_breaks(function: Any) -> list[str]:
@@ -21,9 +22,9 @@ def graph_breaks(function: Any) -> list[str]:
     if not reasons or code is None:
         return []
     known = _known.get(id(code))
-    if known is None or known[0] != len(reasons):
-        known = _known[id(code)] = (len(reasons), _list(reasons, code), code)
-    return known[1]
+    if known is None or known[0] != len(reasons) or known[1] is not reasons[-1]:
+        known = _known[id(code)] = (len(reasons), reasons[-1], _list(reasons, code), code)
+    return known[2]
 
 
 def breaks_member(breaks: Sequence[str]) -> str:
