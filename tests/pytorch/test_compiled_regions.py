@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections import Counter
 from functools import cache
 
@@ -12,6 +13,9 @@ import torch.nn.functional as F
 from collecting import collecting
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.nn.modules import module as module_hooks
+
+from msprobe.pytorch.compiled.graph_breaks import graph_breaks
 
 LEVELS = ["L0", "L1", "L2", "mix"]
 TASKS = [
@@ -192,6 +196,19 @@ def test_the_graph_breaks_of_a_region_are_in_its_record_and_logged_once(tmp_path
     assert len(told("does not see the calls inside it")) == 1
 
 
+def test_the_graph_breaks_are_looked_for_again_after_a_reset():
+    def other(x):
+        torch._dynamo.graph_break()
+        return x + 1
+
+    torch._dynamo.reset()
+    torch.compile(other, backend="eager")(torch.ones(2))
+    assert graph_breaks(torch.compile(Net(breaks=True), backend="eager")) == []
+    _, call = build("graph break")
+    call(torch.randn(2, 8))
+    assert len(graph_breaks(call)) == 1
+
+
 # Open and eager regions.
 
 
@@ -300,3 +317,20 @@ def test_an_exception_inside_an_open_region_is_that_of_the_script(tmp_path):
             compiled(-torch.eye(2))
         messages.append(error.value.args)
     assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+@pytest.mark.parametrize("compile", ["closed", "open", "eager"])
+def test_a_script_for_which_warnings_are_errors_goes_on(tmp_path, level, compile):
+    asked = module_hooks._has_any_global_hook
+    model, call = build("whole")
+    x = torch.randn(4, 8)
+    expected = call(x)
+    with warnings.catch_warnings(), collecting(tmp_path, model, level=level, compile=compile):
+        warnings.filterwarnings("error", message="Using `torch.compile")
+        assert torch.equal(call(x), expected)
+        handle = module_hooks.register_module_forward_hook(lambda *call: None)
+        with pytest.raises(UserWarning, match="global hooks"):
+            call(x)  # the script's own hook is a reason
+        handle.remove()
+    assert module_hooks._has_any_global_hook is asked

@@ -12,6 +12,9 @@ from typing import Any
 from torch.nn.modules import module as module_hooks
 
 _TABLES = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called")
+_OTHER_TABLES = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks_with_kwargs")
+_QUESTION = "_has_any_global_hook"
+"""The function of torch that torch.compile(module) asks before it warns of global hooks."""
 
 
 class _Frames(threading.local):
@@ -28,6 +31,7 @@ class GlobalHooks:
         self._lock = threading.Lock()
         self._hiding = 0
         self._frames = _Frames()
+        self._has_any: Any = None
 
     def install(self, key: int, before: Callable[..., None], after: Callable[..., None]) -> None:
         self._key = key
@@ -60,7 +64,18 @@ class GlobalHooks:
     def _take_away(self) -> None:
         for table in _TABLES:
             getattr(module_hooks, table).pop(self._key, None)
+        if self._has_any is not None:
+            setattr(module_hooks, _QUESTION, self._has_any)
+            self._has_any = None
 
     def _put_back(self) -> None:
         for table, hook in zip(_TABLES, self._hooks):
             getattr(module_hooks, table)[self._key] = hook
+        if self._hooks and self._has_any is None and hasattr(module_hooks, _QUESTION):
+            self._has_any = getattr(module_hooks, _QUESTION)
+            setattr(module_hooks, _QUESTION, self._has_hooks_of_the_script)
+
+    def _has_hooks_of_the_script(self) -> bool:
+        """Ours are no reason for a warning, which may be an error for the script."""
+        tables = (getattr(module_hooks, table) for table in (*_TABLES, *_OTHER_TABLES))
+        return any(key != self._key for table in tables for key in list(table))

@@ -1,4 +1,4 @@
-"""The graph breaks of a compiled region, as dynamo lists them in this process."""
+"""The graph breaks of a compiled region, as dynamo has listed them in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Optional
 from msprobe.pytorch.compiled.switch import module_of
 
 _known: dict[int, tuple[int, Any, list[str], Any]] = {}
-"""By the id of a code object: how many reasons dynamo had and the last one, the breaks, and the code object."""
+"""By the id of a code: how many reasons there were and the last one (a reset of dynamo clears them), breaks, code."""
 
 
 def graph_breaks(function: Any) -> list[str]:
@@ -28,7 +28,7 @@ def graph_breaks(function: Any) -> list[str]:
 
 
 def breaks_member(breaks: Sequence[str]) -> str:
-    """The JSON member for the record of compiled code; "" if there are no breaks."""
+    """The JSON member of a record of compiled code; "" without breaks."""
     return f'"graph_breaks": {json.dumps(breaks)}' if breaks else ""
 
 
