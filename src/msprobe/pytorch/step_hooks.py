@@ -92,9 +92,9 @@ class TorchHooks:
         if not context.task.records_every_call:
             return []
         if not context.level.modules or context.level.kernels:
-            return [TrainingEvents(self.recorder)]
+            return [TrainingEvents(self.recorder, self.texts)]
         unseen = GradientsAfterBackward(self.recorder, self.gradients)
-        return [TrainingEvents(self.recorder, unseen), unseen]
+        return [TrainingEvents(self.recorder, self.texts, unseen), unseen]
 
     def install(self, models: Sequence[Any]) -> None:
         level, parts = self.level, []

@@ -127,6 +127,10 @@ class TensorTexts:
             let_through(error)
             return None
 
+    def read_again(self, tensor: Any) -> str:
+        """The text of a tensor that may change unnoticed later (DDP sends buffers to all ranks): it is not cached."""
+        return self._fresh(tensor, "")
+
     def _fresh(self, tensor: Any, path: str) -> str:
         """The text of a tensor that cannot be cached or read in place, from a plain copy."""
         plain, kind, notes = nonplain_tensors.as_plain(tensor)

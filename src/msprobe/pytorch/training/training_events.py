@@ -20,6 +20,7 @@ from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.tensors import nonplain_tensors
+from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.pytorch.training import optimizer_hooks
 from msprobe.pytorch.training.hyper_parameters import groups_of, names_in, number, plain_value, steps_done
 
@@ -30,8 +31,9 @@ _Note = Callable[..., Any]
 class TrainingEvents(Companion):
     """Of one step. `around` is called when a backward pass begins and ends."""
 
-    def __init__(self, recorder: Recorder, around: Optional[GradientsAfterBackward] = None) -> None:
+    def __init__(self, recorder: Recorder, texts: TensorTexts, around: Optional[GradientsAfterBackward] = None) -> None:
         self._recorder = recorder
+        self._texts = texts
         self._around = around
         self._models: Sequence[Any] = ()
         self._put: list[tuple[Any, str, Any, Any]] = []
@@ -39,13 +41,13 @@ class TrainingEvents(Companion):
         self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._named: set[int] = set()
         self._steps = 0
-        self._told_buffers = False
+        self._recorded_buffers = False
 
     def install(self, models: Sequence[Any]) -> None:
         if self._put:
             return
         self._models = models
-        self._guarded(self._tell_buffers)()
+        self._guarded(self._record_buffers)()
         optimizer_hooks.install(self._guarded(self._step_begins), self._guarded(self._step_ends))
         self._stand_in(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
         self._stand_in(clip_grad, "_get_total_norm", self._clip_begins, None)
@@ -102,15 +104,14 @@ class TrainingEvents(Companion):
     def _note(self, event: str, **members: Any) -> None:
         self._recorder.writer.training(json.dumps({"event": event, **members})[1:-1])
 
-    def _tell_buffers(self) -> None:
+    def _record_buffers(self) -> None:
         """What the buffers hold when the step begins: no record of a call names them. Those on an accelerator are left
         out, because reading them would wait for the device."""
-        if self._told_buffers:
+        if self._recorded_buffers:
             return
-        self._told_buffers = True
-        render = self._recorder.values.value
+        self._recorded_buffers = True
         parts = [
-            f"{json.dumps(name)}: {render(buffer, '')}"
+            f"{json.dumps(name)}: {self._texts.read_again(buffer)}"
             for name, buffer in self._named_in("named_buffers")
             if buffer.device.type == "cpu"
         ]
