@@ -27,6 +27,7 @@ _IN_SHORT = {
     "not unique": "its result is not unique: order or signs may differ",
     "positive-definite": "it needs a matrix with a property that Min and Max do not tell: dump with task `tensor`",
     "golden side cannot run it": "torch has no kernel of it for floats wider than its own, so that there is no golden",
+    "each bit of its input": "its result depends on each bit of its input: a wider golden has another one",
 }
 
 

@@ -1,4 +1,7 @@
-"""The quality suite is scripts beside each other: its folder is on the path while these tests run."""
+"""The quality suite is scripts beside each other: its folder is on the path while these tests run.
+
+Other benchmarks have scripts of the same names, which other tests import.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ SUITE = Path(__file__).resolve().parents[2] / "benchmarks" / "quality"
 
 @pytest.fixture(scope="module", autouse=True)
 def suite() -> Iterator[Path]:
+    names = {path.stem for path in SUITE.iterdir()}
+    others = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in names}
     before = set(sys.modules)
     sys.path.insert(0, str(SUITE))
     yield SUITE
@@ -21,3 +26,4 @@ def suite() -> Iterator[Path]:
         file = getattr(sys.modules[name], "__file__", None)
         if file and Path(file).is_relative_to(SUITE):
             del sys.modules[name]
+    sys.modules.update(others)
