@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .documents import ROOT
 
-SITUATIONS = """
+MAKE = """
 import json, torch
 from msprobe.pytorch import PrecisionDebugger
 
@@ -19,7 +19,11 @@ def debugger(**settings):
         json.dump({"dump_path": "./dump", **settings}, file)
     return PrecisionDebugger("config.json")
 
-debugger(level="L1")
+"""
+NEVER_STARTED = MAKE + 'debugger(level="L1")'
+SITUATIONS = (
+    MAKE
+    + """
 debugger(rank=[0]).start()
 late = debugger(step=[10])
 late.start()
@@ -43,20 +47,24 @@ try:
 except ValueError as error:
     print(error)
 """
+)
 
 
 def test_the_guide_quotes_what_is_said(tmp_path: Path) -> None:
     environment = {**os.environ, "RANK": "2", "WORLD_SIZE": "3"}
-    done = subprocess.run(
-        [sys.executable, "-c", SITUATIONS], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+    done, never = (
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+        )
+        for script in (SITUATIONS, NEVER_STARTED)
     )  # fmt: skip
     (tmp_path / "idle.py").write_text("import torch")
     idle = subprocess.run(
         [sys.executable, "-m", "msprobe", "run", "idle.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip
-    said = done.stdout + idle.stderr
+    said = done.stdout + never.stdout + idle.stderr
     for guide in ("docs/guide.md", "docs/zh/guide.md"):
         table = (ROOT / guide).read_text(encoding="utf-8").rpartition("|---|---|\n")[2]
         sentences = re.findall(r"^\| `(.*?)` \|", table, re.M)
