@@ -78,7 +78,8 @@ def test_a_million_numbers_are_queried_quickly(tmp_path):
 
 
 def test_memory_does_not_grow_with_steps(tmp_path):
-    """Allocated memory after 400 steps and after 700: what grows by more than 32 bytes a step would be seen."""
+    """Allocated memory after 400 steps and after 700. The numbers of one step would be over 800 bytes; what waits for
+    the writer varies by about 60 bytes a step."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     monitor = Monitor(model, optimizer, {"dump_path": str(tmp_path), "targets": "all"})
@@ -97,7 +98,7 @@ def test_memory_does_not_grow_with_steps(tmp_path):
     finally:
         tracemalloc.stop()
         monitor.close()
-    assert (sizes[700] - sizes[400]) / 300 < 32, sizes
+    assert (sizes[700] - sizes[400]) / 300 < 200, sizes
 
 
 def test_old_steps_are_thinned_and_the_surroundings_of_an_alarm_stay(tmp_path):
