@@ -7,6 +7,7 @@ calls. The twin has the same code but does not hand itself to modes again.
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
 from collections.abc import Sequence
@@ -106,6 +107,8 @@ class Apis(ApiCalls, TorchFunctionMode):
             if spelled is not None:
                 api = self._table.operators.get(spelled)
         if api is not None and not self._recorder.closed and _tracing_state() is None:
+            if "out" in kwargs and "extern_kernels" in sys._getframe(1).f_globals:  # Inductor's backward
+                return func(*args, **kwargs)
             # A method without arguments arrives with the type of its tensor, others with those that handle functions.
             if types and not (len(types) == 1 and (types[0] is _Tensor or types[0] is _Parameter)):
                 if any(map(_is_proxy, types)):  # torch.fx notes everything that is done to them
