@@ -188,7 +188,7 @@ def test_a_primitive_whose_recorded_values_are_off_is_found(tmp_path: Path) -> N
 def test_one_tensor_given_as_several_arguments_has_one_gradient(tmp_path: Path) -> None:
     debugger = PrecisionDebugger(configured(tmp_path))
     debugger.start()
-    ms.grad(lambda x: mint.sum(ops.lerp(x, x, x)))(Tensor(np.linspace(0.1, 0.9, 12).reshape(3, 4), ms.float32))
+    ms.grad(lambda x: mint.sum(ops.addcmul(x, x, x)))(Tensor(np.linspace(0.1, 0.9, 12).reshape(3, 4), ms.float32))
     ms.grad(lambda x: mint.sum(ops.matmul(x, x)))(Tensor(np.linspace(0.1, 0.9, 16).reshape(4, 4), ms.float32))
     debugger.stop()
     debugger.step()
