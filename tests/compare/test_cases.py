@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -307,39 +308,88 @@ def test_another_learning_rate_is_said_as_such(tmp_path: Path) -> None:
     assert (result.origin.step, result.origin.direction) == (0, "after the backward")
 
 
-PARALLEL = """
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+
+
+def repeated(tmp_path: Path, script: str) -> tuple[list[dict[str, Any]], Comparison]:
+    """What each rank of the first of two equal runs recorded, and the comparison of the two."""
+    file = tmp_path / "parallel.py"
+    file.write_text(script)
+    for name in ("target", "golden"):
+        done = gloo.run([*LAUNCH, str(file), str(tmp_path / name)])
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    records = [json.loads((tmp_path / f"golden/step0/rank{rank}/dump.json").read_text())["data"] for rank in (0, 1)]
+    return records, compare(tmp_path / "target", tmp_path / "golden")
+
+
+def assert_same(result: Comparison) -> None:
+    assert not [(row.name, row.reason) for _, row in result.rows() if row.verdict in ("warning", "error")]
+    assert result.verdict == "same", result.reasons
+
+
+TENSOR_PARALLEL = """
 import sys
-import torch, torch.nn as nn, torch.distributed as dist
+import torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from msprobe.pytorch import PrecisionDebugger
+class Mlp(nn.Module):
+    def __init__(self): super().__init__(); self.up = nn.Linear(16, 32); self.down = nn.Linear(32, 16)
+    def forward(self, x): return self.down(F.gelu(self.up(x)))
 torch.set_num_threads(1)
 dist.init_process_group("gloo"); torch.manual_seed(0)
-net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
-if sys.argv[1] == "fsdp":
-    from torch.distributed.fsdp import fully_shard
-    fully_shard(net[0]); fully_shard(net[2]); fully_shard(net)
-else:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-debugger = PrecisionDebugger(dump_path=sys.argv[2], task="statistics", level="mix")
-x = torch.randn(4, 16, generator=torch.Generator().manual_seed(dist.get_rank() if sys.argv[1] == "fsdp" else 0))
-debugger.start(net); net(x).square().mean().backward(); optimizer.step(); debugger.stop(); debugger.step()
+net = nn.Sequential(Mlp(), Mlp())
+mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+for mlp in net: parallelize_module(mlp, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+debugger = PrecisionDebugger(dump_path=sys.argv[1], task="statistics", level="mix")
+debugger.start(net); net(torch.ones(4, 16)).square().mean().backward(); debugger.stop(); debugger.step()
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("kind", ["tensor parallel", "fsdp"])
-def test_12_13_a_distributed_run_is_the_same_as_its_repetition(tmp_path: Path, kind: str) -> None:
-    script = tmp_path / "parallel.py"
-    script.write_text(PARALLEL)
-    for name in ("target", "golden"):
-        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-        command = [*launch, "--standalone", str(script), kind, str(tmp_path / name)]
-        done = gloo.run(command)
-        assert done.returncode == 0, done.stderr
-    result = compare(tmp_path / "target", tmp_path / "golden")
-    bad = [(row.name, row.verdict, row.reason) for _, row in result.rows() if row.verdict in ("warning", "error")]
-    assert not bad
-    assert result.verdict == "same", result.reasons
+def test_12_a_functional_collective_is_recorded_after_its_wait(tmp_path: Path) -> None:
+    ranks, result = repeated(tmp_path, TENSOR_PARALLEL)
+    assert_same(result)
+    sums = [name for name in ranks[0] if name.startswith("Ops._c10d_functional.all_reduce.")]
+    assert len(sums) == 3
+    for name in sums:
+        given = sum(rank[name]["input_args"][0]["Mean"] for rank in ranks)
+        for rank in ranks:
+            assert rank[name]["output"][0]["Mean"] == pytest.approx(given, abs=1e-7)
+    for rank in ranks:
+        output = rank["Module.0.Mlp.forward.0"]["output"][0]
+        assert output["Norm"] == pytest.approx(rank[sums[0]]["output"][0]["Norm"])
+
+
+FULLY_SHARDED = """
+import sys
+import torch, torch.nn as nn, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from msprobe.pytorch import PrecisionDebugger
+torch.set_num_threads(1)
+dist.init_process_group("gloo"); torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+fully_shard(net[0]); fully_shard(net[2]); fully_shard(net)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+debugger = PrecisionDebugger(dump_path=sys.argv[1], task="statistics", level="mix")
+x = torch.randn(4, 16, generator=torch.Generator().manual_seed(dist.get_rank()))
+debugger.start(net); net(x).square().mean().backward(); optimizer.step(); debugger.stop(); debugger.step()
+if dist.get_rank() == 0:
+    import json, pathlib
+    norms = {name: one.grad.to_local().double().norm().item() for name, one in net.named_parameters()}
+    pathlib.Path(sys.argv[1], "norms.json").write_text(json.dumps(norms))
+dist.destroy_process_group()
+"""
+
+
+def test_13_fsdp2_is_the_same_as_its_repetition_and_has_its_gradients(tmp_path: Path) -> None:
+    ranks, result = repeated(tmp_path, FULLY_SHARDED)
+    assert_same(result)
+    expected = json.loads((tmp_path / "golden/norms.json").read_text())
+    found = {
+        f"{layer}.{name}": items[0]["Norm"]
+        for layer in (0, 2)
+        for name, items in ranks[0][f"Module.{layer}.FSDPLinear.parameters_grad"].items()
+    }
+    assert found == pytest.approx(expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msprobe.compare.reasons import BENIGN
 from msprobe.compare.result import DIFFERS, SAME, Comparison
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row
 from msprobe.report.terminal import number, print_lines, print_table
@@ -63,14 +64,15 @@ def _title(comparison: Comparison) -> str:
     bad = counts[WARNING] + counts[ERROR]
     if bad:
         return f"The first {min(bad, ROWS)} of {bad} rows that differ, in execution order"
-    return f"The first rows of {counts[NOT_COMPARED]} that were not compared"
+    return "The first rows that could not be compared"
 
 
 def _worth_listing(comparison: Comparison) -> list[list[object]]:
+    """What stands in the way of "same"; a row that is rightly left out is counted, and the report files have it."""
     wanted = (WARNING, ERROR) if comparison.verdict == DIFFERS else (NOT_COMPARED,)
     listed: list[list[object]] = []
-    for _, row in comparison.rows():
-        if row.verdict in wanted:
+    for _, row in comparison.rows() if comparison.verdict != SAME else ():
+        if row.verdict in wanted and (row.verdict != NOT_COMPARED or row.why.kind not in BENIGN):
             listed.append(
                 [
                     row.verdict.replace("_", " "),
