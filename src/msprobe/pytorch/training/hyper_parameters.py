@@ -16,6 +16,8 @@ _LENGTH = 64
 
 def number(value: Any) -> Optional[float]:
     """The value of a number or of a tensor that holds one; None where it cannot be read here."""
+    if type(value) in (float, int):
+        return float(value)
     try:
         with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
             value = getattr(value, "_local_tensor", value)

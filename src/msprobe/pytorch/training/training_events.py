@@ -36,6 +36,7 @@ class TrainingEvents(Companion):
         self._texts = texts
         self._around = around
         self._models: Sequence[Any] = ()
+        self._modules: list[tuple[str, Any]] = []
         self._put: list[tuple[Any, str, Any, Any]] = []
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -47,6 +48,7 @@ class TrainingEvents(Companion):
         if self._put:
             return
         self._models = models
+        self._guarded(self._find_modules)()
         self._guarded(self._record_buffers)()
         optimizer_hooks.install(self._guarded(self._step_begins), self._guarded(self._step_ends))
         self._stand_in(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
@@ -64,7 +66,7 @@ class TrainingEvents(Companion):
                 setattr(owner, name, original)
         self._put.clear()
         optimizer_hooks.remove()
-        self._models = ()
+        self._models, self._modules = (), []
         self._guarded(self._tell_rates)()
 
     def _stand_in(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
@@ -104,6 +106,9 @@ class TrainingEvents(Companion):
     def _note(self, event: str, **members: Any) -> None:
         self._recorder.writer.training(json.dumps({"event": event, **members})[1:-1])
 
+    def _find_modules(self) -> None:
+        self._modules = list(_modules_below(self._models))
+
     def _record_buffers(self) -> None:
         """What the buffers hold when the step begins: no record of a call names them. Those on an accelerator are left
         out, because reading them would wait for the device."""
@@ -112,7 +117,7 @@ class TrainingEvents(Companion):
         self._recorded_buffers = True
         parts = [
             f"{json.dumps(name)}: {self._texts.read_again(buffer)}"
-            for name, buffer in self._named_in("named_buffers")
+            for name, buffer in self._buffers()
             if buffer.device.type == "cpu"
         ]
         if parts:
@@ -147,15 +152,19 @@ class TrainingEvents(Companion):
 
     def _parameter_names(self) -> dict[int, str]:
         names: dict[int, str] = {}
-        for name, parameter in self._named_in("named_parameters"):
-            names.setdefault(id(parameter), name)
-        return names
-
-    def _named_in(self, method: str) -> Iterator[tuple[str, Any]]:
         for index, model in enumerate(self._models):
             start = f"{index}." if len(self._models) > 1 else ""
-            for name, tensor in getattr(model, method)():
-                yield f"{start}{name}", tensor
+            for name, parameter in model.named_parameters():
+                names.setdefault(id(parameter), f"{start}{name}")
+        return names
+
+    def _buffers(self) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for path, module in self._modules:
+            for name, buffer in module._buffers.items():
+                if buffer is not None and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    yield f"{path}{name}", buffer
 
     def _zero_begins(self, owner: Any, set_to_none: bool = True) -> None:
         whose: dict[str, Any] = {"module": type(owner).__qualname__}
@@ -189,7 +198,8 @@ class TrainingEvents(Companion):
         """How many parameters have a gradient already: it is added to."""
         if not self._models:
             return {}
-        parameters = [one for model in self._models for one in model.parameters()]
+        every = [one for _, module in self._modules for one in module._parameters.values() if one is not None]
+        parameters = {id(one): one for one in every}.values()
         return {"parameters": len(parameters), "with_gradient": sum(one.grad is not None for one in parameters)}
 
     # Clipping.
@@ -216,3 +226,11 @@ class TrainingEvents(Companion):
 
     def _scaler_updated(self, scaler: Any, *args: Any, **kwargs: Any) -> None:
         self._note("scaler_update", scale=number(scaler.get_scale()))
+
+
+def _modules_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Every module once, with what stands before the names of its parameters and buffers."""
+    for index, model in enumerate(models):
+        start = f"{index}." if len(models) > 1 else ""
+        for path, module in model.named_modules():
+            yield f"{start}{path}." if path else start, module
