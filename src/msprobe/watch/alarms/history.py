@@ -40,6 +40,7 @@ class History:
         self.scale = np.empty(0)
         self.top = np.empty(0)
         self.base = np.empty(0)
+        self.peak = np.empty(0)  # the highest median since the base
         self.normal_until = np.empty(0, np.int64)
         self._ticks = 0
 
@@ -49,8 +50,8 @@ class History:
             return
         self.recent = np.vstack([self.recent, np.full((more, WINDOW), np.nan)])
         self.count = np.append(self.count, np.zeros(more, np.int64))
-        self.median, self.scale, self.top, self.base = (
-            np.append(old, np.full(more, np.nan)) for old in (self.median, self.scale, self.top, self.base)
+        self.median, self.scale, self.top, self.base, self.peak = (
+            np.append(old, np.full(more, np.nan)) for old in (self.median, self.scale, self.top, self.base, self.peak)
         )
         self.normal_until = np.append(self.normal_until, np.full(more, -1, np.int64))
 
@@ -75,11 +76,18 @@ class History:
         self.top = np.fmax.reduce(self.recent, axis=1)
         first = np.isnan(self.base) & (self.count >= _BASE_AFTER)
         self.base[first] = self.median[first]
+        self.peak = np.where(np.isnan(self.base), np.nan, np.fmax(self.peak, self.median))
 
     @property
     def settled(self) -> Array:
         enough: Array = (self.count >= SETTLED) & ~np.isnan(self.median)
         return enough
+
+    @property
+    def learnt(self) -> Array:
+        """Targets that are now far below what was usual once: gradients when the model has learnt its data."""
+        far: Array = self.median < self.peak - 1
+        return far
 
     def last(self, row: int, most: int = WINDOW) -> list[tuple[int, float]]:
         """The last values of a target, as (step, logarithm)."""

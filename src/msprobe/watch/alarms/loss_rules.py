@@ -11,6 +11,9 @@ from msprobe.watch.alarms.history import SETTLED, WINDOW
 SCALES = 10
 NOTHING = 0.01
 """A jump smaller than this part of the early loss is ignored: a loss near zero moves by large factors."""
+LEARNT = 0.05
+"""Below this part of the early loss nearly every sample is right, and a single wrong one is a jump: it must reach the
+early loss. The drift rule sees what lasts."""
 _HALF = 32
 
 
@@ -56,13 +59,15 @@ class LossRules:
         least = math.log(self._spike) if positive else 0.0
         value = math.log(loss) if positive else loss
         rest = max(values) + least / 2
-        if value - median > max(least, SCALES * scale) and value > rest:
-            usual = math.exp(median) if positive else median
-            matters = loss - usual > NOTHING * (self._early or 0.0)
-            if self._quiet <= 0 and matters:
-                times = f", {loss / usual:.3g} times its usual {usual:.4g}" if positive else f"; usual is {usual:.4g}"
-                yield "loss_spike", step, f"jumped to {loss:.4g}{times}", loss, usual
-            self._quiet = 50
+        usual, early = math.exp(median) if positive else median, self._early or 0.0
+        if value - median <= max(least, SCALES * scale) or value <= rest:
+            return
+        if positive and usual < LEARNT * early and loss < early:
+            return
+        if self._quiet <= 0 and loss - usual > NOTHING * early:
+            times = f", {loss / usual:.3g} times its usual {usual:.4g}" if positive else f"; usual is {usual:.4g}"
+            yield "loss_spike", step, f"jumped to {loss:.4g}{times}", loss, usual
+        self._quiet = 50
 
     def _rise(self, step: int, loss: float) -> Iterator[tuple[str, int, str, float, float]]:
         """The median of the last losses stays above its best value."""

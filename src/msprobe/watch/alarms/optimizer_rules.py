@@ -54,7 +54,7 @@ class UpdateLarge:
 
 
 class UpdateSmall:
-    """Updates that have become much smaller than the learning rate explains."""
+    """Updates that have become much smaller than the learning rate and the gradient explain."""
 
     def __init__(self, threshold: float) -> None:
         self._limit = np.log10(threshold)
@@ -72,6 +72,8 @@ class UpdateSmall:
         self._usual.grow(len(scaled))
         known = frame.present & update & frame.rows.mask("matrix") & ~np.isnan(self._usual.base)
         holds = known & (scaled - self._usual.base < self._limit) & np.isfinite(scaled)
+        gradient = frame.rows.partner(GRAD)
+        holds &= ~(history.learnt[gradient] & (gradient >= 0))
         self._streak.update(frame.step, holds, known)
         self._usual.add(frame.step, np.where(np.isfinite(scaled), scaled, np.nan))
         for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):

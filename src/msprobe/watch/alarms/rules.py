@@ -92,9 +92,14 @@ class NotFinite:
 
 
 class Spike:
-    """A norm far above all earlier values, measured by its own scatter."""
+    """A norm far above all earlier values, measured by its own scatter.
+
+    Once a model has learnt its data, gradients are tiny and each hard sample is a jump back to where they were: such a
+    norm must jump above what was usual before. A gradient of nothing but rounding jumps too, and does no harm.
+    """
 
     SCALES = 10
+    NOTHING = 1e-6
 
     def __init__(self, threshold: float) -> None:
         self._least = math.log10(threshold)
@@ -107,8 +112,13 @@ class Spike:
         limit = np.maximum(least, self.SCALES * history.scale)
         holds = (above > limit) & (logs > history.top + self._least / 2) & history.settled
         holds &= frame.rows.mask("spiking") & ~(logs < history.base - 1)  # far below early steps it is harmless
+        holds &= ~(history.learnt & (logs < history.peak + least / 2))
         if frame.skipped:
             holds &= ~frame.rows.mask("any gradient")
+        if holds.any():
+            gradient = frame.rows.mask("any gradient")
+            largest = np.nanmax(np.where(gradient, logs, np.nan), initial=-np.inf)
+            holds &= ~gradient | (logs > largest + math.log10(self.NOTHING))
         for row in _rows(self._onset.of(holds)):
             norm, usual = 10 ** logs[row], 10 ** history.median[row]
             sentence = f"jumped: norm {_g(norm)}, {_g(norm / usual)} times its usual {_g(usual)}"
