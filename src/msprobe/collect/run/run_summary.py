@@ -27,6 +27,7 @@ class RunSummary:
         self.steps: list[int] = []
         self.missed_rank: Optional[int] = None
         self.lost: dict[int, int] = {}  # step: records and files that could not be written
+        self.unmade: list[int] = []  # steps whose journal is complete and whose other files are not
         self._task = task
         self._records = 0
 
@@ -50,7 +51,9 @@ class RunSummary:
             log_faults(f"{faults} calls of step {step}", directory)
         if finished.errors:
             self.lost[step] = finished.errors
-        if not self.steps and self._task.writes_records:
+        elif finished.unmade:
+            self.unmade.append(step)
+        if not self.steps and self._task.writes_records and not finished.unmade:
             self._log_first_step(step, finished, directory)
         self.steps.append(step)
 
@@ -92,8 +95,8 @@ class RunSummary:
             missing = sorted(settings.step - set(self.steps))
             if missing:
                 notices.warn(
-                    f"steps {_some(missing)} were wanted and never ran: the run ended in step {last_step} "
-                    "(step() ends a step; steps count from 0)."
+                    f"{_steps(missing)} {'was' if len(missing) == 1 else 'were'} wanted and never ran: the run ended "
+                    f"in step {last_step} (step() ends a step; steps count from 0)."
                 )
         if not self.steps:
             return
@@ -101,10 +104,17 @@ class RunSummary:
             notices.warn(message)
         if self.lost:
             notices.warn(
-                f"{sum(self.lost.values())} records, files or directories of steps {_some(list(self.lost))} "
-                f"could not be written in {settings.dump_path}: these steps are incomplete."
+                f"{_lost(sum(self.lost.values()))} of {_steps(list(self.lost))} could not be written in "
+                f"{settings.dump_path}: {'this step is' if len(self.lost) == 1 else 'these steps are'} incomplete."
             )
-        elif not unmatched and not self._records and self._task.records_every_call:
+        if self.unmade:
+            notices.warn(
+                f"some files of {_steps(self.unmade)} could not be written in {settings.dump_path}. No record is lost: "
+                f"run `msprobe recover {settings.dump_path}`, which makes dump.json from the journal."
+            )
+        if self.lost or self.unmade:
+            return
+        if not unmatched and not self._records and self._task.records_every_call:
             notices.warn(
                 f"no record was made in {settings.dump_path}: nothing that is collected ran between start() and stop()."
             )
@@ -134,6 +144,14 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TB"
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    return f"step{'s' if len(numbers) != 1 else ''} {_some(numbers)}"
+
+
+def _lost(count: int) -> str:
+    return "1 record, file or directory" if count == 1 else f"{count} records, files or directories"
 
 
 def _some(numbers: Sequence[int]) -> str:
