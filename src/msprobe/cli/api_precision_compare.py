@@ -26,10 +26,12 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING
     from msprobe.check.core.results import write_table
     from msprobe.check.core.second_stage import COLUMNS, RESULT_COLUMNS, compare, read_details, summarised
+    from msprobe.cli.outputs import check_outputs
     from msprobe.dump.errors import DumpError
     from msprobe.dump.layout import make_directory
     from msprobe.report.terminal import print_table
 
+    check_outputs((), args.output)
     judged = compare(read_details(args.npu), read_details(args.gpu))
     calls = summarised(judged)
     stamp = time.strftime("%Y%m%d%H%M%S")

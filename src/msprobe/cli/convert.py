@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from msprobe.cli.outputs import check_outputs
     from msprobe.graphdump.files.convert import FAILED_LIST, Request, convert_all, plan
     from msprobe.report.terminal import progress
 
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(f"--layout sync writes only npy files; leave -t {args.type} out")
     if not args.dump_path.exists():
         return _refuse(f"{args.dump_path} does not exist")
+    check_outputs((), args.output_path)
     jobs, others = plan(args.dump_path, args.output_path, args.layout == "sync")
     if not jobs:
         return _refuse(f"{args.dump_path} has no asynchronous dump file (their names have no suffix)")

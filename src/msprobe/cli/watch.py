@@ -127,6 +127,7 @@ def _follow(watched: Run, last: dict[Any, int], as_json: bool) -> int:
 
 
 def _export(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    from msprobe.cli.outputs import check_outputs
     from msprobe.dump.errors import DumpError
     from msprobe.watch.reading.export import export
 
@@ -135,6 +136,8 @@ def _export(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise DumpError("give one directory and at least one of --csv, --tensorboard, --parquet")
     directory = Path(rest[0])
     output = Path(args.output) if args.output else directory / "export"
+    if args.output or directory.is_dir():
+        check_outputs((), output)
     for name in chosen:
         for path in export(directory, name, output):
             print(path)
