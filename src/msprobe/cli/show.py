@@ -125,7 +125,7 @@ def _print(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
         print_table(
             ["norm", "step/rank", "record", "at", "dtype", "shape"],
             [[i.norm, label, i.record, i.slot, i.dtype, list(i.shape)] for label, i in largest],
-            f"The {len(largest)} largest norms",
+            f"The {len(largest)} largest norms" if len(largest) > 1 else "The largest norm",
         )
     _print_notes(path, summaries, unread)
 

@@ -11,6 +11,7 @@ from msprobe.collect import notices
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.dump import layout
+from msprobe.dump.plural import count, were
 from msprobe.dump.writing.writer import Finished
 
 _MANY_STEPS = 100
@@ -38,7 +39,8 @@ class RunSummary:
             return
         tensors, known_bytes = described
         settings = self.settings
-        steps = f"each of the {len(settings.step)} wanted steps" if settings.step else "every step"
+        wanted = len(settings.step or ())
+        steps = f"each of the {wanted} wanted steps" if wanted > 1 else "the wanted step" if wanted else "every step"
         known = f" the parameters and their gradients alone are {_size(known_bytes)};" if known_bytes else ""
         notices.inform(
             f"{tensors} of {steps} go to {settings.dump_path}:{known} what the calls receive and return comes "
@@ -48,7 +50,7 @@ class RunSummary:
     def close_step(self, step: int, finished: Finished, faults: int, directory: Path) -> None:
         self._records += finished.records
         if faults:
-            log_faults(f"{faults} calls of step {step}", directory)
+            log_faults(faults, f"of step {step}", directory)
         if finished.errors:
             self.lost[step] = finished.errors
         elif finished.unmade:
@@ -62,8 +64,12 @@ class RunSummary:
         self._records += records
 
     def _log_first_step(self, step: int, finished: Finished, directory: Path) -> None:
-        tensors = f", {finished.tensors} tensor files and {finished.links} links to them" if finished.tensors else ""
-        notices.inform(f"step {step}: {finished.records} records{tensors} in {directory}.")
+        tensors = (
+            f", {count(finished.tensors, 'tensor file')} and {count(finished.links, 'link')} to them"
+            if finished.tensors
+            else ""
+        )
+        notices.inform(f"step {step}: {count(finished.records, 'record')}{tensors} in {directory}.")
         wanted = self.settings.step
         more = _MANY_STEPS if wanted is None else len(wanted) - 1
         free = _free_bytes(self.settings.dump_path)
@@ -103,9 +109,10 @@ class RunSummary:
         for message in unmatched:
             notices.warn(message)
         if self.lost:
+            lost = count(sum(self.lost.values()), "record, file or directory", "records, files or directories")
             notices.warn(
-                f"{_lost(sum(self.lost.values()))} of {_steps(list(self.lost))} could not be written in "
-                f"{settings.dump_path}: {'this step is' if len(self.lost) == 1 else 'these steps are'} incomplete."
+                f"{lost} of {_steps(list(self.lost))} could not be written in {settings.dump_path}: "
+                f"{'this step is' if len(self.lost) == 1 else 'these steps are'} incomplete."
             )
         if self.unmade:
             notices.warn(
@@ -120,10 +127,10 @@ class RunSummary:
             )
 
 
-def log_faults(calls: str, directory: Path) -> None:
+def log_faults(calls: int, where: str, directory: Path) -> None:
     """Some calls were recorded incompletely because of a fault of msprobe."""
     notices.warn_once(
-        f"{calls} were recorded incompletely; training was not affected. "
+        f"{count(calls, 'call')} {where} {were(calls)} recorded incompletely; training was not affected. "
         f"The reasons are in {directory / layout.ERRORS}."
     )
 
@@ -148,10 +155,6 @@ def _size(count: float) -> str:
 
 def _steps(numbers: Sequence[int]) -> str:
     return f"step{'s' if len(numbers) != 1 else ''} {_some(numbers)}"
-
-
-def _lost(count: int) -> str:
-    return "1 record, file or directory" if count == 1 else f"{count} records, files or directories"
 
 
 def _some(numbers: Sequence[int]) -> str:
