@@ -110,9 +110,7 @@ def list_remarks(settings: DumpSettings, rank: int, device: str) -> list[str]:
     if not is_selected(settings, rank, device):
         return [f"rank {rank} is not in support_device ({listed}): this rank dumps nothing."]
     if rank not in settings.support_device:
-        found.append(
-            f"support_device ({listed}) has no effect on a CPU, which has no device numbers: rank {rank} dumps."
-        )
+        found.append(f"support_device ({listed}) has no effect on a CPU: rank {rank} dumps too.")
     if not settings.enable:
         found.append("enable is not true: the dump is synchronous anyway on this device.")
     if settings.op_debug_mode in OVERFLOW and settings.op_debug_mode != 3:
