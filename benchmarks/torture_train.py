@@ -6,6 +6,7 @@ After each step a line with the SHA-256 of all weights goes to OUT: equal lines 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import multiprocessing
 import os
@@ -147,11 +148,12 @@ def large_tensor(training: Training) -> None:
 
 
 def many_steps(training: Training) -> None:
-    """Writes the memory in use every hundred steps."""
+    """Writes the memory in use every hundred steps, after a garbage collection."""
     with Path(f"{training.out}.memory").open("w") as file:
         for step in range(1000):
             training.step(step, lambda step=step: training.learn(0, batch_of(step)))  # type: ignore[misc]
             if step % 100 == 99:
+                gc.collect()
                 pages = int(Path("/proc/self/statm").read_text().split()[1])
                 print(step, pages * resource.getpagesize(), file=file)
 

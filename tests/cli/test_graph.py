@@ -139,6 +139,8 @@ def test_op_shows_who_uses_a_result(capsys):
 
 
 ORDER = """\
+10 operators in execution order: 6 have anomalies, the first is Default/Sub-op0
+
    rank  graph  type    operator            line                       anomalies
 0     0      0  Mul     Default/Mul-op0     faulty.py:scaled
 1     0      0  Sub     Default/Sub-op0     faulty.py:nothing          \
@@ -165,14 +167,14 @@ def test_order_marks_anomalies(capsys):
 
 
 CHECK = """\
+5 findings, the first: all zero in Default/Sub-op0; 11 of 30 tensors checked
+
 kind       role        rank  graph  iteration  operator         slot      detail                       line
 all zero                  0      0          1  Default/Sub-op0  output.0  4 of 4 are zero              faulty.py:nothing
 overflow   producer       0      0          1  Default/Mul-op1  output.0  4 +inf of 4                  faulty.py:burst
 overflow   propagator     0      0          1  Default/Add-op0  output.0  4 +inf of 4                  faulty.py:later
 too large                 0      0          1  Default/Mul-op2  output.0  max |x| 8.38861e+07 > 1e+06  faulty.py:large
 too small                 0      0          1  Default/Mul-op3  output.0  max |x| 4.54747e-12 < 1e-10  faulty.py:small
-
-5 findings; 11 of 30 tensors checked
 """
 
 
@@ -284,7 +286,7 @@ def test_a_dump_without_graphs_says_so(tmp_path, capsys):
     assert (code, text) == (
         0,
         "0 findings; 1 of 1 tensor checked\n"
-        "note: rank 0 has no graphs/ms_output_trace_code_graph_*.ir or .pb: its operators have only the names of "
+        "Note: rank 0 has no graphs/ms_output_trace_code_graph_*.ir or .pb: its operators have only the names of "
         "their files, without source lines, shapes or neighbours\n",
     )
 

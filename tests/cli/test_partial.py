@@ -80,7 +80,7 @@ PARTIAL: dict[str, tuple[Harm, str]] = {
         write("step1/rank0/construct.json", json.dumps({LINEAR: RELU, RELU: GELU, GELU: LINEAR, "x": LINEAR})),
         "1 calls are inside themselves in construct.json",
     ),
-    "a line of the journal is damaged": (damage_journal, "1 damaged lines of journal.jsonl were left out"),
+    "a line of the journal is damaged": (damage_journal, "1 damaged line of journal.jsonl was left out"),
     **{
         f"{name} is cut": (write(f"step1/rank0/{name}", "{"), f"step1/rank0/{name} is not JSON")
         for name in ("stack.json", "construct.json", "training.json", "run.json", "debug.json")

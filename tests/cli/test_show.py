@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from msprobe.cli import main
+from msprobe.cli.show import _places
 from msprobe.dump import layout
 from msprobe.dump.summary import kind_of
 from msprobe.dump.writing.writer import Head, RankWriter, Worker
@@ -84,8 +85,8 @@ The 5 largest norms
 0.125  step0/rank1  Module.m.Net.parameters_grad  parameters_grad.w  torch.float32   [2, 3]
     0  step0/rank0  Torch.add.0.backward          output.0           torch.bfloat16  [2, 3]
 
-1 of 2 rank directories are unfinished; msprobe read their journals. \
-If the run has ended, `msprobe recover {dump}` finishes them.
+1 of 2 rank directories is unfinished (step0/rank0); msprobe read the journal. \
+If the run has ended, `msprobe recover {dump}` finishes it.
 """
     )
 
@@ -202,3 +203,8 @@ def test_many_steps_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "step0/rank" in text
     assert "step39/rank" in text
     assert "step20/rank" not in text.partition("Dtypes")[0]
+
+
+def test_many_unfinished_steps_are_named_as_ranges() -> None:
+    labels = [f"step{n}/rank{r}" for n in (*range(3, 40), 45) for r in (0, 1)]
+    assert _places([*labels, "rank"]) == "rank, step3-39/rank0, step45/rank0, step3-39/rank1, step45/rank1"

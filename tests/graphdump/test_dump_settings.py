@@ -10,6 +10,16 @@ from pathlib import Path
 import pytest
 
 from msprobe.config.errors import ConfigError
+from msprobe.graphdump.dumping.devices import (
+    ASCEND,
+    CPU,
+    GPU,
+    find_device,
+    is_for_framework,
+    is_selected,
+    make_ascend_config,
+    write_ascend_config,
+)
 from msprobe.graphdump.dumping.dump_settings import CATEGORIES, load_settings, parse_settings
 from msprobe.graphdump.dumping.framework_config import list_remarks
 from msprobe.graphdump.dumping.running import prepare_dump
@@ -139,7 +149,7 @@ def test_a_bad_file_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
     config = tmp_path / "data_dump.json"
     config.write_text(json.dumps(value).replace('"/dump"', json.dumps(str(tmp_path / "dump"))))
     with pytest.raises(ConfigError):
-        prepare_dump(config)
+        prepare_dump(config, CPU)
     assert list(tmp_path.iterdir()) == [config]
 
 
@@ -189,4 +199,52 @@ def test_the_script_is_not_started_and_nothing_is_left_behind(tmp_path: Path):
 
 def test_overflow_number_without_overflow_mode_is_a_notice():
     settings = parse_settings(bad(overflow_number=2), "data_dump.json", {})
-    assert list_remarks(settings, 0) == ["overflow_number is ignored: it needs op_debug_mode 3, and that is 0."]
+    assert list_remarks(settings, 0, CPU) == ["overflow_number is ignored: it needs op_debug_mode 3, and that is 0."]
+
+
+def test_on_ascend_the_framework_gets_what_only_the_device_can_do(tmp_path: Path):
+    asynchronous = parse_settings({COMMON: {"path": str(tmp_path), "iteration": "0 | 2"}}, "x", {})
+    statistics = {"saved_data": "statistic", "statistic_category": ["max", "avg"]}
+    on_device = parse_settings(
+        {COMMON: {"path": "/d", **statistics}, E2E: {"enable": True, "stat_calc_mode": "device"}}, "x", {}
+    )
+    overflow = parse_settings(
+        {COMMON: {"path": "/d", "op_debug_mode": 3, "overflow_number": 5}, E2E: {"enable": True}}, "x", {}
+    )
+    for settings in (asynchronous, on_device, overflow):
+        assert is_for_framework(settings, ASCEND)
+        assert not is_for_framework(settings, CPU)
+        assert not is_for_framework(settings, GPU)
+    tensors = parse_settings(CURRENT, "x", {})
+    assert not is_for_framework(tensors, ASCEND)
+    assert make_ascend_config(asynchronous)[E2E]["enable"] is False
+    made = make_ascend_config(on_device)
+    assert made[E2E]["stat_calc_mode"] == "device"
+    assert (made[COMMON]["saved_data"], made[COMMON]["statistic_category"]) == ("statistic", ["max", "avg"])
+    made = make_ascend_config(overflow)[COMMON]
+    assert (made["op_debug_mode"], made["overflow_number"]) == (3, 5)
+    written = write_ascend_config(asynchronous, "x", 1)
+    assert written.name == "kernel_kbyk_dump_1.json"
+    assert json.loads(written.read_text())[COMMON]["iteration"] == "0|2"
+    assert written.stat().st_mode & 0o777 <= 0o640
+    assert parse_settings(json.loads(written.read_text()), "x", {}).iteration == "0|2"
+
+
+def test_the_kind_of_device_is_found_by_its_nodes(tmp_path: Path):
+    assert find_device(tmp_path) == CPU
+    (tmp_path / "nvidia0").touch()
+    (tmp_path / "nvidiactl").touch()
+    assert find_device(tmp_path) == GPU
+    (tmp_path / "davinci_manager").touch()
+    assert find_device(tmp_path) == GPU
+    (tmp_path / "davinci0").touch()
+    assert find_device(tmp_path) == ASCEND
+
+
+def test_support_device_selects_on_devices_only():
+    settings = parse_settings({COMMON: {"path": "/d", "support_device": [1, 2]}, E2E: {"enable": True}}, "x", {})
+    assert [is_selected(settings, rank, ASCEND) for rank in range(3)] == [False, True, True]
+    assert [is_selected(settings, rank, CPU) for rank in range(3)] == [True, True, True]
+    assert list_remarks(settings, 0, ASCEND) == ["rank 0 is not in support_device (1, 2): this rank dumps nothing."]
+    (said,) = list_remarks(settings, 0, CPU)
+    assert said.startswith("support_device (1, 2) has no effect on a CPU")

@@ -15,7 +15,8 @@ from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import load
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
-from msprobe.mindspore.graph.graph_kernels import data_dump, refuse, refuse_sinking
+from msprobe.mindspore.graph.acl_kernels import acl_dump, is_sunk, refuse_for_acl
+from msprobe.mindspore.graph.graph_kernels import data_dump, refuse
 from msprobe.tasks import make_task
 
 SCRIPT = Path(__file__).with_name("graph_train.py")
@@ -61,11 +62,51 @@ def test_a_resumed_training_has_its_own_step_numbers(tmp_path: Path):
     assert [tensor.iteration for tensor in inputs] == [7, 8]
 
 
-def test_o2_on_ascend_is_refused_with_what_to_use():
-    with pytest.raises(UsageError, match="use jit_level O0 or O1"):
-        refuse_sinking("Ascend", "O2")
-    for device, level in (("Ascend", "O1"), ("Ascend", ""), ("CPU", "O2")):
-        refuse_sinking(device, level)
+def task_of(top: Path, task: str, section: Any, **keys: Any) -> Any:
+    config = top / "config.json"
+    config.write_text(json.dumps({"task": task, "level": "L2", "dump_path": "/d", task: section, **keys}))
+    return make_task(load("mindspore", str(config), graph_mode=True))
+
+
+def test_only_o2_on_ascend_is_dumped_by_ascend():
+    assert is_sunk("Ascend", "O2")
+    assert not any(is_sunk(*one) for one in (("Ascend", "O1"), ("Ascend", ""), ("CPU", "O2")))
+
+
+@pytest.mark.parametrize(
+    ("task", "section", "dump"),
+    [
+        (
+            "tensor",
+            {"list": ["Default/Conv-op12"], "data_mode": ["input"]},
+            {"dump_list": [{"layer": ["Default/Conv-op12"]}], "dump_mode": "input", "dump_data": "tensor"},
+        ),
+        ("statistics", {}, {"dump_list": [], "dump_mode": "all", "dump_data": "stats"}),
+    ],
+)
+def test_the_configuration_of_ascends_dump_at_o2(tmp_path: Path, task: str, section: Any, dump: dict[str, Any]):
+    value = acl_dump(task_of(tmp_path, task, section, step=[0, "5-7"]), rank=3)
+    always = {"dump_path": "/d/rank_3", "dump_op_switch": "off", "dump_step": "0|5|6|7"}
+    assert value == {"dump": {**dump, **always}}
+    assert "dump_step" not in acl_dump(task_of(tmp_path, task, section), rank=3)["dump"]
+
+
+def test_overflow_at_o2_is_the_debug_dump_alone(tmp_path: Path):
+    value = acl_dump(task_of(tmp_path, "overflow_check", {"check_mode": "all"}), rank=0)
+    assert value == {"dump": {"dump_path": "/d/rank_0", "dump_debug": "on"}}
+
+
+@pytest.mark.parametrize(
+    ("task", "section", "has_acl", "words"),
+    [
+        ("tensor", {}, False, "needs pyACL, .* or use jit_level O0 or O1"),
+        ("structure", {}, True, "use jit_level O0 or O1"),
+        ("tensor", {"list": ["name-regex(.*Exp.*)"]}, True, "no regular expressions"),
+    ],
+)
+def test_what_o2_cannot_do_says_what_to_use(tmp_path: Path, task: str, section: Any, has_acl: bool, words: str):
+    with pytest.raises(UsageError, match=words):
+        refuse_for_acl(task_of(tmp_path, task, section).settings, has_acl)
 
 
 def test_structure_is_the_graph_without_values(tmp_path: Path):

@@ -110,7 +110,7 @@ def test_model_train_with_start_alone_collects_the_wanted_step(tmp_path: Path):
     assert {"Tanh", "ApplyMomentum"} <= {one.type for one in dump.tensors}
     missed = run(tmp_path, "once", "train", step=[9])
     assert "nothing was dumped" in missed.stderr
-    assert "steps 9 were wanted and never ran" in missed.stderr
+    assert "step 9 was wanted and never ran" in missed.stderr
 
 
 RANKS = """

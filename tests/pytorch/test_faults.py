@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import os
+import resource
 import sys
 
 import pytest
@@ -14,6 +17,9 @@ from torch import nn
 
 from msprobe.collect.records.recorder import Recorder
 from msprobe.collect.records.values import Values
+from msprobe.dump import write_errors
+from msprobe.dump.reader import open_dump
+from msprobe.dump.recovery import recover
 from msprobe.pytorch import PrecisionDebugger
 from msprobe.pytorch.apis import opaque_regions
 from msprobe.pytorch.gradients import call_gradients
@@ -141,6 +147,35 @@ def test_a_directory_that_cannot_be_is_told_and_training_goes_on(tmp_path, told)
     assert len(told("could not be written in")) == 1
     assert not told("are collected")
     assert not told("nothing that is collected ran")
+
+
+def test_a_step_that_ends_without_descriptors_is_complete_in_its_journal(tmp_path, told):
+    """The warning must not call a step incomplete that `msprobe recover` finishes."""
+    model, x = nn.Linear(4, 1), torch.ones(2, 4)
+    debugger = PrecisionDebugger(dump_path=str(tmp_path), task="statistics", level="L0", step=[0])
+    debugger.start(model)
+    model(x).sum().backward()
+    debugger.stop()
+    taken = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        debugger.step()
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    debugger._lifecycle.close()
+    assert not told("incomplete")
+    assert len(told("No record is lost: run `msprobe recover")) == 1
+    assert recover(tmp_path / "step0" / "rank")
+    (rank,) = open_dump(tmp_path).ranks
+    assert (write_errors.trouble(rank.path), rank.unfinished) == (None, False)
+    assert list(rank.records) == ["Module.Linear.parameters_grad"]  # the model itself is not recorded
+    assert not told("0 records")
 
 
 @pytest.mark.parametrize("kind", ["closed", "handler"])

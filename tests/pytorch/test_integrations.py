@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from collecting import Dump, configured
 from torch import nn
 
+import msprobe.pytorch
 from msprobe.pytorch import PrecisionDebugger, seed_all
 
 
@@ -114,6 +116,21 @@ def test_a_name_of_mindstudio_probe_says_what_to_use(framework, name):
         pytest.importorskip("mindspore")
     with pytest.raises(ImportError, match=rf"has no {name}, as mindstudio-probe has it: use .*(save|compare)"):
         exec(f"from msprobe.{framework} import {name}")
+
+
+@pytest.mark.parametrize("name", ["compare", "SingleSave", "frobnicate"])
+def test_hasattr_is_false_for_what_is_not_there(name):
+    assert not hasattr(msprobe.pytorch, name)
+    assert getattr(msprobe.pytorch, name, None) is None
+
+
+def test_a_copied_debugger_is_the_same_and_pickling_is_refused(tmp_path):
+    debugger = PrecisionDebugger(configured(tmp_path))
+    trainer = {"debugger": debugger}
+    assert copy.copy(debugger) is debugger
+    assert copy.deepcopy(trainer)["debugger"] is debugger
+    with pytest.raises(TypeError, match=r"belongs to its process. Make one in each process"):
+        pickle.dumps(debugger)
 
 
 def test_a_method_of_mindstudio_probe_says_what_to_use(tmp_path):

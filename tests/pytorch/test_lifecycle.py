@@ -128,7 +128,7 @@ def test_steps_that_never_ran_are_told_at_the_end(tmp_path, told):
     torch.relu(torch.ones(1))
     debugger.step()
     debugger._lifecycle.close()
-    assert len(told("steps 7 were wanted and never ran")) == 1
+    assert len(told("step 7 was wanted and never ran")) == 1
 
 
 def test_set_init_step_sets_the_first_number(tmp_path, told):
@@ -258,7 +258,7 @@ def test_a_second_debugger_takes_over_and_the_first_has_no_effect(tmp_path, told
     model = nn.Linear(3, 3)
     first = PrecisionDebugger(configured(tmp_path, level="L1"))
     second = PrecisionDebugger(configured(tmp_path, level="mix"))
-    assert told("takes over from the first")
+    assert told(f"takes over from the first, in {tmp_path}")
     train(first, model, 3)
     assert told("that a later one has replaced has no effect")
     train(second, model, 2)
@@ -308,6 +308,26 @@ def test_save_without_start_saves_step_by_step(tmp_path, told):
     assert not (tmp_path / "dump" / "step1").exists()
     PrecisionDebugger._current._lifecycle.close()
     assert not told("never called")
+
+
+def test_start_ends_saving_without_start(tmp_path, told):
+    """A save() before the loop must not let save() collect after stop()."""
+    debugger = PrecisionDebugger(configured(tmp_path, level="debug"))
+    debugger.save(torch.ones(1), "before")
+    debugger.start()
+    debugger.save(torch.ones(1), "inside")
+    debugger.stop()
+    debugger.save(torch.ones(1), "after")
+    debugger.step()
+    assert set(Dump(tmp_path / "dump").debug) == {"before.0.debug", "inside.0.debug"}
+    assert told("between start() and stop()")
+
+
+def test_a_debugger_for_another_directory_says_which_dump_is_finished(tmp_path, told):
+    for name in ("good", "bad"):
+        train(PrecisionDebugger(configured(tmp_path / name, level="L1")), nn.Linear(3, 3), 1)
+    good, bad = (tmp_path / name / "dump" for name in ("good", "bad"))
+    assert told(f"the dump in {good} is finished; the new PrecisionDebugger writes to {bad}.")
 
 
 def test_save_elsewhere_warns_and_raises_nothing(tmp_path, told):
@@ -410,5 +430,5 @@ def test_a_run_that_begins_after_the_last_wanted_step_says_so(tmp_path, told):
     debugger.stop()
     debugger.step()
     debugger._lifecycle.close()
-    assert told("steps 0 were wanted and never ran")
+    assert told("step 0 was wanted and never ran")
     assert not told("never called")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from msprobe.compare.calls import Call, Match
 from msprobe.compare.rows import Row
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import open_dump
+from msprobe.view.comparing import load_comparison
 from msprobe.view.flow import Flow, Place
 from msprobe.view.material import Sides, open_material
 from msprobe.view.session import Contents, Session
@@ -215,3 +218,15 @@ def test_a_damaged_rank_costs_that_rank_only(tmp_path: Path) -> None:
     assert [unit.label for unit in both.table.units] == ["step0/rank1"]
     assert len(both.material.sides) == 1
     assert both.material.sides[0][0].label == "step0/rank1"
+
+
+def test_a_rank_that_vanishes_during_the_comparison_is_one_sentence(tmp_path: Path) -> None:
+    dumps = [ranks_dump(tmp_path / name, 2) for name in ("target", "golden")]
+
+    def removing(things: Any, total: int, text: str) -> Any:
+        yield from things
+        for rank in tmp_path.glob("*/step0/rank1"):
+            shutil.rmtree(rank)
+
+    with pytest.raises(DumpError, match=r"step0/rank1 was deleted or moved while msprobe compared it"):
+        load_comparison(*dumps, {}, removing)

@@ -68,7 +68,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             _drop_output()
             print(f"{name}: cannot write to standard output: {error.strerror or error}.", file=sys.stderr)
         elif _is_for_the_user(error):
-            print(f"{name}: {error}", file=sys.stderr)
+            from msprobe.report.terminal import print_lines
+
+            print_lines(f"{name}: {error}".splitlines(), bold=False, stream=sys.stderr)
         else:
             traceback.print_exc()
         return 2

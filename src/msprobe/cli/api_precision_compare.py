@@ -26,10 +26,13 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING
     from msprobe.check.core.results import write_table
     from msprobe.check.core.second_stage import COLUMNS, RESULT_COLUMNS, compare, read_details, summarised
+    from msprobe.cli.outputs import check_outputs
     from msprobe.dump.errors import DumpError
     from msprobe.dump.layout import make_directory
-    from msprobe.report.terminal import print_table
+    from msprobe.dump.plural import count
+    from msprobe.report.terminal import print_lines, print_table
 
+    check_outputs((), args.output)
     judged = compare(read_details(args.npu), read_details(args.gpu))
     calls = summarised(judged)
     stamp = time.strftime("%Y%m%d%H%M%S")
@@ -43,12 +46,13 @@ def run(args: argparse.Namespace) -> int:
         raise DumpError(f"Cannot write the results: {error}.") from None
     statuses = [one.verdict.status for one in judged]
     bad = [one for status in (ERROR, WARNING) for one in judged if one.verdict.status == status]
+    counts = [f"{statuses.count(s)} {w}" for s, w in ((PASS, "pass"), (WARNING, "warning"), (ERROR, "error"))]
+    print_lines([f"{count(len(judged), 'output')}: {', '.join(counts)}, {statuses.count(SKIP)} not judged"])
     if bad:
+        print()
         rows = [(one.name, one.verdict.status, one.standard, one.verdict.reason) for one in bad[:40]]
         print_table(["output", "status", "standard", "reason"], rows)
         if len(bad) > len(rows):
             print(f"… and {len(bad) - len(rows)} more in the details file.")
-    counts = [f"{statuses.count(s)} {w}" for s, w in ((PASS, "pass"), (WARNING, "warning"), (ERROR, "error"))]
-    print(f"\n{len(judged)} outputs: {', '.join(counts)}, {statuses.count(SKIP)} not judged")
     print(f"Wrote {result}\nWrote {details}")
     return 1 if bad else 0 if PASS in statuses else 2

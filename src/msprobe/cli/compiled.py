@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msprobe.cli.outputs import check_outputs
 from msprobe.cli.run import ScriptError, ScriptImports, add_script, find_start, run_as_main, split_module
 
 EPILOG = """example:
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         start = find_start(args)
     except ScriptError as error:
         return _refuse(str(error))
+    check_outputs((), Path(args.output))
     imports = _CheckImports(Path(args.output))
     imports.watch()
     code = 0

@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from msprobe.cli.outputs import check_outputs
     from msprobe.graphdump.files.convert import FAILED_LIST, Request, convert_all, plan
     from msprobe.report.terminal import progress
 
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(f"--layout sync writes only npy files; leave -t {args.type} out")
     if not args.dump_path.exists():
         return _refuse(f"{args.dump_path} does not exist")
+    check_outputs((), args.output_path)
     jobs, others = plan(args.dump_path, args.output_path, args.layout == "sync")
     if not jobs:
         return _refuse(f"{args.dump_path} has no asynchronous dump file (their names have no suffix)")
@@ -130,19 +132,14 @@ def _print_json(outcomes: Sequence[Outcome]) -> None:
 
 
 def _print_text(outcomes: Sequence[Outcome], others: int, failed_list: Path) -> None:
-    from msprobe.report.terminal import printable
+    from msprobe.dump.plural import count
+    from msprobe.report.terminal import print_lines
 
     written = sum(len(outcome.written) for outcome in outcomes)
     failed = sum(bool(outcome.errors) for outcome in outcomes)
-    skipped = f", {_count(others, 'other file')} skipped" if others else ""
-    counts = f"{_count(len(outcomes), 'file')}: {_count(written, 'tensor')} written, {_count(failed, 'file')} failed"
-    print(counts + skipped)
-    for outcome in outcomes:
-        for text in (*outcome.errors, *outcome.notes):
-            print(f"  {printable(outcome.source.name)}: {text}", file=sys.stderr)
-    if failed:
-        print(f"{failed_list} lists the failed files", file=sys.stderr)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+    skipped = f", {count(others, 'other file')} skipped" if others else ""
+    counts = f"{count(len(outcomes), 'file')}: {count(written, 'tensor')} written, {count(failed, 'file')} failed"
+    print_lines([counts + skipped])
+    lines = [f"  {one.source.name}: {text}" for one in outcomes for text in (*one.errors, *one.notes)]
+    lines += [f"{failed_list} lists the failed {'file' if failed == 1 else 'files'}"] if failed else []
+    print_lines(lines, bold=False, stream=sys.stderr)

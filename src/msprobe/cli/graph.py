@@ -68,60 +68,58 @@ def run(args: argparse.Namespace) -> int:
     if args.graph_verb == "dump":
         return graph_dump.run(args)
     from msprobe.graphdump import GraphDump
-    from msprobe.report.terminal import printable
+    from msprobe.report.terminal import print_lines
 
     dump = GraphDump(args.dump)
     code = {"find": _find, "op": _op, "order": _order, "check": _check}[args.graph_verb](args, dump)
     if not args.json:
-        for note in dump.notes:
-            print(f"note: {printable(note)}")
+        print_lines([f"Note: {note}" for note in dump.notes], bold=False)
     return code
 
 
 def _find(args: argparse.Namespace, dump: GraphDump) -> int:
+    from msprobe.dump.plural import count
     from msprobe.report import graph_output as output
-    from msprobe.report.terminal import printable
+    from msprobe.report.terminal import print_lines
 
     operators = dump.select_nodes(line=args.line, rank=args.rank)
     if args.json:
         output.print_json(dump, [output.as_json(dump, operator, args.iteration) for operator in operators])
         return 0 if operators else 1
-    print(f"{printable(args.line)}: {output.count(len(operators), 'operator')}")
+    print_lines([f"{args.line}: {count(len(operators), 'operator')}"])
     for operator in operators:
         output.print_head(dump, operator)
         output.print_slots(operator)
         output.print_tensors(dump, output.measure(dump, dump.select_tensors([operator], iteration=args.iteration)))
     if not operators:
-        print(_known_lines(dump, args.line))
+        print_lines([_known_lines(dump, args.line)], bold=False)
     return 0 if operators else 1
 
 
 def _known_lines(dump: GraphDump, query: str) -> str:
     """A hint: the known lines of that file, or the source files in the graphs."""
-    from msprobe.report.terminal import printable
-
     lines = [line for operator in dump.operators if operator.node for line in operator.node.lines]
     wanted = query.rsplit(":", 1)[0]
     numbers = sorted({line.first for line in lines if line.is_at(wanted, line.first)})
     if numbers:
-        return f"lines of {printable(wanted)} in the graphs: {', '.join(map(str, numbers))}"
+        return f"lines of {wanted} in the graphs: {', '.join(map(str, numbers))}"
     files = sorted({line.file for line in lines if not line.is_installed})
-    return f"source files in the graphs: {', '.join(map(printable, files)) or 'none'}"
+    return f"source files in the graphs: {', '.join(files) or 'none'}"
 
 
 def _op(args: argparse.Namespace, dump: GraphDump) -> int:
+    from msprobe.dump.plural import count
     from msprobe.report import graph_output as output
-    from msprobe.report.terminal import printable
+    from msprobe.report.terminal import print_lines
 
     operators = _find_named(dump, args.name, args.rank)
     if args.json:
         output.print_json(dump, [output.as_json(dump, operator, args.iteration) for operator in operators])
         return 0 if operators else 1
-    print(f"{printable(args.name)}: {output.count(len(operators), 'operator')}")
+    print_lines([f"{args.name}: {count(len(operators), 'operator')}"])
     if len(operators) > LISTED:
-        for operator in operators:
-            print(f"  rank {operator.rank}, graph {operator.graph}: {printable(operator.name)}")
-        print(f"more than {LISTED}: give a longer name to see their data")
+        lines = [f"  rank {operator.rank}, graph {operator.graph}: {operator.name}" for operator in operators]
+        print_lines([*lines, f"more than {LISTED}: give a longer name to see their data"], bold=False)
         return 0
     for operator in operators:
         output.print_head(dump, operator)
@@ -154,8 +152,9 @@ def _find_named(dump: GraphDump, name: str, rank: Optional[int]) -> tuple[Operat
 
 
 def _order(args: argparse.Namespace, dump: GraphDump) -> int:
+    from msprobe.dump.plural import count, have
     from msprobe.report import graph_output as output
-    from msprobe.report.terminal import print_table
+    from msprobe.report.terminal import print_lines, print_table
 
     marks: dict[Any, dict[str, list[str]]] = {}
     checked = _run_checks(args, dump)
@@ -183,6 +182,10 @@ def _order(args: argparse.Namespace, dump: GraphDump) -> int:
     if args.json:
         output.print_json(dump, rows)
         return 0
+    marked = [row["name"] for row in rows if row["anomalies"]]
+    found = f"{len(marked)} {have(len(marked))} anomalies, the first is {marked[0]}" if marked else "no anomaly"
+    print_lines([f"{count(len(rows), 'operator')} in execution order: {found}"])
+    print()
     print_table(
         ["", "rank", "graph", "type", "operator", "line", "anomalies"],
         [[*list(row.values())[:-1], _marks(row["anomalies"])] for row in rows],
@@ -216,8 +219,9 @@ def _run_checks(args: argparse.Namespace, dump: GraphDump) -> CheckResult:
 
 
 def _check(args: argparse.Namespace, dump: GraphDump) -> int:
+    from msprobe.dump.plural import count
     from msprobe.report import graph_output as output
-    from msprobe.report.terminal import print_table
+    from msprobe.report.terminal import print_lines, print_table
 
     checked = _run_checks(args, dump)
     output.warn(checked.unreadable)
@@ -238,11 +242,13 @@ def _check(args: argparse.Namespace, dump: GraphDump) -> int:
     ]
     if args.json:
         output.print_json(dump, rows)
-    elif rows:
-        columns = ["kind", "role", "rank", "graph", "iteration", "operator", "slot", "detail", "line"]
-        print_table(columns, [[row[column] for column in columns] for row in rows])
-        print()
-    if not args.json:
+    else:
         chosen = len(dump.select_tensors(rank=args.rank, iteration=args.iteration))
-        print(f"{output.count(len(rows), 'finding')}; {checked.judged} of {output.count(chosen, 'tensor')} checked")
+        first = f", the first: {rows[0]['kind']} in {rows[0]['operator']}" if rows else ""
+        checks = f"{checked.judged} of {count(chosen, 'tensor')} checked"
+        print_lines([f"{count(len(rows), 'finding')}{first}; {checks}"])
+        columns = ["kind", "role", "rank", "graph", "iteration", "operator", "slot", "detail", "line"]
+        if rows:
+            print()
+            print_table(columns, [[row[column] for column in columns] for row in rows])
     return 1 if rows or checked.unreadable else 0

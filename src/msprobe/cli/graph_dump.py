@@ -47,7 +47,8 @@ def _bytes(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from msprobe.graphdump.dumping.running import DISK_BUDGET, VARIABLE, prepare_dump
+    from msprobe.graphdump.dumping.devices import find_device
+    from msprobe.graphdump.dumping.running import DISK_BUDGET, VARIABLE, FrameworkDump, prepare_dump
 
     command = ["-m", *args.module] if args.module and not args.script else args.script
     if not command:
@@ -57,12 +58,14 @@ def run(args: argparse.Namespace) -> int:
     config = args.config or os.environ.get(VARIABLE)
     if not config:
         return _refuse(f"give --config data_dump.json, or set {VARIABLE}")
-    found = prepare_dump(config)
+    found = prepare_dump(config, find_device())
     environment = dict(os.environ)
     environment.pop(VARIABLE, None)
     if found is None:
         return subprocess.call([sys.executable, *command], env=environment)
     environment[VARIABLE] = found.variable
+    if isinstance(found, FrameworkDump):
+        return _code(_wait(subprocess.Popen([sys.executable, *command], env=environment)))
     notes_errors = found.settings.op_debug_mode == 4
     stderr = subprocess.PIPE if notes_errors else None
     process = subprocess.Popen([sys.executable, *command], env=environment, stderr=stderr)
@@ -72,6 +75,11 @@ def run(args: argparse.Namespace) -> int:
     code = _wait(process)
     failure = errors.text() if code != 0 else None
     running.end(failure)
+    return _code(code)
+
+
+def _code(code: int) -> int:
+    """The exit code of a script, as a shell has it: 128 and the number of the signal that ended it."""
     return code if code >= 0 else 128 - code
 
 

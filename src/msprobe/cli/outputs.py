@@ -25,6 +25,8 @@ def check_outputs(files: Iterable[Optional[Path]], directory: Optional[Path] = N
 
 
 def _check_directory(path: Path, directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise DumpError(f"{path} cannot be written: {directory} is not a directory.")
     if not directory.is_dir():
         raise DumpError(f"{path} cannot be written: the directory {directory} does not exist. Create it first.")
     if not os.access(directory, os.W_OK | os.X_OK):

@@ -107,15 +107,14 @@ def _as_json(event: Optional[Event]) -> Optional[dict[str, Any]]:
 
 
 def _print(path: str, found: OverflowAnalysis) -> None:
-    from msprobe.report.terminal import printable
+    from msprobe.report.terminal import print_lines
 
     if not found.overflows:
-        print(f"{printable(path)}: no call produced NaN or infinity.")
+        print_lines([f"{path}: no call produced NaN or infinity."])
     else:
         _print_producer(found)
         _print_overflows(found)
-    for note in found.notes:
-        print(printable(note))
+    print_lines(found.notes, bold=False)
 
 
 def _print_overflows(found: OverflowAnalysis) -> None:

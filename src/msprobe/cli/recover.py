@@ -30,10 +30,11 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.cli.framework import check_framework
     from msprobe.dump import layout
     from msprobe.dump.errors import DumpError
+    from msprobe.dump.plural import count
     from msprobe.dump.reader import open_dump
     from msprobe.dump.recovery import recover
     from msprobe.dump.untrusted.regular_files import is_inside
-    from msprobe.report.terminal import printable, progress
+    from msprobe.report.terminal import print_lines, printable, progress
 
     dump = open_dump(args.path)
     ranks = [*dump.ranks, *(rank for rank in dump.unread if (rank.path / layout.JOURNAL).exists())]
@@ -62,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
         for label, one in done:
             notes = "".join(f"; {text}" for text in one.troubles)
             cut = f", {one.unfinished} of them cut off inside the call" if one.unfinished else ""
-            print(printable(f"{label}: {one.records} records{cut}{notes}"))
+            print_lines([f"{label}: {count(one.records, 'record')}{cut}{notes}"], bold=False)
         for label, text in failed:
             print(printable(f"msprobe recover: {label}: {text}"), file=sys.stderr)
         if not done and not failed:
-            print(printable(f"{args.path} is complete: nothing to recover."))
+            print_lines([f"{args.path} is complete: nothing to recover."])
     if not failed:
         return 0
     return 1 if done else 2

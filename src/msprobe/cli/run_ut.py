@@ -55,11 +55,15 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.check.core.pool import WorkerSettings
     from msprobe.check.core.precheck import Request, check
     from msprobe.cli.framework import check_framework
+    from msprobe.cli.outputs import check_outputs
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
     from msprobe.report.terminal import progress
 
     settings = _settings(args)
+    check_outputs([args.html], args.output)
+    if args.save_error_data:
+        check_outputs((), settings.error_data_path)
     if args.online or settings.is_online:
         return _online(args, settings)
     if args.api_info is None:

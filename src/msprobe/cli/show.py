@@ -125,7 +125,7 @@ def _print(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
         print_table(
             ["norm", "step/rank", "record", "at", "dtype", "shape"],
             [[i.norm, label, i.record, i.slot, i.dtype, list(i.shape)] for label, i in largest],
-            f"The {len(largest)} largest norms",
+            f"The {len(largest)} largest norms" if len(largest) > 1 else "The largest norm",
         )
     _print_notes(path, summaries, unread)
 
@@ -143,16 +143,40 @@ def _print_notes(path: Path, summaries: list[RankSummary], unread: list[str]) ->
 
     notes = [f"{one.label}: {text}." for one in summaries for text in one.troubles]
     notes += [f"{text}." for text in unread]
-    unfinished = sum(one.state == "unfinished" for one in summaries)
+    unfinished = [one.label for one in summaries if one.state == "unfinished"]
     if unfinished:
+        are, them = ("is", "it") if len(unfinished) == 1 else ("are", "them")
         notes.append(
-            f"{unfinished} of {len(summaries)} rank directories are unfinished; msprobe read their journals. If the "
-            f"run has ended, `msprobe recover {path}` finishes them."
+            f"{len(unfinished)} of {len(summaries)} rank {'directory' if len(summaries) == 1 else 'directories'} {are} "
+            f"unfinished ({_places(unfinished)}); msprobe read the journal. If the run has ended, "
+            f"`msprobe recover {path}` finishes {them}."
         )
     if notes:
         print()
     for note in notes:
         print(printable(note))
+
+
+def _places(labels: list[str]) -> str:
+    """Labels of rank directories, with the steps of each rank as ranges: step3-9/rank0, step12/rank0."""
+    steps: dict[str, list[int]] = {}
+    others = []
+    for label in labels:
+        step, _, rank = label.partition("/")
+        if step.startswith("step") and step[4:].isdigit():
+            steps.setdefault(rank, []).append(int(step[4:]))
+        else:
+            others.append(label)
+    for rank, numbers in steps.items():
+        ranges: list[list[int]] = []
+        for number in sorted(numbers):
+            if ranges and number == ranges[-1][1] + 1:
+                ranges[-1][1] = number
+            else:
+                ranges.append([number, number])
+        end = f"/{rank}" if rank else ""
+        others += [f"step{a if a == b else f'{a}-{b}'}{end}" for a, b in ranges]
+    return ", ".join(others)
 
 
 def _findings(one: RankSummary) -> list[tuple[str, Finding]]:

@@ -34,9 +34,11 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port <= 65535:
         raise DumpError(f"--port must be between 0 and 65535, not {args.port}.")
     if args.export is not None:
+        from msprobe.cli.outputs import check_outputs
         from msprobe.view.export import export_material
         from msprobe.view.material import open_material
 
+        check_outputs([args.export])
         material = open_material(args.target, args.golden, progress=progress)
         try:
             export_material(material, args.export)

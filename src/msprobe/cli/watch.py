@@ -65,6 +65,7 @@ def _show(args: argparse.Namespace, directory: Path) -> int:
     if args.json:
         print(json.dumps({"alarms": [alarm.as_json() for alarm in alarms]}), flush=True)
     else:
+        _print_answer(alarms)
         _print_summary(watched)
         _print_alarms(alarms)
     more = _follow(watched, last, args.json) if args.follow else 0
@@ -73,31 +74,38 @@ def _show(args: argparse.Namespace, directory: Path) -> int:
 
 
 def _print_summary(watched: Run) -> None:
-    from msprobe.report.terminal import number, printable
+    from msprobe.dump.plural import count
+    from msprobe.report.terminal import number, print_lines
 
     first = watched.ranks[0]
     steps = first.steps()
-    ranks = f"{len(watched.ranks)} ranks" if first.rank is not None else "one process"
-    span = f"steps {steps[0]} to {steps[-1]} ({len(steps)} stored)" if steps else "no step yet"
+    ranks = count(len(watched.ranks), "rank") if first.rank is not None else "one process"
+    span = "no step yet" if not steps else f"step {steps[0]}" if len(steps) == 1 else ""
+    span = span or f"steps {steps[0]} to {steps[-1]} ({len(steps)} stored)"
     at, loss = first.curve("scalar", "loss", "value")
     last = f", loss {number(float(loss[-1]))} at step {int(at[-1])}" if len(loss) else ""
     framework = first.meta.get("framework", "")
-    series = len(first.series())
-    print(f"{printable(watched.directory)}: {printable(framework)}, {ranks}, {span}, {series} targets{last}")
+    targets = count(len(first.series()), "target")
+    print_lines([f"{watched.directory}: {framework}, {ranks}, {span}, {targets}{last}"], bold=False)
+
+
+def _print_answer(alarms: Sequence[Alarm]) -> None:
+    from msprobe.report.terminal import print_lines
+
+    if not alarms:
+        print_lines(["Alarms: none"])
+        return
+    origin = alarms[0]
+    lines = [f"First: step {origin.step}, rank {origin.rank or 0}, {origin.target}: {origin.sentence}"]
+    around = ", ".join(f"{step}: {value:.4g}" for step, value in origin.around)
+    print_lines([*lines, f"  its norm by step: {around}"] if around else lines)
 
 
 def _print_alarms(alarms: Sequence[Alarm]) -> None:
-    from msprobe.report.terminal import print_table, printable
+    from msprobe.report.terminal import print_table
 
     if not alarms:
-        print("Alarms: none")
         return
-    origin = alarms[0]
-    where = f"step {origin.step}, rank {origin.rank or 0}, {printable(origin.target)}"
-    print(f"First: {where}: {printable(origin.sentence)}")
-    around = ", ".join(f"{step}: {value:.4g}" for step, value in origin.around)
-    if around:
-        print(f"  its norm by step: {around}")
     rows = [(one.step, one.rank or 0, one.rule, one.target, one.sentence) for one in alarms[:ROWS]]
     print_table(("step", "rank", "rule", "target", "what"), rows, title="Alarms, in the order in which they began")
     if len(alarms) > ROWS:
@@ -127,6 +135,7 @@ def _follow(watched: Run, last: dict[Any, int], as_json: bool) -> int:
 
 
 def _export(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    from msprobe.cli.outputs import check_outputs
     from msprobe.dump.errors import DumpError
     from msprobe.watch.reading.export import export
 
@@ -135,6 +144,8 @@ def _export(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise DumpError("give one directory and at least one of --csv, --tensorboard, --parquet")
     directory = Path(rest[0])
     output = Path(args.output) if args.output else directory / "export"
+    if args.output or directory.is_dir():
+        check_outputs((), output)
     for name in chosen:
         for path in export(directory, name, output):
             print(path)
@@ -143,10 +154,14 @@ def _export(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def _compare(args: argparse.Namespace, rest: Sequence[str]) -> int:
     from msprobe.dump.errors import DumpError
+    from msprobe.report.terminal import print_lines
     from msprobe.watch.reading.compare import compare
 
     if len(rest) != 2:
         raise DumpError("give two directories: msprobe watch compare A B")
     result = compare(Path(rest[0]), Path(rest[1]))
-    print(json.dumps(result.as_json()) if args.json else result.in_words())
+    if args.json:
+        print(json.dumps(result.as_json()))
+    else:
+        print_lines(result.in_words().splitlines())
     return 1 if result.parts is not None else 0

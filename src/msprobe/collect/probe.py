@@ -12,6 +12,7 @@ from typing import Any, Optional, Protocol
 from msprobe.collect import notices, tokens
 from msprobe.collect.records.recorder import Recorder
 from msprobe.collect.records.saved_variables import SavedVariables, VariableAccess
+from msprobe.dump.plural import count
 
 
 class GradientCounts(Protocol):
@@ -116,14 +117,15 @@ class Probe:
         gradients = self.hooks.gradients
         if gradients is not None and gradients.repeated:
             warnings.append(
-                f"{gradients.repeated} gradients came from further backward passes through the same graph; "
+                f"{count(gradients.repeated, 'gradient')} came from further backward passes through the same graph; "
                 "the first pass is recorded."
             )
         if gradients is not None and gradients.without_node:
             names = sorted(gradients.without_node)
+            their = "its" if len(names) == 1 else "their"
             warnings.append(
-                f"{len(names)} calls returned their input unchanged (first: {', '.join(names[:3])}): "
-                "they have no backward record."
+                f"{count(len(names), 'call')} returned {their} input unchanged (first: {', '.join(names[:3])}): "
+                "there is no backward record."
             )
         return warnings
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, Optional, TypeVar, Union
 
 from msprobe.compare.graph_source import GraphRank, open_graph_dump
 from msprobe.dump.errors import DumpError
+from msprobe.dump.plural import count
 from msprobe.dump.reader import RankDump, open_dump
 
 T = TypeVar("T")
@@ -179,13 +180,16 @@ def _paired_ranks(target: list[Source], golden: list[Source], notes: list[str], 
         return [Pair(target[0], golden[0])]
     if any(r.rank is None for r in [*target, *golden]):
         if len(target) != len(golden):
-            _add(gaps, f"{len(target)} ranks against {len(golden)}, not numbered: paired in order, the rest left out")
+            _add(
+                gaps,
+                f"{count(len(target), 'rank')} against {len(golden)}, not numbered: paired in order, the rest left out",
+            )
         return [Pair(t, g) for t, g in zip(target, golden)]
     known = {rank.rank: rank for rank in golden}
     if len(target) != len(golden):
         text = (
-            f"the target has {len(target)} ranks, the golden run {len(golden)}: ranks with the same number are "
-            "compared, which is right for data parallelism only; for another tensor-parallel layout use --merge tp"
+            f"the target has {count(len(target), 'rank')}, the golden run {len(golden)}: ranks with the same number "
+            "are compared, which is right for data parallelism only; for another tensor-parallel layout use --merge tp"
         )
         _add(notes, text)
     lost = [f"{rank.label} of the target" for rank in target if rank.rank not in known]

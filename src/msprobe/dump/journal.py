@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from msprobe.dump import layout
+from msprobe.dump.plural import count, were
 from msprobe.dump.untrusted.regular_files import open_regular
 
 FORMAT = 1
@@ -133,11 +134,11 @@ class Scan:
         """Problems of this journal that the user should know, one sentence each."""
         problems = []
         if self.damaged:
-            problems.append(f"{self.damaged} damaged lines of {layout.JOURNAL} were left out")
+            problems.append(f"{count(self.damaged, 'damaged line')} of {layout.JOURNAL} {were(self.damaged)} left out")
         if self.duplicates:
             problems.append(
-                f"{len(self.duplicates)} names were recorded more than once and the last record was kept, "
-                f"first {json.loads(self.duplicates[0])}"
+                f"{count(len(self.duplicates), 'name')} {were(len(self.duplicates))} recorded more than once and "
+                f"the last record was kept, first {json.loads(self.duplicates[0])}"
             )
         return problems
 

@@ -12,17 +12,17 @@ import time
 from pathlib import Path
 from typing import Optional
 
-from msprobe.dump import layout
+from msprobe.dump import layout, plural
 from msprobe.dump.untrusted.regular_files import open_regular
 
 _READ_UP_TO = 1 << 20
-_COUNT = re.compile(rb"^(\d{1,18}) records or files could not be written", re.MULTILINE)
+_COUNT = re.compile(rb"^(\d{1,18}) records? or files? could not be written", re.MULTILINE)
 
 
 def entry(count: int) -> str:
     """The entry of the log; a later one of the same directory counts what an earlier one did too."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    return f"{stamp} {layout.JOURNAL}\n{count} records or files could not be written: this directory is incomplete.\n\n"
+    return f"{stamp} {layout.JOURNAL}\n{_missing(count)}: this directory is incomplete.\n\n"
 
 
 def trouble(rank_dir: Path) -> Optional[str]:
@@ -35,7 +35,11 @@ def trouble(rank_dir: Path) -> Optional[str]:
     except OSError:
         return None
     if counts:
-        return f"{int(counts[-1])} records or files could not be written"
+        return _missing(int(counts[-1]))
     if not size:
         return f"records or files could not be written ({layout.ERRORS} is empty)"
     return f"{layout.ERRORS} has entries: there were faults while it was written"
+
+
+def _missing(count: int) -> str:
+    return f"{plural.count(count, 'record or file', 'records or files')} could not be written"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, Callable, Optional
 
 from mindspore import nn
@@ -21,6 +22,7 @@ from msprobe.graphdump.dumping.running import is_scheduler
 from msprobe.mindspore import header
 from msprobe.mindspore.apis.api_patches import ApiPatches
 from msprobe.mindspore.cells.cell_calls import Models, is_compiled, named_below
+from msprobe.mindspore.graph.acl_kernels import AclKernels, is_sunk_here, refuse_for_acl
 from msprobe.mindspore.graph.graph_hooks import GraphHooks, recording_hooks
 from msprobe.mindspore.graph.graph_hooks import refuse as refuse_cells_in_graph
 from msprobe.mindspore.graph.graph_kernels import GraphKernels
@@ -108,6 +110,8 @@ class PrecisionDebugger(Debugger):
         kernels = LEVELS[settings.level].kernels
         if in_graph_mode() and kernels:
             refuse_kernels_in_graph(settings)
+            if is_sunk_here():
+                refuse_for_acl(settings, has_acl=find_spec("acl") is not None)
             return
         if in_graph_mode():
             refuse_cells_in_graph(settings)
@@ -123,7 +127,7 @@ class PrecisionDebugger(Debugger):
             return SchedulerLifecycle(settings)
         task = make_task(settings)
         if in_graph_mode() and level.kernels:
-            return GraphKernels(task)
+            return AclKernels(task) if is_sunk_here() else GraphKernels(task)
         frontend = MindSporeFrontend(task)
         if level.kernels:
             return RegionLifecycle(task, frontend)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING
 from msprobe.check.core.precheck import Checked, Report, overall
+from msprobe.dump.plural import count
 from msprobe.report.terminal import print_lines, print_table, printable
 
 _SHOWN = 40
@@ -13,8 +14,7 @@ _SHOWN = 40
 
 def print_report(report: Report) -> None:
     counts = [f"{report.count(status)} {word}" for status, word in _WORDS]
-    calls = "1 call" if len(report.checked) == 1 else f"{len(report.checked)} calls"
-    print_lines([f"{calls}: {', '.join(counts)}"])
+    print_lines([f"{count(len(report.checked), 'call')}: {', '.join(counts)}"])
     groups = report.groups
     if groups:
         several = len({one.unit for one in report.checked}) > 1
@@ -31,7 +31,7 @@ def print_report(report: Report) -> None:
         print()
         print_table(["calls", "not checked, because"], [(count, why) for why, count in skipped.most_common(8)])
         if len(skipped) > 8:
-            print(f"… and {len(skipped) - 8} more reasons in the results file.")
+            print(f"… and {count(len(skipped) - 8, 'more reason')} in the results file.")
     for sentence in report.notes:
         print(printable(sentence))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msprobe.compare.reasons import BENIGN
 from msprobe.compare.result import DIFFERS, SAME, Comparison
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row
+from msprobe.dump.plural import count
 from msprobe.report.terminal import number, print_lines, print_table
 
 ROWS = 20
@@ -55,7 +56,7 @@ def answer(comparison: Comparison) -> list[str]:
     shown = comparison.notes[:NOTES]
     lines += [f"Note: {note}" for note in shown]
     if len(comparison.notes) > len(shown):
-        lines.append(f"Note: {len(comparison.notes) - len(shown)} more notes are in the --json report")
+        lines.append(f"Note: the --json report has {count(len(comparison.notes) - len(shown), 'more note')}")
     return lines
 
 

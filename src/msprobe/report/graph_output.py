@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Optional
 
 from msprobe.dump.errors import DumpError
-from msprobe.report.terminal import print_table, printable, progress
+from msprobe.report.terminal import print_lines, print_table, printable, progress
 
 if TYPE_CHECKING:
     from msprobe.graphdump import GraphDump, Operator, Statistics, Tensor
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 BARS = "▁▂▃▄▅▆▇█"
 Measured = Sequence["tuple[Tensor, Statistics]"]
-
-
-def count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def warn(messages: Iterable[str]) -> None:
@@ -54,14 +50,15 @@ def relative(dump: GraphDump, tensor: Tensor) -> str:
 
 def print_head(dump: GraphDump, operator: Operator) -> None:
     backward = ", backward" if operator.node is not None and operator.node.backward else ""
-    print(f"\n{printable(operator.type)}  {printable(operator.name)}")
-    print(f"  rank {operator.rank}, graph {operator.graph}{backward}")
+    lines = [f"{operator.type}  {operator.name}", f"  rank {operator.rank}, graph {operator.graph}{backward}"]
     if operator.is_renumbered:
-        print(f"  in file names: {printable(operator.in_files)}")
+        lines.append(f"  in file names: {operator.in_files}")
     if operator.line is not None:
-        print(f"  {printable(operator.line.file)}:{operator.line.first}  {printable(operator.line.text)}")
+        lines.append(f"  {operator.line.file}:{operator.line.first}  {operator.line.text}")
     if not operator.in_files:
-        print("  not dumped")
+        lines.append("  not dumped")
+    print()
+    print_lines(lines)
 
 
 def _slots(node: Node) -> Iterable[tuple[str, str, str]]:
@@ -85,12 +82,13 @@ def print_slots(operator: Operator) -> None:
 
 
 def print_neighbours(dump: GraphDump, operator: Operator) -> None:
-    for slot, source in dump.producers(operator):
-        print(f"  input.{slot} from {printable(source if isinstance(source, str) else source.name)}")
-    for consumer in dump.consumers(operator):
-        print(f"  used by {printable(consumer.name)}")
-    for name, value in dump.arguments(operator).items():
-        print(f"  {printable(name)}: {printable(value)}")
+    lines = [
+        f"  input.{slot} from {source if isinstance(source, str) else source.name}"
+        for slot, source in dump.producers(operator)
+    ]
+    lines += [f"  used by {consumer.name}" for consumer in dump.consumers(operator)]
+    lines += [f"  {name}: {value}" for name, value in dump.arguments(operator).items()]
+    print_lines(lines, bold=False)
 
 
 def print_tensors(dump: GraphDump, measured: Measured) -> None:

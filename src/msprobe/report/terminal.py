@@ -13,7 +13,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TextIO, TypeVar
 
 T = TypeVar("T")
 _SHOW_BAR_AFTER = 2.0
@@ -46,17 +46,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
         print("\n".join(_align([list(columns), *cells], right)))
 
 
-def print_lines(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str], bold: bool = True, stream: Optional[TextIO] = None) -> None:
     """Prints an answer: its first line is bold on a terminal, and long lines are broken between words."""
+    stream = stream or sys.stdout
     for position, line in enumerate(map(printable, lines)):
-        if not sys.stdout.isatty():
-            print(line)
+        if not stream.isatty():
+            print(line, file=stream)
             continue
         head = _LABEL.match(line)
         indent = len(head[0]) if head is not None else 2
         first, *rest = _wrap(line[indent:], max(shutil.get_terminal_size().columns - indent, 20))
         for part in (line[:indent] + first, *(" " * indent + part for part in rest)):
-            print(_paint(part, _BOLD) if position == 0 else part)
+            print(_paint(part, _BOLD) if bold and position == 0 else part, file=stream)
 
 
 def _print_to_terminal(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
@@ -88,7 +89,11 @@ def _wrap(text: str, width: int) -> list[str]:
 
 _LABEL = re.compile(r"  \w*:? +")  # "  source  …", "  source: …", or the indent of a continued line
 _BOLD = "1"
-_COLOURS = {"error": "31", "warning": "33", "pass": "32", "producer": "31", "failed": "31"}
+_COLOURS = {
+    **dict.fromkeys(("error", "failed", "producer", "overflow"), "31"),
+    **dict.fromkeys(("warning", "too large", "too small", "all zero", "unchanged", "out of range"), "33"),
+    "pass": "32",
+}
 
 
 def _paint(text: str, code: str) -> str:

@@ -14,6 +14,7 @@ from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, WARNING, Group, Judgement, Measurement, Row
 from msprobe.dump.errors import DumpError
 from msprobe.dump.names import BACKWARD, FORWARD, parse_name, split_slot
+from msprobe.dump.plural import count
 from msprobe.view.material import Answer, Material
 
 _VERDICTS = {"pass": PASS, "warning": WARNING, "error": ERROR}
@@ -96,12 +97,13 @@ def _shape(text: str) -> list[int]:
 
 def _answer(units: list[UnitResult]) -> Answer:
     calls = [(index, match, rows) for index, unit in enumerate(units) for match, rows in unit.groups]
-    for wanted, word in ((ERROR, "fail"), (WARNING, "have a warning")):
+    for wanted, words in ((ERROR, ("fails", "fail")), (WARNING, ("has a warning", "have a warning"))):
         bad = [one for one in calls if any(row.verdict == wanted for row in one[2])]
         if bad:
             unit, match, rows = bad[0]
             row = next(row for row in rows if row.verdict == wanted)
-            sentence = f"{len(bad)} of {len(calls)} checked calls {word}, the first is {match.call.name}"
+            fail = words[len(bad) != 1]
+            sentence = f"{len(bad)} of {count(len(calls), 'checked call')} {fail}, the first is {match.call.name}"
             facts = [("call", match.call.name), ("evidence", row.reason), ("where", units[unit].label)]
             return Answer("found", sentence, [one for one in facts if one[1]], unit=unit, row=row)
     return Answer("clean", "", [("records", str(len(calls)))])

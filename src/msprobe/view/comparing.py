@@ -12,6 +12,7 @@ from msprobe.compare.calls import Match, forward_name
 from msprobe.compare.inputs import open_inputs
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import Row
+from msprobe.dump.errors import DumpError
 from msprobe.view.material import Answer, Material, Progress, Sides
 
 
@@ -23,6 +24,9 @@ def load_comparison(
     material = of_comparison(compare(target, golden, mapping=translation, progress=show))
     pairs = open_inputs(target, golden).pairs
     sides: dict[str, Sides] = {pair.target.label: (pair.target, pair.golden) for pair in pairs}
+    gone = [unit.label for unit in material.units if unit.label not in sides]
+    if gone:
+        raise DumpError(f"{gone[0]} was deleted or moved while msprobe compared it: open the dumps again.")
     material.sides = [sides[unit.label] for unit in material.units]
     material.living = any(pair.target.unfinished or pair.golden.unfinished for pair in pairs)
     return material

@@ -14,6 +14,7 @@ from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import ERROR, INTRODUCED, PASSED, PROPAGATED, Item, Judgement, Row, slots
 from msprobe.dump.errors import DumpError
+from msprobe.dump.plural import count, have
 from msprobe.dump.reader import RankDump
 from msprobe.view.material import Answer, Material
 
@@ -94,17 +95,19 @@ def _answer(found: OverflowAnalysis, units: list[UnitResult], sources: list[Sour
     if event is None:
         records = sum(len(unit.groups) for unit in units)
         verdict = "found" if found.overflows else "clean"
-        text = f"{len(found.overflows)} calls have NaN or infinity, and none produced it" if found.overflows else ""
+        number = len(found.overflows)
+        text = f"{count(number, 'call')} {have(number)} NaN or infinity, and none produced it" if number else ""
         return Answer(verdict, text, [("records", str(records)), *_facts_of(sources[0])])
     module = f" in {event.module}" if event.module and event.module != event.name else ""
     what = ", ".join(event.slots)
     answer = Answer("found", f"{event.name}{module} is the first call that produced NaN or infinity: {what}")
+    more = len(found.overflows) - 1
     answer.facts = [
         ("call", event.name),
         ("module", event.module or ""),
         ("where", f"{event.label}, {event.direction}"),
         ("source", event.source or ""),
-        ("then", f"{len(found.overflows) - 1} more calls have NaN or infinity"),
+        ("then", f"{count(more, 'more call')} {have(more)} NaN or infinity" if more > 0 else ""),
     ]
     answer.facts = [(key, text) for key, text in answer.facts if text]
     _point(answer, event, units)

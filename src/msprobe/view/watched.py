@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from msprobe.dump.plural import count
 from msprobe.watch.reading.compare import compare
 from msprobe.watch.reading.run import RankRun, Run
 from msprobe.watch.store import is_absent
@@ -45,7 +46,9 @@ class Watched:
             return "clean", "", facts, []
         first = alarms[0]
         facts = [("where", f"step {first.step}, rank {first.rank or 0}"), ("target", first.target), *facts]
-        return "found", first.sentence, [*facts, ("then", f"{len(alarms) - 1} more alarms")], []
+        if len(alarms) > 1:
+            facts.append(("then", count(len(alarms) - 1, "more alarm")))
+        return "found", first.sentence, facts, []
 
     def trends(self) -> dict[str, Any]:
         """What can be drawn: targets, statistics, ranks, and the alarms."""

@@ -60,7 +60,9 @@ class Store:
         self.path = path
         self._largest = largest_bytes
         self._written = 0
-        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        # One cursor for all: a connection remembers each cursor it made, up to 200, and execute() makes one each time.
+        self._database = self._connection.cursor()
         self._database.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-2000;")
         self._columns = 0
         self._first: dict[tuple[str, str], int] = {}
@@ -75,7 +77,7 @@ class Store:
         run = self._database.execute
         run("DELETE FROM steps WHERE step >= ?", (step,))
         run("DELETE FROM alarms WHERE step >= ?", (step,))
-        for kind, name, first, statistics in run("SELECT kind, name, first, statistics FROM targets"):
+        for kind, name, first, statistics in run("SELECT kind, name, first, statistics FROM targets").fetchall():
             self._first[kind, name] = first
             self._columns = max(self._columns, first + len(statistics.split(",")))
 
@@ -136,7 +138,8 @@ class Store:
             (middle,) = run("SELECT step FROM steps ORDER BY step LIMIT 1 OFFSET ?", (count // 2,)).fetchone()
             alarmed = run("SELECT DISTINCT step FROM alarms ORDER BY step LIMIT ?", (_KEPT_ALARMS,)).fetchall()
             kept = {near for (step,) in alarmed for near in range(step - _NEAR, step + _NEAR + 1)}
-            old = [step for (step,) in run("SELECT step FROM steps WHERE step < ? ORDER BY step", (middle,))]
+            rows = run("SELECT step FROM steps WHERE step < ? ORDER BY step", (middle,)).fetchall()
+            old = [step for (step,) in rows]
             gone = [(step,) for step in old[1::2] if step not in kept]
             if not gone:  # only steps near alarms are left in the older half
                 gone = [(step,) for step in old[1::2]]
@@ -154,7 +157,7 @@ class Store:
         return int(size * (pages - free))
 
     def close(self) -> None:
-        self._database.close()
+        self._connection.close()
 
 
 def _finite(value: float) -> Optional[float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from msprobe.dump.names import BACKWARD, FORWARD, ApiName, parse_api_name
+from msprobe.dump.plural import are, count, have
 from msprobe.dump.record_keys import DAMAGED, INPUT_ARGS, INPUT_KWARGS, RAISED, UNFINISHED
 
 Record = dict[str, Any]
@@ -70,7 +71,8 @@ def make_plan(
     alone = [name.call for name in _backwards(records) if name.call not in seen]
     if alone:
         plan.notes.append(
-            f"{len(alone)} backward records have no forward record and are not checked (first: {alone[0]})."
+            f"{count(len(alone), 'backward record')} {have(len(alone))} no forward record and {are(len(alone))} not "
+            f"checked (first: {alone[0]})."
         )
     return plan
 

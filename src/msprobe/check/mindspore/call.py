@@ -33,6 +33,7 @@ Raise = Callable[[str], str]  # of names of dtypes
 RAISED = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
 _GRADIENTS = ops.GradOperation(get_all=True, sens_param=True)
 BY_FORMULA = "golden by a formula of other operators: MindSpore's CPU has no wider kernel of it"
+_LATE_ERRORS = 16  # at most one for each kernel of a call
 NO_WIDER = "golden in the recorded dtypes: MindSpore's CPU has no wider kernel"
 
 
@@ -118,7 +119,7 @@ class MindSporeCall:
         attributes = getattr(self._found.func, "init_attrs", {})
         formula = functools.partial(FORMULAS[self.api], attributes)
         results = self._run(formula, [_raised(one) for one in tensors], wide, _raise)
-        count = len(self._once(self._found.func, self.tensors, [], lambda name: name, tuple).outputs)
+        count = len(self._run(self._found.func, self.tensors, [], lambda name: name).outputs)
         return results._replace(outputs=results.outputs + [None] * (count - len(results.outputs)), made=BY_FORMULA)
 
     def _plain(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
@@ -146,9 +147,14 @@ class MindSporeCall:
         self, func: Callable[..., Any], tensors: Sequence[Array], incoming: Sequence[Any], dtype_of: Raise
     ) -> Results:
         try:
-            return self._once(func, tensors, incoming, dtype_of, tuple)
-        except TypeError:  # a dump does not tell a list from a tuple; MindSpore does, at times
-            return self._once(func, tensors, incoming, dtype_of, list)
+            try:
+                return self._once(func, tensors, incoming, dtype_of, tuple)
+            except TypeError:  # a dump does not tell a list from a tuple; MindSpore does, at times
+                settle()
+                return self._once(func, tensors, incoming, dtype_of, list)
+        except FAILURES:
+            settle()
+            raise
 
     def _once(
         self,
@@ -186,6 +192,7 @@ class MindSporeCall:
                 gradients = self._gradients(called, places, came, sens) if came else []
             except FAILURES as error:
                 trouble = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:200]
+                settle()
         return Results(arrays, gradients, self._found.random, trouble)
 
     def _gradients(
@@ -220,6 +227,20 @@ class MindSporeCall:
 
 def _fits(incoming: Any, output: Array) -> bool:
     return incoming is not None and incoming.shape == output.shape
+
+
+def settle() -> None:
+    """After a failure: waits for the kernels still under way and drops their errors.
+
+    MindSpore raises the error of a kernel at a later call when it runs asynchronously. Without this, the next way to
+    compute the golden side fails at random with the error of the way before it.
+    """
+    for _ in range(_LATE_ERRORS):
+        try:
+            mindspore.runtime.synchronize()
+            return
+        except FAILURES:
+            continue
 
 
 def flat(value: Any) -> list[Any]:

@@ -99,7 +99,7 @@ class Debugger:
                     current._lifecycle.use_model(model)
                 return current
             if not current._lifecycle.closed:
-                notices.inform("a second PrecisionDebugger with other settings takes over from the first.")
+                notices.inform(_takes_over(current._lifecycle.settings.dump_path, settings.dump_path))
             current._lifecycle.give_way()
         cls._refuse(settings)
         debugger = cls._of(settings)
@@ -149,6 +149,17 @@ class Debugger:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(explain_method(name))
 
+    # A process has one debugger: a copy of a trainer or model that holds it holds the same one.
+
+    def __copy__(self: _D) -> _D:
+        return self
+
+    def __deepcopy__(self: _D, memo: Any) -> _D:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("A PrecisionDebugger cannot be pickled: it belongs to its process. Make one in each process.")
+
     # What the user calls.
 
     @OnClassOrInstance
@@ -197,3 +208,9 @@ class Debugger:
     def restore_custom_api(self, module: Any, api_name: str) -> None:
         """Undo register_custom_api."""
         self.custom_apis.restore(module, api_name)
+
+
+def _takes_over(before: Path, now: Path) -> str:
+    if before == now:
+        return f"a second PrecisionDebugger with other settings takes over from the first, in {now}."
+    return f"the dump in {before} is finished; the new PrecisionDebugger writes to {now}."

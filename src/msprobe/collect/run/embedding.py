@@ -6,6 +6,7 @@ SGLang, vLLM-Ascend and adapters of verl are written for mindstudio-probe, whose
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,8 +83,13 @@ _NAMES = {
 
 
 def explain_name(module: str, name: str) -> Exception:
-    """The error for a name that a module of msprobe does not have."""
+    """The error for a name that a module of msprobe does not have; called by the module's `__getattr__`.
+
+    A `from … import` shows an ImportError only. Everyone else, `hasattr` too, expects an AttributeError.
+    """
     remedy = _NAMES.get(name)
-    if remedy is not None:
-        return ImportError(f"{module} has no {name}, as mindstudio-probe has it: use {remedy}.", name=module)
-    return AttributeError(f"module {module!r} has no attribute {name!r}")
+    if remedy is None:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    message = f"{module} has no {name}, as mindstudio-probe has it: use {remedy}."
+    asked_by = sys._getframe(2).f_code.co_name
+    return ImportError(message, name=module) if asked_by == "_handle_fromlist" else AttributeError(message)

@@ -66,6 +66,7 @@ class Lifecycle:
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
         if not self._is_foreign():
+            self._saves_alone = False
             self._turns.take(lambda: self._start(model, token_range))
 
     def _start(self, model: Any, token_range: Any) -> None:
@@ -129,11 +130,11 @@ class Lifecycle:
             self._probe.save(variable, name, save_backward)
 
     def _may_save(self) -> bool:
-        """A script that never calls start() saves in every step: save() opens the step."""
+        """A script that never calls start() saves in every step: save() opens the step. The first start() ends that."""
         if not self.summary.started:
             self._saves_alone = True
         if self._saves_alone and not self._collecting:
-            self.start()
+            self._turns.take(lambda: self._start(None, None))
         return self._probe is not None and self._collecting
 
     def set_init_step(self, step: int) -> None:

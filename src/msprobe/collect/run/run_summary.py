@@ -11,6 +11,7 @@ from msprobe.collect import notices
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.dump import layout
+from msprobe.dump.plural import count, were
 from msprobe.dump.writing.writer import Finished
 
 _MANY_STEPS = 100
@@ -27,6 +28,7 @@ class RunSummary:
         self.steps: list[int] = []
         self.missed_rank: Optional[int] = None
         self.lost: dict[int, int] = {}  # step: records and files that could not be written
+        self.unmade: list[int] = []  # steps whose journal is complete and whose other files are not
         self._task = task
         self._records = 0
 
@@ -37,7 +39,8 @@ class RunSummary:
             return
         tensors, known_bytes = described
         settings = self.settings
-        steps = f"each of the {len(settings.step)} wanted steps" if settings.step else "every step"
+        wanted = len(settings.step or ())
+        steps = f"each of the {wanted} wanted steps" if wanted > 1 else "the wanted step" if wanted else "every step"
         known = f" the parameters and their gradients alone are {_size(known_bytes)};" if known_bytes else ""
         notices.inform(
             f"{tensors} of {steps} go to {settings.dump_path}:{known} what the calls receive and return comes "
@@ -47,10 +50,12 @@ class RunSummary:
     def close_step(self, step: int, finished: Finished, faults: int, directory: Path) -> None:
         self._records += finished.records
         if faults:
-            log_faults(f"{faults} calls of step {step}", directory)
+            log_faults(faults, f"of step {step}", directory)
         if finished.errors:
             self.lost[step] = finished.errors
-        if not self.steps and self._task.writes_records:
+        elif finished.unmade:
+            self.unmade.append(step)
+        if not self.steps and self._task.writes_records and not finished.unmade:
             self._log_first_step(step, finished, directory)
         self.steps.append(step)
 
@@ -59,8 +64,12 @@ class RunSummary:
         self._records += records
 
     def _log_first_step(self, step: int, finished: Finished, directory: Path) -> None:
-        tensors = f", {finished.tensors} tensor files and {finished.links} links to them" if finished.tensors else ""
-        notices.inform(f"step {step}: {finished.records} records{tensors} in {directory}.")
+        tensors = (
+            f", {count(finished.tensors, 'tensor file')} and {count(finished.links, 'link')} to them"
+            if finished.tensors
+            else ""
+        )
+        notices.inform(f"step {step}: {count(finished.records, 'record')}{tensors} in {directory}.")
         wanted = self.settings.step
         more = _MANY_STEPS if wanted is None else len(wanted) - 1
         free = _free_bytes(self.settings.dump_path)
@@ -92,28 +101,36 @@ class RunSummary:
             missing = sorted(settings.step - set(self.steps))
             if missing:
                 notices.warn(
-                    f"steps {_some(missing)} were wanted and never ran: the run ended in step {last_step} "
-                    "(step() ends a step; steps count from 0)."
+                    f"{_steps(missing)} {'was' if len(missing) == 1 else 'were'} wanted and never ran: the run ended "
+                    f"in step {last_step} (step() ends a step; steps count from 0)."
                 )
         if not self.steps:
             return
         for message in unmatched:
             notices.warn(message)
         if self.lost:
+            lost = count(sum(self.lost.values()), "record, file or directory", "records, files or directories")
             notices.warn(
-                f"{sum(self.lost.values())} records, files or directories of steps {_some(list(self.lost))} "
-                f"could not be written in {settings.dump_path}: these steps are incomplete."
+                f"{lost} of {_steps(list(self.lost))} could not be written in {settings.dump_path}: "
+                f"{'this step is' if len(self.lost) == 1 else 'these steps are'} incomplete."
             )
-        elif not unmatched and not self._records and self._task.records_every_call:
+        if self.unmade:
+            notices.warn(
+                f"some files of {_steps(self.unmade)} could not be written in {settings.dump_path}. No record is lost: "
+                f"run `msprobe recover {settings.dump_path}`, which makes dump.json from the journal."
+            )
+        if self.lost or self.unmade:
+            return
+        if not unmatched and not self._records and self._task.records_every_call:
             notices.warn(
                 f"no record was made in {settings.dump_path}: nothing that is collected ran between start() and stop()."
             )
 
 
-def log_faults(calls: str, directory: Path) -> None:
+def log_faults(calls: int, where: str, directory: Path) -> None:
     """Some calls were recorded incompletely because of a fault of msprobe."""
     notices.warn_once(
-        f"{calls} were recorded incompletely; training was not affected. "
+        f"{count(calls, 'call')} {where} {were(calls)} recorded incompletely; training was not affected. "
         f"The reasons are in {directory / layout.ERRORS}."
     )
 
@@ -134,6 +151,10 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TB"
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    return f"step{'s' if len(numbers) != 1 else ''} {_some(numbers)}"
 
 
 def _some(numbers: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from msprobe.compare.phases import Phase
+from msprobe.dump.plural import count
 
 Event = Mapping[str, Any]
 
@@ -157,7 +158,7 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
     name, after = _type(a), _after(a)
     ours, theirs = (_list(event.get("groups")) for event in (a, b))
     if len(ours) != len(theirs):
-        text = f"{name}: it has {len(ours)} parameter groups, not {len(theirs)}"
+        text = f"{name}: it has {count(len(ours), 'parameter group')}, not {len(theirs)}"
         yield TrainingDifference(f"{text}{_settings_by_parameter(ours, theirs)}", Phase.AFTER, "optimizer", after)
         return
     for index, (group, other) in enumerate(zip(ours, theirs)):

@@ -30,13 +30,18 @@ __all__ = ["Finished", "Head", "Payload", "RankWriter", "Worker", "archive_older
 
 @dataclass(frozen=True)
 class Finished:
-    """What one rank directory holds when it is finished; `errors` counts what could not be written."""
+    """What one rank directory holds when it is finished.
+
+    `errors` counts what is lost. With `unmade`, files that contain no record of their own are missing (the json files,
+    run.json): the journal has every record, and `msprobe recover` makes the json files.
+    """
 
     records: int = 0
     tensors: int = 0
     links: int = 0
     bytes: int = 0
     errors: int = 0
+    unmade: bool = False
 
 
 class RankWriter:
@@ -53,6 +58,7 @@ class RankWriter:
         self._broken = False
         self._finished: Optional[Finished] = None
         self._errors = 0
+        self._unmade = False
         self._here: set[str] = set()  # what the calling threads wrote themselves
         self._store = TensorStore(directory / layout.TENSORS, self._fail)
         worker.run(self._open)  # before anything can be in the directory: what is there is an older run's
@@ -178,10 +184,8 @@ class RankWriter:
             self._resume()
 
     def write_lines(self) -> None:
-        if self._run is not None:
-            run, self._run = self._run, None
-            if not self._broken:
-                self._write_run(run)
+        if self._run is not None and not self._broken and self._write_run(self._run):
+            self._run = None
         if not self._lines or self._fd is None:
             return
         text = "".join(self._lines)
@@ -198,6 +202,7 @@ class RankWriter:
     def finish_now(self) -> None:
         self.write_lines()
         records = 0
+        self._unmade = self._run is not None
         if self._fd is not None or self._finished is not None:
             try:
                 found = journal.scan_file(self.directory / layout.JOURNAL)
@@ -206,13 +211,14 @@ class RankWriter:
                     self._worker.tell_once("journal", f"{self.directory}: {trouble}.")
                 write_results(self.directory, found)
             except OSError as error:
-                self._fail("the json files", error)
+                self._unmade = True
+                self._worker.fail("the json files", self.directory, error)
         self._close()
         kept = self._store.counts
         errors = self._errors + kept.dropped
         if errors and (self._finished is None or self._finished.errors != errors):
             self._append_error(write_errors.entry(errors))
-        self._finished = Finished(records, kept.files, kept.links, kept.bytes, errors)
+        self._finished = Finished(records, kept.files, kept.links, kept.bytes, errors, self._unmade)
         self._worker.closed(self)
 
     def _resume(self) -> None:
@@ -238,12 +244,17 @@ class RankWriter:
         self._fd = Descriptor(layout.open_file(str(self.directory / layout.JOURNAL), os.O_WRONLY | os.O_APPEND))
         layout.lock(self._fd.number)
 
-    def _write_run(self, run: Mapping[str, Any]) -> None:
+    def _write_run(self, run: Mapping[str, Any]) -> bool:
+        """False where there is no room for it now: it is tried again with the next lines."""
         try:
             members = (f"{json.dumps(key)}: {json.dumps(value, default=str)}".encode() for key, value in run.items())
             layout.write_file(self.directory / layout.RUN, one_a_line(members, ""))
-        except (OSError, ValueError, TypeError) as error:
+        except OSError as error:
+            self._worker.fail(layout.RUN, self.directory, error)
+            return False
+        except (ValueError, TypeError) as error:
             self._fail(layout.RUN, error)
+        return True
 
     def _append_error(self, text: str) -> None:
         try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.config.errors import ConfigError, Problem
+from msprobe.graphdump.dumping.devices import is_selected
 from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, EXCEPTION, OVERFLOW, DumpSettings
 from msprobe.graphdump.dumping.saving import FILE_MODE, make_directory
 
@@ -102,12 +103,14 @@ def set_initial_iteration(config: Path, step: int) -> None:
     config.write_text(json.dumps(value), encoding="utf-8")
 
 
-def list_remarks(settings: DumpSettings, rank: int) -> list[str]:
+def list_remarks(settings: DumpSettings, rank: int, device: str) -> list[str]:
     """Where msprobe does not follow the file literally. Each remark is logged once, before the run."""
     found = []
-    if rank not in settings.support_device:
-        listed = ", ".join(map(str, settings.support_device))
+    listed = ", ".join(map(str, settings.support_device))
+    if not is_selected(settings, rank, device):
         return [f"rank {rank} is not in support_device ({listed}): this rank dumps nothing."]
+    if rank not in settings.support_device:
+        found.append(f"support_device ({listed}) has no effect on a CPU: rank {rank} dumps too.")
     if not settings.enable:
         found.append("enable is not true: the dump is synchronous anyway on this device.")
     if settings.op_debug_mode in OVERFLOW and settings.op_debug_mode != 3:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from msprobe.collect import notices
+from msprobe.graphdump.dumping.devices import is_for_framework, is_selected, write_ascend_config
 from msprobe.graphdump.dumping.dump_settings import DumpSettings, load_settings
 from msprobe.graphdump.dumping.framework_config import NO_KERNEL, list_remarks, prepare
 from msprobe.graphdump.dumping.worker import Job
@@ -55,19 +56,41 @@ class PreparedDump:
         return running
 
 
-def prepare_dump(config: Union[str, os.PathLike[str]]) -> Optional[PreparedDump]:
+def prepare_dump(config: Union[str, os.PathLike[str]], device: str) -> Union[PreparedDump, FrameworkDump, None]:
     """Checks the configuration and creates the directories; None if this rank dumps nothing. Raises ConfigError."""
-    return lay_out(load_settings(config), os.fspath(config), Path(config).read_text(encoding="utf-8"))
+    settings = load_settings(config)
+    return leave_to_framework(settings, os.fspath(config), device) or lay_out(
+        settings, os.fspath(config), Path(config).read_text(encoding="utf-8"), device
+    )
 
 
-def lay_out(settings: DumpSettings, source: str, written: str) -> Optional[PreparedDump]:
+@dataclass
+class FrameworkDump:
+    """A dump that MindSpore makes alone. `variable` belongs in the environment of the training."""
+
+    variable: str
+
+
+def leave_to_framework(settings: DumpSettings, source: str, device: str) -> Optional[FrameworkDump]:
+    """Writes MindSpore's configuration if the settings ask for what only MindSpore can do on this device."""
+    rank = rank_here()
+    if is_scheduler() or not is_for_framework(settings, device) or not is_selected(settings, rank, device):
+        return None
+    variable = write_ascend_config(settings, source, rank)
+    notices.inform(
+        f"MindSpore itself dumps to {settings.path} on {device}; `msprobe graph` and `msprobe convert` read it."
+    )
+    return FrameworkDump(str(variable))
+
+
+def lay_out(settings: DumpSettings, source: str, written: str, device: str) -> Optional[PreparedDump]:
     """As `prepare_dump`, for settings that were already checked. The dump keeps `written` as its configuration."""
     if is_scheduler():
         return None
     rank = rank_here()
-    for remark in list_remarks(settings, rank):
+    for remark in list_remarks(settings, rank, device):
         notices.inform(remark)
-    if rank not in settings.support_device:
+    if not is_selected(settings, rank, device):
         return None
     staging, variable = prepare(settings, source, rank)
     return PreparedDump(settings, written, staging, str(variable))

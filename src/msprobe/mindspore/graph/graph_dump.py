@@ -15,7 +15,15 @@ import mindspore
 from msprobe.collect import notices
 from msprobe.collect.run.lifecycle import UsageError
 from msprobe.graphdump.dumping.framework_config import set_initial_iteration
-from msprobe.graphdump.dumping.running import DISK_BUDGET, LEAST_BUDGET, VARIABLE, DumpRun, PreparedDump, prepare_dump
+from msprobe.graphdump.dumping.running import (
+    DISK_BUDGET,
+    LEAST_BUDGET,
+    VARIABLE,
+    DumpRun,
+    FrameworkDump,
+    PreparedDump,
+    prepare_dump,
+)
 
 _running: Optional[DumpRun] = None
 _config: Optional[Path] = None  # the configuration that MindSpore reads when it compiles the first graph
@@ -27,14 +35,16 @@ def graph_dump(path: Union[str, os.PathLike[str]], disk_budget: int = DISK_BUDGE
     Call it before the first graph is compiled: MindSpore reads its configuration once. A wrong file raises ConfigError
     with all problems. `disk_budget` is the limit for temporary files, in bytes.
     """
-    if _running is not None:
+    if is_on():
         raise UsageError("graph_dump() was already called in this process; MindSpore reads its configuration once.")
     if graph_has_run():
         raise UsageError("graph_dump() is too late: a graph is already compiled. Call it before the first graph.")
     if disk_budget < LEAST_BUDGET:
         raise UsageError(f"disk_budget is {disk_budget} bytes; allowed: {LEAST_BUDGET} or more.")
-    found = prepare_dump(path)
-    if found is not None:
+    found = prepare_dump(path, mindspore.get_context("device_target"))
+    if isinstance(found, FrameworkDump):
+        begin_in_framework(found)
+    elif found is not None:
         begin(found, disk_budget)
 
 
@@ -45,6 +55,13 @@ def begin(found: PreparedDump, disk_budget: int, by_steps: bool = False) -> Dump
     os.environ[VARIABLE] = found.variable
     _running = _start(found, disk_budget, by_steps)
     return _running
+
+
+def begin_in_framework(found: FrameworkDump) -> None:
+    """MindSpore makes the dump alone."""
+    global _config
+    _config = Path(found.variable)
+    os.environ[VARIABLE] = found.variable
 
 
 def set_first_iteration(step: int) -> bool:
@@ -62,7 +79,7 @@ def set_first_iteration(step: int) -> bool:
 
 def is_on() -> bool:
     """Whether graphs of this process are dumped."""
-    return _running is not None
+    return _config is not None
 
 
 def graph_has_run() -> bool:

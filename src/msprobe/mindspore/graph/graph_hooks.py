@@ -113,7 +113,7 @@ class _GraphDirectory:
         finished = self._writer.finish()
         self._worker.close()
         if self.recorder.faults:
-            log_faults(f"{self.recorder.faults} calls in graphs", self.directory)
+            log_faults(self.recorder.faults, "in graphs", self.directory)
         return finished.records
 
 

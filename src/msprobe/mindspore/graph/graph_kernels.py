@@ -19,9 +19,9 @@ from msprobe.config import Settings
 from msprobe.dump.archive import put_aside
 from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, parse_settings
 from msprobe.graphdump.dumping.framework_config import NO_KERNEL
-from msprobe.graphdump.dumping.running import DISK_BUDGET, lay_out, rank_here
+from msprobe.graphdump.dumping.running import DISK_BUDGET, lay_out, leave_to_framework, rank_here
 from msprobe.mindspore import header
-from msprobe.mindspore.graph.graph_dump import begin, graph_has_run, is_on, set_first_iteration
+from msprobe.mindspore.graph.graph_dump import begin, begin_in_framework, graph_has_run, is_on, set_first_iteration
 
 NET = "Net"
 _MODES = {"aicore": 1, "atomic": 2, "all": 3}
@@ -32,19 +32,9 @@ _SUMMARIES = {"statistics": ["max", "min", "avg", "l2norm"], "md5": ["max", "min
 
 def refuse(settings: Settings) -> None:
     """Raises UsageError for settings that graph mode does not support at this level."""
-    refuse_sinking(mindspore.get_context("device_target"), mindspore.get_context("jit_level"))
     if getattr(settings.section, "summary_mode", "") == "xor":
         raise UsageError(
             'graph mode does not support summary_mode "xor": use "statistics", "md5" or a list of statistics.'
-        )
-
-
-def refuse_sinking(device: str, jit_level: str) -> None:
-    """At O2 Ascend runs a graph as one piece, and only its own dump (acl) sees the kernels."""
-    if device == "Ascend" and jit_level == "O2":
-        raise UsageError(
-            'msprobe does not collect level "L2" on Ascend at jit_level O2: use jit_level O0 or O1. msprobe reads and '
-            "converts a dump that Ascend's own tools make at O2 (`msprobe graph`, `msprobe convert`)."
         )
 
 
@@ -103,16 +93,23 @@ class GraphKernels:
                 "Nothing is dumped. Call start() after set_context and before the model runs."
             )
             return
+        if self.settings.rank is None or header.local_rank() in self.settings.rank:
+            self._begin()
+
+    def _begin(self) -> None:
         value = data_dump(self._task, self._initial)
         source = "config.json as data_dump.json (its path is dump_path)"
         checked = parse_settings(value, source)
-        if self.settings.rank is not None and header.local_rank() not in self.settings.rank:
-            return
         older = Path(f"rank_{rank_here()}")
         if (Path(checked.path) / older).exists():
             moved = put_aside(Path(checked.path), older)
             notices.inform(f"moved an earlier dump from {Path(checked.path)} to {moved}.")
-        found = lay_out(checked, source, json.dumps(value, indent=4))
+        device = mindspore.get_context("device_target")
+        alone = leave_to_framework(checked, source, device)
+        if alone is not None:
+            begin_in_framework(alone)
+            return
+        found = lay_out(checked, source, json.dumps(value, indent=4), device)
         if found is not None:
             begin(found, DISK_BUDGET)
             notices.inform(f"level L2 in graph mode: dumping every graph from now on to {Path(checked.path)}.")

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
+import mindspore
 from mindspore import nn
 
 from msprobe.collect import notices
@@ -172,7 +173,8 @@ def put_in_place(task: Task) -> Optional[RegionDump]:
             if (root / older).exists():
                 moved = put_aside(root, older)
                 notices.inform(f"an earlier dump was in {root / older}; it is now in {moved}.")
-            found = lay_out(checked, "level L2, compiled regions", json.dumps(value, indent=4))
+            device = mindspore.get_context("device_target")
+            found = lay_out(checked, "level L2, compiled regions", json.dumps(value, indent=4), device)
             return None if found is None else RegionDump(begin(found, DISK_BUDGET, by_steps=True))
         except (ConfigError, OSError) as error:
             why = str(error)

@@ -18,6 +18,7 @@ import torch
 
 from msprobe.collect import notices
 from msprobe.collect.records.recorder import Recorder
+from msprobe.dump.plural import count
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
@@ -295,7 +296,7 @@ def _log_compiled(name: str, region: Any, is_open: bool) -> None:
     breaks = graph_breaks(region)
     if breaks:
         unseen = " What runs between the graphs is not recorded." if is_open else ""
-        notices.warn_once(f"{name} has {len(breaks)} graph breaks: {'; '.join(breaks)}.{unseen}")
+        notices.warn_once(f"{name} has {count(len(breaks), 'graph break')}: {'; '.join(breaks)}.{unseen}")
 
 
 def _runs_without_modes(module: Any, closed: bool) -> bool:

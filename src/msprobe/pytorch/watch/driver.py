@@ -15,6 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from msprobe.collect import notices
+from msprobe.dump.plural import count
 from msprobe.pytorch.watch.monitor import Monitor
 from msprobe.watch.settings import WatchSettings
 
@@ -77,4 +78,5 @@ class WatchDriver:
         elif not self._monitor.step_number:
             notices.warn("nothing was watched: no optimizer of the script updated a parameter of the model.")
         else:
-            notices.inform(f"watched {self._monitor.step_number} steps: msprobe watch {self._settings.dump_path}")
+            steps = count(self._monitor.step_number, "step")
+            notices.inform(f"watched {steps}: msprobe watch {self._settings.dump_path}")

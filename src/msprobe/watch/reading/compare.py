@@ -14,6 +14,7 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.dump.errors import DumpError
+from msprobe.dump.plural import count
 from msprobe.watch.alarms.alarm import plain
 from msprobe.watch.reading.run import Array, RankRun, Run
 from msprobe.watch.store import is_absent
@@ -62,7 +63,7 @@ class Comparison:
         return {"curves": self.curves, "steps": self.steps, **shown, "parted": self.parted}
 
     def in_words(self) -> str:
-        compared = f"{self.curves} curves over {self.steps} common steps"
+        compared = f"{count(self.curves, 'curve')} over {count(self.steps, 'common step')}"
         if self.differs is None:
             return f"Both runs are the same: {compared}."
         lines = [f"First difference: {self.differs.in_words()}"]
@@ -70,7 +71,7 @@ class Comparison:
             lines.append(f"No curve diverges beyond its noise: {compared}.")
         else:
             lines.append(f"First difference beyond noise: {self.parts.in_words()}")
-            lines.append(f"{self.parted} of {compared} diverge.")
+            lines.append(f"{self.parted} of {compared} {'diverges' if self.parted == 1 else 'diverge'}.")
         return "\n".join(lines)
 
 
