@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -10,11 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from collecting import collecting
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from train_layouts import LAYOUTS, MICROBATCHES, WORLD, Block, make_stage, sample
 
 import gloo
 from msprobe.dump.items import items
+from msprobe.dump.parallel import Parallel
 from msprobe.dump.reader import open_dump
+from msprobe.pytorch.parallel import parallel_facts
+from msprobe.pytorch.parallel.layouts import Layouts
+from msprobe.pytorch.parallel.pipeline import PipelineCalls
 
 SCRIPT = Path(__file__).with_name("train_layouts.py")
 
@@ -267,3 +276,43 @@ def test_the_order_of_a_cut_sequence(directory, layout, order, dimensions):
             at = rank.rank
             own = [2 * at, 2 * at + 1] if order == "contiguous" else [at, 2 * WORLD - 1 - at]
             np.testing.assert_array_equal(given, np.concatenate([parts[one] for one in own], axis=1))
+
+
+@pytest.fixture
+def alone():
+    """A process group of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_layout_is_described_once_and_its_mesh_is_in_run_json_even_if_made_during_the_step(
+    alone, tmp_path, monkeypatch
+):
+    described = []
+    describe = Layouts.describe
+    monkeypatch.setattr(Layouts, "describe", lambda self, spec: described.append(spec) or describe(self, spec))
+    with collecting(tmp_path) as dump:
+        mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
+        tensor = distribute_tensor(torch.ones(4, 2), mesh, [Shard(0), Replicate()])
+        for _ in range(5):
+            tensor = tensor + 1
+        torch.sum(tensor, 0)
+    dump.directory = dump.directory.with_name("rank0")
+    assert not dump.errors
+    assert len(described) == 2  # of the sums, and of the result of torch.sum
+    found = open_dump(dump.directory).ranks[0].parallel
+    outputs = [item for record in dump.data.values() for item in record["output"] if item]
+    layouts = [found.layout_of(item) for item in outputs if item["type"].endswith("DTensor")]
+    assert [str(one.placements[0]) for one in layouts] == ["S(0)"] * 5 + ["P(sum)"]
+    assert all(one.mesh.names == ("a", "b") for one in layouts)
+
+
+def test_a_script_without_distributed_pays_nothing(tmp_path, monkeypatch):
+    for owner, name in ((gc, "get_referrers"), (parallel_facts, "parameter_layouts"), (PipelineCalls, "install")):
+        monkeypatch.setattr(owner, name, lambda *args: pytest.fail("not in a script without ranks"))
+    model = torch.nn.Linear(2, 2)
+    with collecting(tmp_path, model, level="mix") as dump:
+        model(torch.ones(1, 2))
+    assert "parallel" not in json.loads((dump.directory / "run.json").read_text())
+    assert open_dump(dump.directory).ranks[0].parallel == Parallel()
