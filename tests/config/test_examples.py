@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,9 @@ WARNINGS = {
     "seed003_13_pytorch_l2_forward.json": FILE_FORMAT,
     "seed003_14_pytorch_l2_backward.json": FILE_FORMAT,
 }
-EXAMPLES = sorted(path.name for path in DATA.glob("seed003_*.json"))
+EXAMPLES = sorted(path.name for path in DATA.glob("seed003_[0-9]*.json"))
+FRAGMENTS = json.loads((DATA / "seed003_fragments.json").read_text(encoding="utf-8"))
+CASES = [(task, member) for task, members in FRAGMENTS.items() for member in members]
 
 
 def mode_of(name: str) -> tuple[str, bool | None]:
@@ -57,3 +61,12 @@ def test_the_backward_example_keeps_its_gradient_file() -> None:
 
 def test_the_forward_example_has_no_gradient_file() -> None:
     assert load("pytorch", DATA / "seed003_13_pytorch_l2_forward.json").section.backward_input == ()
+
+
+@pytest.mark.parametrize(("task", "member"), CASES, ids=[f"{task} {json.dumps(member)}" for task, member in CASES])
+def test_each_setting_that_the_tables_give_as_an_example_loads(tmp_path: Path, task: str, member: Any) -> None:
+    config = {"dump_path": "/home/data_dump"}
+    config.update(member if task == "common" else {"task": task, task: member})
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    load("pytorch", file, graph_mode=None)
