@@ -19,6 +19,7 @@ from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
 from msprobe.dump.json_files import events
+from msprobe.dump.plural import count
 from msprobe.dump.record_keys import DAMAGED
 from msprobe.dump.untrusted.parents import cut_loops
 from msprobe.dump.untrusted.regular_files import read_regular
@@ -167,7 +168,8 @@ class RankDump:
             found = {name: up if isinstance(up, str) else None for name, up in self._beside(layout.CONSTRUCT).items()}
         sound, cut = cut_loops(found)
         if cut:
-            self._damage[layout.CONSTRUCT] = f"{cut} calls are inside themselves in {layout.CONSTRUCT}"
+            itself = "itself" if cut == 1 else "themselves"
+            self._damage[layout.CONSTRUCT] = f"{count(cut, 'call')} inside {itself} in {layout.CONSTRUCT}"
         return sound
 
     @functools.cached_property
