@@ -19,7 +19,7 @@ from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
 from msprobe.dump.json_files import events
-from msprobe.dump.plural import count
+from msprobe.dump.plural import are, count
 from msprobe.dump.record_keys import DAMAGED
 from msprobe.dump.untrusted.parents import cut_loops
 from msprobe.dump.untrusted.regular_files import read_regular
@@ -169,7 +169,7 @@ class RankDump:
         sound, cut = cut_loops(found)
         if cut:
             itself = "itself" if cut == 1 else "themselves"
-            self._damage[layout.CONSTRUCT] = f"{count(cut, 'call')} inside {itself} in {layout.CONSTRUCT}"
+            self._damage[layout.CONSTRUCT] = f"{count(cut, 'call')} {are(cut)} inside {itself} in {layout.CONSTRUCT}"
         return sound
 
     @functools.cached_property
