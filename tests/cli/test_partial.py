@@ -78,7 +78,7 @@ PARTIAL: dict[str, tuple[Harm, str]] = {
     "a record is no record": (damage_record, f"{RELU}"),
     "calls are inside each other": (
         write("step1/rank0/construct.json", json.dumps({LINEAR: RELU, RELU: GELU, GELU: LINEAR, "x": LINEAR})),
-        "1 calls are inside themselves in construct.json",
+        "1 call is inside itself in construct.json",
     ),
     "a line of the journal is damaged": (damage_journal, "1 damaged line of journal.jsonl was left out"),
     **{

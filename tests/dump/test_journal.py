@@ -108,7 +108,7 @@ def test_the_last_of_two_records_with_one_name_is_kept_and_told() -> None:
     data = "".join(journal.record_line("a", None, None, f'"n": {n}') for n in (1, 2)).encode()
     found = journal.scan(data)
     assert read(found) == {"a": {"n": 2}}
-    assert "1 names were recorded more than once" in found.troubles()[0]
+    assert "1 name was recorded more than once" in found.troubles()[0]
 
 
 def test_bare_tokens_of_nan_and_infinity_are_copied_as_they_are() -> None:

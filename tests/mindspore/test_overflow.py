@@ -456,8 +456,8 @@ def test_near_overflow_and_underflow_are_told(tmp_path, told):
         half(200.0) * half(200.0)
         half(1e-3, 1e-3, 1e-3, 1e-3) * half(1e-3, 1.0, 1.0, 1.0)
     PrecisionDebugger._current._lifecycle.close()
-    assert "Tensor.__mul__ forward (Float16): 1 outputs, largest 4e+04" in told("near overflow")[0]
-    assert "Tensor.__mul__ forward (Float16): 1 outputs, up to 25.00% of one" in told("underflow")[0]
+    assert "Tensor.__mul__ forward (Float16): 1 output, largest 4e+04" in told("near overflow")[0]
+    assert "Tensor.__mul__ forward (Float16): 1 output, up to 25.00% of one" in told("underflow")[0]
 
 
 def test_the_optimizer_says_which_of_its_parameters_it_blew_up(tmp_path):

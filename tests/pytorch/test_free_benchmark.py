@@ -492,4 +492,4 @@ def test_improve_precision_on_float32_says_why_nothing_was_checked(tmp_path, tol
     with checking(tmp_path, "improve_precision", list=["square"]):
         torch.square(torch.ones(3))
     PrecisionDebugger._current._lifecycle.close()
-    assert told("no call was checked: 1 calls had no float16 or bfloat16 input")
+    assert told("no call was checked: 1 call had no float16 or bfloat16 input")

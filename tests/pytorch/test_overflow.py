@@ -532,8 +532,8 @@ def test_near_overflow_and_underflow_are_told(tmp_path, told):
         torch.tensor([200.0]).half() * torch.tensor([200.0]).half()
         torch.full((4,), 1e-3).half() * torch.tensor([1e-3, 1.0, 1.0, 1.0]).half()
     PrecisionDebugger._current._lifecycle.close()
-    assert "Tensor.__mul__ forward (torch.float16): 1 outputs, largest 4e+04" in told("near overflow")[0]
-    assert "Tensor.__mul__ forward (torch.float16): 1 outputs, up to 25.00% of one" in told("underflow")[0]
+    assert "Tensor.__mul__ forward (torch.float16): 1 output, largest 4e+04" in told("near overflow")[0]
+    assert "Tensor.__mul__ forward (torch.float16): 1 output, up to 25.00% of one" in told("underflow")[0]
 
 
 def test_training_is_bit_identical(tmp_path):

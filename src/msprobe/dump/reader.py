@@ -19,7 +19,11 @@ from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
 from msprobe.dump.json_files import events
+<<<<<<< HEAD
 from msprobe.dump.parallel import Parallel, read_parallel
+=======
+from msprobe.dump.plural import are, count
+>>>>>>> seeds2
 from msprobe.dump.record_keys import DAMAGED
 from msprobe.dump.stack_frames import frames_of, stacks_of
 from msprobe.dump.untrusted.parents import cut_loops
@@ -169,7 +173,8 @@ class RankDump:
             found = {name: up if isinstance(up, str) else None for name, up in self._beside(layout.CONSTRUCT).items()}
         sound, cut = cut_loops(found)
         if cut:
-            self._damage[layout.CONSTRUCT] = f"{cut} calls are inside themselves in {layout.CONSTRUCT}"
+            itself = "itself" if cut == 1 else "themselves"
+            self._damage[layout.CONSTRUCT] = f"{count(cut, 'call')} {are(cut)} inside {itself} in {layout.CONSTRUCT}"
         return sound
 
     @functools.cached_property

@@ -35,11 +35,11 @@ class Ranges:
         tables = []
         if self._near:
             rows = sorted(self._near.items(), key=lambda item: (-item[1].calls, item[0]))
-            lines = [f"{title} ({dtype}): {e.calls} outputs, largest {e.peak:.4g}" for (title, dtype), e in rows]
+            lines = [f"{title} ({dtype}): {_outputs(e)}, largest {e.peak:.4g}" for (title, dtype), e in rows]
             tables.append(_table("near overflow (within a factor 2 of the dtype's largest value)", lines))
         if self._tiny:
             rows = sorted(self._tiny.items(), key=lambda item: (-item[1].share, item[0]))
-            lines = [f"{title} ({dtype}): {e.calls} outputs, up to {e.share:.2%} of one" for (title, dtype), e in rows]
+            lines = [f"{title} ({dtype}): {_outputs(e)}, up to {e.share:.2%} of one" for (title, dtype), e in rows]
             tables.append(_table("underflow (values below the smallest normal number)", lines))
         return tables
 
@@ -54,3 +54,7 @@ def title_of(name: str) -> str:
 def _table(title: str, lines: list[str]) -> str:
     more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     return "\n  ".join([f"overflow_check: {title}:", *lines[:_SHOWN], *more])
+
+
+def _outputs(one: _Count) -> str:
+    return "1 output" if one.calls == 1 else f"{one.calls} outputs"

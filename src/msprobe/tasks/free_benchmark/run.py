@@ -17,6 +17,7 @@ from typing import Optional
 from msprobe.collect import notices
 from msprobe.config.settings import FreeBenchmarkSettings
 from msprobe.dump import layout
+from msprobe.dump.plural import count
 from msprobe.tasks.free_benchmark.limits import limit_of
 from msprobe.tasks.free_benchmark.perturbation import IMPROVE
 
@@ -123,10 +124,10 @@ class FreeBenchmarkRun:
             return ""
         if self.section.pert_mode == IMPROVE:
             return (
-                f": {self.unchanged} calls had no float16 or bfloat16 input, and only those can be raised. Use another "
-                "pert_mode, such as add_noise or to_cpu"
+                f": {count(self.unchanged, 'call')} had no float16 or bfloat16 input, and only those can be raised. "
+                "Use another pert_mode, such as add_noise or to_cpu"
             )
-        return f": {self.unchanged} calls had no input that this mode changes"
+        return f": {count(self.unchanged, 'call')} had no input that this mode changes"
 
     def summary(self) -> list[str]:
         """The message at the end of the run: the APIs, the most unstable first."""
