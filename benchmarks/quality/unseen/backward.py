@@ -74,7 +74,7 @@ formula("cohere", "silu backward 2%, L1", faulty_kernel(f"{L1}.mlp.act_fn", "sil
 formula("glm", "silu backward 1%, md5", faulty_kernel(f"{L1}.mlp.activation_fn", "silu_backward", 1.01), f"{L1}.mlp.activation_fn", recipe=Recipe(summary="md5"))
 formula("jamba", "silu backward of the mamba layer", faulty_kernel(f"{L0}.mamba", "silu_backward", 1.01), f"{L0}.mamba*")
 formula("electra", "gelu backward 1%", wrong_activation("electra.encoder.layer.1.intermediate.intermediate_act_fn", 1.01), "electra.encoder.layer.1.intermediate.intermediate_act_fn")
-formula("falcon", "gradient of a layer 2%", gradient_scaled("transformer.h.1.mlp", 1.02), "transformer.h.1.mlp")
+formula("falcon", "gradient of a layer 2%", gradient_scaled("transformer.h.1.self_attention.dense", 1.02), "transformer.h.1.self_attention.dense")
 formula("swin", "gradient of an attention 3%", gradient_scaled("swin.encoder.layers.0.blocks.1.mlp.fc2", 1.03), "swin.encoder.layers.0.blocks.1.mlp.fc2")
 formula("wav2vec2", "hook on an output", output_hook("wav2vec2.encoder.layers.0.feed_forward", 0.9), "wav2vec2.encoder.layers.0.feed_forward*")
 formula("segformer", "input gradient of a projection 2%", wrong_linear("segformer.stages.1.blocks.0.mlp.fc2", of_input=1.02), "segformer.stages.1.blocks.0.mlp.fc2")

@@ -108,7 +108,7 @@ for _name in ("starcoder2", "electra", "bart", "gpt_neox", "wav2vec2"):
     clean(_name, "gradient checkpointing", ports.checkpointed)
 for _name in ("falcon", "bart", "cohere"):
     clean(_name, "no cache", other_config={"use_cache": False})
-for _name in ("granite", "convnext", "deberta_v2", "actor_critic"):
+for _name in ("granite", "convnext", "gptj", "actor_critic"):
     clean(_name, "accumulation", other={"accumulate": 2})
 for _name in ("olmo2", "falcon", "electra", "swin", "convnext", "diffusion"):
     clean(_name, "bf16 port", other={"dtype": "bfloat16"}, expect=NO_BLAME)

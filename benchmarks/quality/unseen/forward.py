@@ -63,7 +63,7 @@ add("gpt_neox", "key and value exchanged", edited("gpt_neox.layers.1.attention",
 add("bloom", "beta of the scores", assigned(f"{H1}.self_attention", "beta", 0.5), f"{H1}.self_attention", call="baddbmm", says=("beta", r"0\.5\b"))
 add("bloom", "mask not added", edited(f"{H0}.self_attention", "if attention_mask is not None:", "if False:"), f"{H0}.self_attention",
     call="add|softmax")
-add("bloom", "alibi with the wrong sign", edited("transformer", "return build_alibi_tensor(", "return -build_alibi_tensor(", method="build_alibi_tensor"),
+add("bloom", "alibi with the wrong sign", edited("transformer", "alibi = self.build_alibi_tensor(", "alibi = -self.build_alibi_tensor("),
     "transformer", call="neg")
 add("bloom", "residual before the norm", assigned(H1, "apply_residual_connection_post_layernorm", True), H1, f"{H1}.self_attention", f"{H1}.mlp",
     never=("is missing",))

@@ -86,7 +86,7 @@ class ForgetfulCache:
 
     def __call__(self, run: Experiment) -> None:
         def change(forward: Any, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
-            if past_key_values is not None and past_key_values.get_seq_length(0) > 0:
+            if past_key_values is not None and past_key_values.get_seq_length(1) > 0:
                 layer = past_key_values.layers[1]
                 layer.keys = layer.keys.roll(1, -2)
             return forward(*args, past_key_values=past_key_values, **kwargs)

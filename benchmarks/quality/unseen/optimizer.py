@@ -26,8 +26,8 @@ def _grouped(run: Experiment, rate: float) -> None:
     def groups(model: nn.Module) -> list[dict[str, object]]:
         named = list(model.named_parameters())
         return [
-            {"params": [value for name, value in named if "head" not in name]},
-            {"params": [value for name, value in named if "head" in name], "lr": rate},
+            {"params": [value for name, value in named if "norm" not in name]},
+            {"params": [value for name, value in named if "norm" in name], "lr": rate},
         ]
 
     run.groups = groups
