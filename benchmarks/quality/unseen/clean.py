@@ -110,7 +110,7 @@ for _name in ("falcon", "bart", "cohere"):
     clean(_name, "no cache", other_config={"use_cache": False})
 for _name in ("granite", "convnext", "gptj", "actor_critic"):
     clean(_name, "accumulation", other={"accumulate": 2})
-for _name in ("olmo2", "falcon", "electra", "swin", "convnext", "diffusion"):
+for _name in ("olmo2", "falcon", "electra", "swin", "convnext", "actor_critic"):
     clean(_name, "bf16 port", other={"dtype": "bfloat16"}, expect=NO_BLAME)
 for _name in ("starcoder2", "speech"):
     clean(_name, "autocast port", other={"autocast": True}, expect=NO_BLAME)

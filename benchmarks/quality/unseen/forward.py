@@ -122,8 +122,8 @@ add("bart", "position offset", assigned("model.encoder.embed_positions", "offset
 add("bart", "second residual missing", edited("model.encoder.layers.1", "hidden_states = residual + hidden_states", "pass", nth=1), "model.encoder.layers.1",
     "model.encoder.layers.1.final_layer_norm")
 add("bart", "start token", None, "", "model", "model.shared", "model.decoder*", wrong_config={"decoder_start_token_id": 1}, never=(SAME_INPUTS,))
-wired("bart", "cross attention given the embedding", edited("model.decoder.layers.0", "key_value_states=encoder_hidden_states", "key_value_states=hidden_states"),
-      "model.decoder.layers.0", "model.decoder.layers.0.encoder_attn*", never=(SAME_INPUTS,))
+wired("bart", "norm after the cross attention skipped", skipped("model.decoder.layers.0.encoder_attn_layer_norm"), "model.decoder.layers.0",
+      "model.decoder.layers.0.encoder_attn_layer_norm")
 S = "swin.encoder.layers.0.blocks"
 add("swin", "shift of the windows", assigned(f"{S}.1", "shift_size", 1), f"{S}.1", call="roll|ge|arange", says=())
 add("swin", "bias not added to the mask", edited(f"{S}.1.attention", "combined_mask = relative_position_bias + attention_mask", "combined_mask = attention_mask"),
