@@ -11,8 +11,8 @@ from unseen import distribution as distribution
 from unseen import forward as forward
 from unseen import inference as inference
 from unseen import networks as networks
-from unseen import optimizer as optimizer
 from unseen import precision as precision
+from unseen import updates as updates
 from unseen import weights as weights
 from unseen.distribution import SHARDED
 from unseen.mindspore_pair import MINDSPORE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import FORWARD, GRADS, Match, module_class
@@ -16,6 +16,8 @@ ALGORITHMS = 16.0
 """Convolutions have algorithms (direct, Winograd, FFT) whose rounding differs by this much."""
 
 _FLOAT32 = 2.0**-23
+_FLOAT16 = distance.EPSILON["float16"]
+_SMALLEST_HALF = 2.0**-24
 _KINKS = {
     "relu", "relu_", "relu6", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "clamp", "clip", "threshold", "abs",
     "max", "min", "amax", "amin", "maximum", "minimum", "median", "topk", "sort", "max_pool1d", "max_pool2d",
@@ -56,6 +58,7 @@ class Context:
         self.key = call.key
         word = module_class(call.key) if self.module else call.key.rpartition(".")[2]
         self.has_kink = word.lower() in _KINKS
+        self.takes_root = word.lower() in ("sqrt", "sqrt_", "_foreach_sqrt")
         self.has_algorithms = word.lower().startswith("conv")
 
     def _take_whole_calls(self, match: Match) -> None:
@@ -120,6 +123,11 @@ class Context:
             factor *= ALGORITHMS
         return factor * max(eps, math.sqrt(length) * min(eps, _FLOAT32))
 
+    def summed(self, size: int) -> float:
+        """How many elements of what came in go into one of a result's, if it is a sum over the rows of a batch."""
+        most = max(self.sizes, default=0) or self._gradients.get(self._call.key, GradientSize()).elements
+        return max(most / max(size, 1), 1.0)
+
     def reduction(self, size: int) -> float:
         """How many terms go into one output element, guessed from the numbers of elements."""
         length = float(self.widest)
@@ -152,4 +160,14 @@ def epsilon_of(row: Row) -> float:
     if row.target is None or row.golden is None or not is_tensor(row.golden):
         return 0.0
     ours, theirs = distance.epsilon(row.target), distance.epsilon(row.golden)
-    return max(ours, theirs) if ours and theirs else 0.0
+    if not ours or not theirs:
+        return 0.0
+    return max(_spacing(row.target, ours), _spacing(row.golden, theirs))
+
+
+def _spacing(item: dict[str, Any], eps: float) -> float:
+    """Relative to the tensor's size. Half precision has no small numbers: below 6e-5 their distance stays the same."""
+    if eps != _FLOAT16:
+        return eps
+    size = distance.scale(item)
+    return min(max(eps, _SMALLEST_HALF / size), 1.0) if size else eps

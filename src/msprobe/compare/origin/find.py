@@ -15,6 +15,7 @@ from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
+from msprobe.compare.origin.arguments import other_arguments
 from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
@@ -87,7 +88,7 @@ def _blame(index: int, trace: Trace) -> Candidate:
     match, rows = trace.groups[index]
     bad = bad_rows(rows)
     inputs = [row for row in bad if row.is_input]
-    arguments = [row for row in inputs if not is_tensor(row.golden) and row.golden is not None]
+    arguments = other_arguments(match, inputs, rows)
     if arguments:
         more = tuple(argument_text(match.call, row) for row in arguments[1:4])
         return _candidate("argument", index, arguments[0], trace, more)
