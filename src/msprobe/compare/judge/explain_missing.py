@@ -124,8 +124,8 @@ class _Explainer:
             if self._other_way and self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks):
                 self._cover_update(rows)
             elif self._backward_agrees and is_made_by_engine(match, self._stacks):
-                why = _covered("made in the backward of a function, and all gradients that were compared agree")
-                self._found.update((id(row), why) for row in rows if row.verdict != PASS)
+                covered = _covered("made in the backward of a function, and all gradients that were compared agree")
+                self._found.update((id(row), covered) for row in rows if row.verdict != PASS)
             elif match.how != "unmatched":
                 self._explain_matched(place, match, rows)
             elif not match.call.recompute:
