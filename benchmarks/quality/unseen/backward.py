@@ -72,7 +72,7 @@ formula("gpt_neox", "norm's own formula, L0", wrong_norm("gpt_neox.layers.1.inpu
 formula("granite", "silu backward 0.5%", faulty_kernel(f"{L0}.mlp.act_fn", "silu_backward", 1.005), f"{L0}.mlp.act_fn")
 formula("cohere", "silu backward 2%, L1", faulty_kernel(f"{L1}.mlp.act_fn", "silu_backward", 1.02), recipe=Recipe(level="L1"))
 formula("glm", "silu backward 1%, md5", faulty_kernel(f"{L1}.mlp.activation_fn", "silu_backward", 1.01), f"{L1}.mlp.activation_fn", recipe=Recipe(summary="md5"))
-formula("jamba", "silu backward of the mamba layer", faulty_kernel(f"{L0}.mamba", "silu_backward", 1.01), f"{L0}.mamba*")
+formula("jamba", "silu backward of the mamba layer", faulty_kernel(f"{L0}.feed_forward.act_fn", "silu_backward", 1.01), f"{L0}.feed_forward.act_fn")
 formula("electra", "gelu backward 1%", wrong_activation("electra.encoder.layer.1.intermediate.intermediate_act_fn", 1.01), "electra.encoder.layer.1.intermediate.intermediate_act_fn")
 formula("falcon", "gradient of a layer 2%", gradient_scaled("transformer.h.1.self_attention.dense", 1.02), "transformer.h.1.self_attention.dense")
 formula("swin", "gradient of an attention 3%", gradient_scaled("swin.encoder.layers.0.blocks.1.mlp.fc2", 1.03), "swin.encoder.layers.0.blocks.1.mlp.fc2")
