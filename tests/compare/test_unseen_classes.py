@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from test_cases import compared
 from torch import Tensor, nn
+
+from msprobe.compare import compare
+from msprobe.pytorch import PrecisionDebugger
 
 
 class Net(nn.Module):
@@ -41,8 +43,7 @@ class Net(nn.Module):
         return x * both.cos()
 
     def cast(self, x: Tensor) -> Tensor:
-        y = torch.tanh(x)
-        return y.bfloat16() if self.wrong else y
+        return torch.tanh(x.bfloat16().float() if self.wrong else x)
 
 
 def answer(tmp_path: Path, kind: str, **options: Any) -> Any:
@@ -77,6 +78,30 @@ def test_the_call_that_orders_elements_in_another_way_is_named(tmp_path: Path) -
     assert origin.kind == "replaced"
     assert "repeat_interleave.0.forward in Module" in origin.sentence
     assert "replaced by Torch.cat.0.forward" in origin.sentence
+
+
+def test_a_cast_of_one_run_is_said_as_such(tmp_path: Path) -> None:
+    origin = answer(tmp_path, "cast").origin
+    assert "Tensor.bfloat16.0.forward" in origin.sentence
+    assert "it turns float32 into bfloat16" in origin.sentence
+
+
+def test_another_optimizer_is_no_cut_gradient(tmp_path: Path) -> None:
+    paths = []
+    for kind in (torch.optim.NAdam, torch.optim.AdamW):
+        torch.manual_seed(0)
+        net = nn.Sequential(Net("sums", False))
+        optimizer = kind(net.parameters(), lr=1e-3)
+        debugger = PrecisionDebugger(dump_path=str(tmp_path / kind.__name__), task="statistics", level="mix")
+        debugger.start(net)
+        net(torch.randn(8, 16)).square().mean().backward()
+        optimizer.step()
+        debugger.stop()
+        debugger.step()
+        paths.append(tmp_path / kind.__name__)
+    origin = compare(*paths).origin
+    assert origin is not None
+    assert origin.sentence == "the optimizer is NAdam, not AdamW"
 
 
 class Own(torch.autograd.Function):
@@ -122,17 +147,3 @@ def test_the_same_function_without_its_own_backward_is_the_same(tmp_path: Path) 
 
     result = compared(tmp_path, build, steps=2)
     assert result.verdict == "same", result.origin
-
-
-@pytest.mark.parametrize("level", ["mix", "L0"])
-def test_a_run_in_half_precision_that_has_only_small_numbers_is_the_same(tmp_path: Path, level: str) -> None:
-    class Small(nn.Module):
-        def __init__(self, wrong: bool) -> None:
-            super().__init__()
-            self.dtype = torch.float16 if wrong else torch.float32
-            self.layer = nn.Linear(16, 16, dtype=torch.float32).to(self.dtype)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer((x * 1e-5).to(self.dtype)).float()
-
-    assert compared(tmp_path, Small, level=level, stop_first=True, steps=1).origin is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import FORWARD, GRADS, Match, module_class
@@ -16,8 +16,6 @@ ALGORITHMS = 16.0
 """Convolutions have algorithms (direct, Winograd, FFT) whose rounding differs by this much."""
 
 _FLOAT32 = 2.0**-23
-_FLOAT16 = distance.EPSILON["float16"]
-_SMALLEST_HALF = 2.0**-24
 _KINKS = {
     "relu", "relu_", "relu6", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "clamp", "clip", "threshold", "abs",
     "max", "min", "amax", "amin", "maximum", "minimum", "median", "topk", "sort", "max_pool1d", "max_pool2d",
@@ -160,14 +158,4 @@ def epsilon_of(row: Row) -> float:
     if row.target is None or row.golden is None or not is_tensor(row.golden):
         return 0.0
     ours, theirs = distance.epsilon(row.target), distance.epsilon(row.golden)
-    if not ours or not theirs:
-        return 0.0
-    return max(_spacing(row.target, ours), _spacing(row.golden, theirs))
-
-
-def _spacing(item: dict[str, Any], eps: float) -> float:
-    """Relative to the tensor's size. Half precision has no small numbers: below 6e-5 their distance stays the same."""
-    if eps != _FLOAT16:
-        return eps
-    size = distance.scale(item)
-    return min(max(eps, _SMALLEST_HALF / size), 1.0) if size else eps
+    return max(ours, theirs) if ours and theirs else 0.0
