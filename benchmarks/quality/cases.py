@@ -13,6 +13,8 @@ from training import Plant, Recipe
 
 DISTRIBUTED = "ddp"
 """The model that is trained by two processes: GPT-2 in DistributedDataParallel."""
+IN_TWO_PROCESSES = {DISTRIBUTED: "gpt2", "olmo2_ddp": "olmo2", "starcoder2_fsdp": "starcoder2"}
+"""Models that are trained by two processes, and the network that each is."""
 SAME_INPUTS = "same inputs|equal inputs|inputs with the same|inputs that agree"
 """How a sentence says that a call was given the same."""
 KINDS = ("forward", "backward", "optimizer", "precision", "data", "weights", "wiring", "distribution")
@@ -74,7 +76,7 @@ class Case:
 
     @property
     def processes(self) -> int:
-        return 2 if self.model == DISTRIBUTED else 1
+        return 2 if self.model in IN_TWO_PROCESSES else 1
 
 
 FAULTS: list[Case] = []

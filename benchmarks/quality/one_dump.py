@@ -1,7 +1,6 @@
 """Faults for the tools that read one dump, on the same models: `msprobe overflow` and `msprobe run_ut`.
 
-python benchmarks/quality/one_dump.py [overflow | run_ut]     about a minute on two idle cores, without T5, whose
-                                                              position buckets take log(0) and discard it
+python benchmarks/quality/one_dump.py [overflow | run_ut]     about a minute on two idle cores
 
 An overflow is right where the call that produced it is named with its module; run_ut is right where it fails the calls
 whose kernel was wrong, in the right direction, and no others. Clean runs, some with masks of -inf, report nothing.
@@ -71,6 +70,9 @@ CASES = [
     OneDump("overflow", "opt", "gradient of a root at zero",
             applied("model.decoder.layers.1.fc2", lambda x: x + torch.sqrt(x * 0)),
             r"Torch\.sqrt\.\d+\.backward", "model.decoder.layers.1.fc2"),
+    OneDump("overflow", "t5", "gradient of a root at zero, after a log(0) that is discarded",
+            applied("decoder.block.1.layer.2.DenseReluDense.wo", lambda x: x + torch.sqrt(x * 0)),
+            r"Torch\.sqrt\.\d+\.backward", "decoder.block.1.layer.2.DenseReluDense.wo"),
     *(OneDump("overflow", model, "clean") for model in ("llama", "deepseek_v3", "mamba", "resnet", "whisper")),
     *(OneDump("overflow", model, "clean, eager", config=json.dumps(EAGER)) for model in ("gpt2", "bert", "opt")),
     OneDump("run_ut", "llama", "silu 5%", faulty_kernel(f"{L1}.mlp.act_fn", "silu", 1.05),

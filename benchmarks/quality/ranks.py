@@ -10,7 +10,8 @@ from pathlib import Path
 import clean  # noqa: F401
 import faults  # noqa: F401
 import torch.distributed as dist
-from cases import CLEAN, FAULTS
+import unseen.cases  # noqa: F401
+from cases import CLEAN, FAULTS, IN_TWO_PROCESSES
 from training import run
 
 
@@ -20,7 +21,7 @@ def main(plan: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{plan.with_name('store')}", rank=rank, world_size=size)
     for name, side, dump in json.loads(plan.read_text()):
         one = getattr(known[name], side)
-        run("gpt2", json.loads(one.config), one.recipe, one.plant, Path(dump))
+        run(IN_TWO_PROCESSES[known[name].model], json.loads(one.config), one.recipe, one.plant, Path(dump))
         dist.barrier()
     dist.destroy_process_group()
 

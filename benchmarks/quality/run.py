@@ -6,6 +6,7 @@ python benchmarks/quality/run.py --only llama --kind backward some models, some 
 python benchmarks/quality/run.py --only llama --case mask     cases whose name holds "mask"
 python benchmarks/quality/run.py --keep DIR                   keeps the dumps; run again, it only compares them
 python benchmarks/quality/run.py --write-docs                 everything, into docs/quality.md as well
+python benchmarks/quality/run.py --unseen                     the cases in unseen/ instead
 
 It uses the msprobe of the interpreter that runs it.
 """
@@ -63,24 +64,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="every judgement as JSON")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep dumps and answers, and use dumps that are there")
+    parser.add_argument("--unseen", action="store_true", help="the cases on which nothing was tuned (unseen/)")
     parser.add_argument("--list", action="store_true", help="only list the cases")
     parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/quality.md")
     return parser.parse_args(arguments)
 
 
-def load() -> list[Case]:
-    """All cases. Imported late: it imports torch and transformers."""
+def load(unseen: bool = False) -> list[Case]:
+    """All cases of the tuned or of the unseen set. Imported late: it imports torch and transformers."""
     import clean  # noqa: F401
     import faults  # noqa: F401
     from cases import CLEAN, FAULTS
+    from unseen.cases import is_unseen
 
-    return [*FAULTS, *CLEAN]
+    return [case for case in [*FAULTS, *CLEAN] if is_unseen(case) == unseen]
 
 
 def select(args: argparse.Namespace) -> list[Case]:
     return [
         case
-        for case in load()
+        for case in load(args.unseen)
         if (not args.only or case.model in args.only)
         and (not args.kind or case.kind in args.kind)
         and (not args.case or any(text in case.id for text in args.case))
@@ -91,7 +94,7 @@ def select(args: argparse.Namespace) -> list[Case]:
 def run_all(cases: list[Case], args: argparse.Namespace) -> list[tuple[Any, float]]:
     chunks = split(cases)
     keep = str(args.keep) if args.keep else ""
-    jobs = [([case.id for case in chunk], keep) for chunk in chunks]
+    jobs = [([case.id for case in chunk], keep, args.unseen) for chunk in chunks]
     results: list[tuple[Any, float]] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     context = multiprocessing.get_context("spawn")
@@ -124,11 +127,11 @@ def split(cases: list[Case]) -> list[list[Case]]:
     return sorted(chunks, key=len, reverse=True)
 
 
-def work(job: tuple[list[str], str, Any]) -> None:
-    names, keep, done = job
+def work(job: tuple[list[str], str, bool, Any]) -> None:
+    names, keep, unseen, done = job
     from execute import run_cases
 
-    known = {case.id: case for case in load()}
+    known = {case.id: case for case in load(unseen)}
     folder = None
     if keep:
         folder = Path(keep) / known[names[0]].model

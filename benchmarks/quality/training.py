@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -13,6 +13,7 @@ from typing import Any, Optional
 import torch
 from architectures import MODELS, Batch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from msprobe.pytorch import PrecisionDebugger
 
@@ -69,6 +70,12 @@ class Experiment:
     groups: Optional[Callable[[nn.Module], Any]] = None
     before_step: list[Callable[[], None]] = field(default_factory=list)
     """Called after the backward, before clipping."""
+    inference: bool = False
+    """Only the forward, in evaluation mode and without gradients."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """More keys of config.json."""
+    instead: Optional[Callable[[Path], None]] = None
+    """Records the run in another way (another framework)."""
 
     def module(self, path: str) -> nn.Module:
         return self.model.get_submodule(path)
@@ -94,9 +101,33 @@ def run(model: str, config: dict[str, Any], recipe: Recipe, plant: Optional[Plan
         torch.manual_seed(1)
         torch.set_num_threads(experiment.recipe.threads)
         try:
+            if experiment.instead is not None:
+                experiment.instead(dump)
+                return Outcome({}, {})
+            if experiment.inference:
+                return _infer(experiment, dump)
             return _train(experiment, dump)
         finally:
             torch.set_num_threads(1)
+
+
+def _infer(experiment: Experiment, dump: Path) -> Outcome:
+    recipe, model = experiment.recipe, experiment.model.eval()
+    debugger = _debugger(experiment, dump)
+    moved = {}
+    for step in range(recipe.steps):
+        batch = _cast(experiment.batch(step), recipe.dtype)
+        with debugger_step(debugger, model), torch.no_grad():
+            moved[f"loss {step}"] = float(experiment.loss(model, batch).double().sum())
+    return Outcome(moved, {name: _fingerprint(value) for name, value in model.named_parameters()})
+
+
+@contextmanager
+def debugger_step(debugger: PrecisionDebugger, model: nn.Module) -> Iterator[None]:
+    debugger.start(model)
+    yield
+    debugger.stop()
+    debugger.step()
 
 
 def _train(experiment: Experiment, dump: Path) -> Outcome:
@@ -109,7 +140,7 @@ def _train(experiment: Experiment, dump: Path) -> Outcome:
     average = None
     if recipe.ema is not None:
         average = {name: value.detach().clone() for name, value in model.named_parameters()}
-    debugger = _debugger(recipe, dump)
+    debugger = _debugger(experiment, dump)
     for step in range(recipe.steps):
         parts = list(_parts(experiment.batch(step), recipe))
         debugger.start(model)
@@ -138,13 +169,18 @@ def _train(experiment: Experiment, dump: Path) -> Outcome:
             debugger.step()
         moved[f"loss {step}"] = float(sum(losses))
     with torch.no_grad():
-        moved.update({name: float((value - before[name]).norm()) for name, value in model.named_parameters()})
+        moved.update({name: float(_local(value - before[name]).norm()) for name, value in model.named_parameters()})
     return Outcome(moved, start)
+
+
+def _local(value: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor."""
+    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _fingerprint(value: Tensor) -> float:
     """A number that changes with any element and with their order."""
-    flat = value.detach().double().flatten()
+    flat = _local(value.detach()).double().flatten()
     return float((flat * torch.linspace(1, 2, flat.numel(), dtype=torch.float64)).sum())
 
 
@@ -206,9 +242,11 @@ def _optimizer(experiment: Experiment) -> torch.optim.Optimizer:
     return getattr(torch.optim, recipe.optimizer)(parameters, betas=recipe.betas, eps=recipe.eps, **options)
 
 
-def _debugger(recipe: Recipe, dump: Path) -> PrecisionDebugger:
+def _debugger(experiment: Experiment, dump: Path) -> PrecisionDebugger:
     dump.mkdir(parents=True, exist_ok=True)
+    recipe = experiment.recipe
     config: dict[str, Any] = {"task": recipe.task, "level": recipe.level, "dump_path": str(dump), recipe.task: {}}
+    config.update(experiment.settings)
     if recipe.task == "statistics":
         config["statistics"]["summary_mode"] = recipe.summary
     path = dump.with_name(f"{dump.name}-{os.getpid()}.json")

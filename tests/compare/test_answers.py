@@ -49,6 +49,25 @@ def test_a_buffer_that_nothing_uses_is_a_note(tmp_path: Path) -> None:
     assert any("buffer unused differs" in note for note in result.notes)
 
 
+def test_a_buffer_that_a_later_step_uses_is_not_said_to_change_nothing(tmp_path: Path) -> None:
+    class Late(nn.Linear):
+        def __init__(self, wrong: bool) -> None:
+            super().__init__(16, 16)
+            self.calls = 0
+            self.register_buffer("offset", torch.full((16,), float(wrong)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            y = super().forward(x)
+            return y + self.offset if self.calls > 1 else y
+
+    result = compared(tmp_path, lambda wrong: nn.Sequential(Late(wrong), nn.ReLU()), steps=2)
+    assert result.verdict == "differs"
+    assert result.origin is not None
+    assert result.origin.step == 1
+    assert not [note for note in result.notes if "changes nothing" in note]
+
+
 def test_a_frozen_parameter_that_is_expanded_is_named(tmp_path: Path) -> None:
     def build(wrong: bool) -> nn.Module:
         model = nn.Sequential(Scaled(False), nn.Linear(16, 4))

@@ -30,6 +30,16 @@ def test_there_are_enough_faults_pairs_and_models_of_every_kind() -> None:
     assert len({case.model for case in part}) >= 10
 
 
+def test_the_unseen_cases_are_of_other_models() -> None:
+    from run import load
+
+    tuned, unseen = load(), load(unseen=True)
+    assert not {case.model for case in tuned} & {case.model for case in unseen}
+    assert len([case for case in unseen if case.kind != "clean"]) >= 80
+    assert len([case for case in unseen if case.kind == "clean"]) >= 40
+    assert len({case.id for case in unseen}) == len(unseen)
+
+
 def test_the_representative_part_has_no_miss_but_the_known_ones(suite: Path, tmp_path: Path) -> None:
     written = tmp_path / "judgements.json"
     command = [sys.executable, str(suite / "run.py"), "--part", "representative", "--json", str(written)]

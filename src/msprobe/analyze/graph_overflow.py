@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Optional
 
-from msprobe.analyze.overflow import Event, OverflowAnalysis, first
+from msprobe.analyze.overflow import OverflowAnalysis, first
+from msprobe.analyze.overflow_event import Event
 from msprobe.dump.collectives import OPERATORS
 from msprobe.dump.errors import DumpError
 from msprobe.graphdump.files.directory import Tensor

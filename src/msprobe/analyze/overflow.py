@@ -2,16 +2,19 @@
 
 It reads what any statistics dump has, ours or not, and asks the same questions as overflow_check asks live:
 finite in and not finite out is a producer; an infinity that was handed in and handed on is none. What a rank
-received through a collective is followed to the rank that sent it.
+received through a collective is followed to the rank that sent it. A producer whose infinity was discarded is named
+only where no other spread.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
+from msprobe.analyze.discarded import discarded
+from msprobe.analyze.overflow_event import Event
 from msprobe.dump import record_keys
 from msprobe.dump.collectives import RECEIVES, SENDS, is_collective
 from msprobe.dump.errors import DumpError
@@ -23,32 +26,6 @@ from msprobe.stats.finiteness import FINITE, INFINITE, NAN
 from msprobe.stats.own_infinities import MOVES, TURNS
 
 _NUMBERS = ("Max", "Min", "Mean", "Norm")
-
-
-@dataclass(frozen=True)
-class Event:
-    """One record that overflowed, or a collective, which may have carried an overflow."""
-
-    step: Optional[int]
-    rank: Optional[int]
-    label: str
-    name: str
-    position: int
-    epoch: int  # collectives of this rank before it
-    given: int
-    found: int
-    producer: bool
-    overflow: bool
-    slots: tuple[str, ...]
-    collective: Optional[tuple[object, ...]] = None  # what is the same on the ranks of one collective
-    module: Optional[str] = None
-    source: Optional[str] = None
-
-    @property
-    def direction(self) -> str:
-        """Gradients of parameters count as backward, as do operators of a graph's gradient part."""
-        graph = self.name.startswith("Gradients/")
-        return FORWARD if not graph and parse_name(self.name).direction == FORWARD else BACKWARD
 
 
 @dataclass(frozen=True)
@@ -74,7 +51,7 @@ def analyse(ranks: list[RankDump]) -> OverflowAnalysis:
         events: list[Event] = []
         for rank in (replace(one) for one in ranks if one.step == step):
             try:
-                seen, count = _events(rank, made_infinity)
+                seen, count = _judge(rank, made_infinity)
             except DumpError as error:
                 unread.append(error)
                 continue
@@ -82,8 +59,10 @@ def analyse(ranks: list[RankDump]) -> OverflowAnalysis:
             notes += [f"{rank.label}: {trouble}." for trouble in rank.troubles]
             events += seen
         overflows += [event for event in events if event.overflow]
-        if producer is None:
-            producer, inside = first(events)
+        if producer is None or producer.discarded:
+            found, within = first(events)
+            if producer is None or (found is not None and not found.discarded):
+                producer, inside = found, within
     if len(unread) == len(ranks) > 0:
         raise unread[0]
     return OverflowAnalysis(overflows, producer, inside, judged, [*notes, *map(str, unread)])
@@ -98,6 +77,7 @@ def first(events: list[Event]) -> tuple[Optional[Event], bool]:
         partners = [other for other in events if other is not event and other.collective == event.collective]
         if not any(partner.given != FINITE for partner in partners) and not _fed(event, events):
             local.append(event)
+    local = [event for event in local if not event.discarded] or local
     best = min(local, key=lambda event: (event.epoch, event.position, event.rank or 0), default=None)
     if best is not None and best.collective is not None:
         # A dump of overflow_check lists no clean collectives: a producer that is a plain call explains this one.
@@ -114,7 +94,27 @@ def _fed(event: Event, events: list[Event]) -> bool:
     return any(other.collective == key and other.rank == key[1] and other.given != FINITE for other in events)
 
 
-def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[list[Event], int]:
+def _judge(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[list[Event], int]:
+    """The events of one rank and step, and how many records had numbers. An infinity that was discarded is no reason
+    to suspect those that are handed in later (masks): the second look leaves it out."""
+    before = dict(made_infinity)
+    events, count = _events(rank, made_infinity, {})
+    thrown_away = discarded(events, rank.construct, lambda name: _is_finite(rank.records.get(name)))
+    if thrown_away:
+        made_infinity.clear()
+        made_infinity.update(before)
+        events, count = _events(rank, made_infinity, thrown_away)
+    return events, count
+
+
+def _is_finite(record: Optional[dict[str, Any]]) -> bool:
+    outputs = _sides(record)[1] if record is not None else []
+    return bool(outputs) and all(state == FINITE for _, state in outputs)
+
+
+def _events(
+    rank: RankDump, made_infinity: dict[Optional[int], bool], thrown_away: Mapping[str, str]
+) -> tuple[list[Event], int]:
     events: list[Event] = []
     judged = epoch = 0
     bad_forwards: set[str] = set()
@@ -150,7 +150,7 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
             while above is not None and above not in children:
                 children.add(above)
                 above = construct.get(above)
-            if found == INFINITE and parsed.direction != BACKWARD:
+            if found == INFINITE and parsed.direction != BACKWARD and name not in thrown_away:
                 made_infinity[rank.rank] = True
         if not overflow and collective is None:
             continue
@@ -160,7 +160,7 @@ def _events(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[l
         events.append(
             Event(
                 rank.step, rank.rank, rank.label, name, position, epoch, given, found, producer, overflow, slots,
-                collective, module, source_line(frames),
+                collective, module, source_line(frames), thrown_away.get(name, ""),
             )
         )  # fmt: skip
     return events, judged

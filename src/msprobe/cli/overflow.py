@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
-    from msprobe.analyze.overflow import Event, OverflowAnalysis
+    from msprobe.analyze.overflow import OverflowAnalysis
+    from msprobe.analyze.overflow_event import Event
 
 REPLAY = "replay"
 ROWS = 20
@@ -146,6 +147,8 @@ def _print_producer(found: OverflowAnalysis) -> None:
     lines = [f"First producer: {event.name} at {event.label}"]
     if found.inside_collective:
         lines.append("  inside communication: its inputs were finite on every rank in this dump")
+    if event.discarded:
+        lines.append(f"  discarded: the outputs of {event.discarded} are finite, and nothing outside received it")
     if event.module:
         lines.append(f"  module: {event.module}")
     if event.source:

@@ -103,13 +103,16 @@ class _Stages:
         self._levels = levels
         self._judges: dict[Optional[int], Judge] = {}
         self._how: dict[str, None] = {}
+        self._buffers: list[str] = []
+        """The first buffer of each rank that differs when the run begins."""
         self.settings: set[str] = set()
         self.results: list[UnitResult] = []
         self.units: list[Unit] = []
 
     def run(self, pair: Pair[Source], groups: list[Group]) -> None:
         rank = pair.target.rank
-        if rank not in self._judges:
+        is_first = rank not in self._judges
+        if is_first:
             self._judges[rank] = Judge(self._preset, all(map(_is_exact, (pair.target, pair.golden))))
         judge = self._judges[rank]
         judge.judge_step(groups, self._levels.get(pair.golden.path))
@@ -133,9 +136,8 @@ class _Stages:
                     row.role = trace.roles.get(id(row), "")
         self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         self.results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks))
-        if buffers and found is None and not self.units[1:]:
-            name = next(iter(buffers))
-            self._how[f"buffer {name} differs when the run begins; this changes nothing that was compared"] = None
+        if buffers and is_first:
+            self._buffers.append(next(iter(buffers)))
         self._note(judge, groups, training, explained)
 
     def _note(
@@ -163,7 +165,10 @@ class _Stages:
 
     @property
     def notes(self) -> list[str]:
-        return list(self._how)
+        """What to say beside the answer, once all units are judged."""
+        idle = self._buffers if all(unit.candidate is None for unit in self.units) else []
+        said = (f"buffer {name} differs when the run begins; this changes nothing that was compared" for name in idle)
+        return [*self._how, *dict.fromkeys(said)]
 
 
 def _is_exact(source: Source) -> bool:

@@ -91,11 +91,17 @@ def _operands_swapped(ours: list[tuple[str, Item]], theirs: dict[str, Item]) -> 
     one, other = theirs.get(_FIRST), theirs.get(_SECOND)
     if not first or not second or not one or not other or first.get("Norm") == one.get("Norm") is not None:
         return False
-    if not is_tensor(first) or not is_tensor(other) or result_key(first) != result_key(other):
+    if not is_tensor(first) or not is_tensor(other) or not _same_result(first, other):
         return False
     if is_tensor(second):
-        return result_key(second) == result_key(one)
+        return _same_result(second, one)
     return not is_tensor(one) and second.get("value") == one.get("value")
+
+
+def _same_result(one: Item, other: Item) -> bool:
+    """Tensors without these statistics (booleans, checksums alone) are not known to be the same."""
+    key = result_key(one)
+    return key is not None and key == result_key(other)
 
 
 def _shifted_gradients(ours: list[tuple[str, Item]], theirs: dict[str, Item]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The phases of a step: forward, backward, and what comes after the backward (clipping, scaler, optimizer, averages).
 
 A forward call after the last backward of the step belongs to the third phase; so does one that was made inside the
-optimizer, gradient clipping or the loss scaler, wherever it stands.
+optimizer, gradient clipping or the loss scaler, wherever it stands. One that the autograd engine made (in the backward
+of a function of the user) belongs to the backward.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ Stacks = tuple[Mapping[str, list[str]], Mapping[str, list[str]]]
 Matches = Sequence[tuple[Match, object]]
 
 _UPDATING = ("/torch/optim/", "/clip_grad.py", "/amp/grad_scaler.py", "/mindspore/nn/optim/", "/mint/optim/")
+_ENGINE = ("_engine_run_backward", "in _run_backward")
 
 
 class Phase(IntEnum):
@@ -45,8 +47,27 @@ def phases_of(groups: Matches) -> list[Phase]:
 
 def updates_weights(match: Match, stacks: Stacks) -> bool:
     """True for a call that was made inside an optimizer, gradient clipping or the loss scaler."""
+    return _has_frame(match, stacks, _UPDATING)
+
+
+def phase_by_stack(match: Match, stacks: Stacks) -> Phase:
+    """The phase of a call that stands among those of the forward."""
+    if _has_frame(match, stacks, _UPDATING):
+        return Phase.AFTER
+    return Phase.BACKWARD if is_made_by_engine(match, stacks) else Phase.FORWARD
+
+
+def is_made_by_engine(match: Match, stacks: Stacks) -> bool:
+    """True for a call in the backward of a function of the user. What is recomputed has a module around it."""
+    call = match.call
+    if call.direction != FORWARD or call.recompute or call.parent is not None:
+        return False
+    return _has_frame(match, stacks, _ENGINE)
+
+
+def _has_frame(match: Match, stacks: Stacks, parts: tuple[str, ...]) -> bool:
     for call, known in zip((match.target, match.golden), stacks):
         frames: Union[list[str], None] = known.get(call.name) if call is not None else None
         if frames:
-            return any(part in frame for frame in frames for part in _UPDATING if isinstance(frame, str))
+            return any(part in frame for frame in frames for part in parts if isinstance(frame, str))
     return False

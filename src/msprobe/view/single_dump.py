@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from msprobe.analyze.overflow import Event, OverflowAnalysis, analyse
+from msprobe.analyze.overflow import OverflowAnalysis, analyse
+from msprobe.analyze.overflow_event import Event
 from msprobe.compare.calls import Match, calls_of, forward_name
 from msprobe.compare.inputs import Source, open_sources
 from msprobe.compare.measure.distance import number

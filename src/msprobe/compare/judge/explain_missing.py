@@ -7,12 +7,14 @@ agrees there, or where a call's own results agree, the rest is covered by that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from msprobe.compare.calls import BACKWARD, FORWARD, Match
+from msprobe.compare.align.translate import operation_of
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.judge.effects import Effects, results, results_agree
 from msprobe.compare.measure.distance import of_statistics, result_key
-from msprobe.compare.phases import Phase, Stacks, phases_of, updates_weights
+from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
 
@@ -74,6 +76,8 @@ class _Explainer:
         self._sides = (Effects(groups, golden=False), Effects(groups, golden=True))
         self._run = _Run(groups)
         self._other_way = other_update or _updates_in_another_way(groups, self._run.phases)
+        backward = [row for match, rows in groups if match.call.direction in (BACKWARD, GRADS) for row in rows]
+        self._backward_agrees = bool(backward) and not any(row.verdict in (WARNING, ERROR) for row in backward)
         self._found: Judgements = {}
         self._reordered: dict[str, list[tuple[Row, bool]]] = {}
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
@@ -95,10 +99,23 @@ class _Explainer:
         """Calls that a module makes in another order, though its results agree: most values are found elsewhere in it
         (sums on the way are not)."""
         for module, rows in self._reordered.items():
-            if 2 * sum(elsewhere for _, elsewhere in rows) >= len(rows):
+            if 2 * sum(elsewhere for _, elsewhere in rows) >= len(rows) or self._has_same_terms(rows):
                 for row, _ in rows:
                     why = f"{row.reason}: other values at this place, but the results of {module} agree"
                     self._found[id(row)] = _covered(why)
+
+    def _has_same_terms(self, rows: Sequence[tuple[Row, bool]]) -> bool:
+        """The rows are of sums alone, or of products alone, that take the same terms in another order."""
+        calls = {id(row.match) for row, _ in rows}
+        if {operation_of(row.match.call.key) for row, _ in rows} not in ({"add"}, {"mul"}):
+            return False
+        terms: tuple[Counter[object], Counter[object]] = (Counter(), Counter())
+        for match, all_rows in self._groups:
+            for row in all_rows if id(match) in calls else ():
+                for side, item in zip(terms, (row.target, row.golden)):
+                    side[result_key(item)] += 1 if row.is_input else -1
+        ours, theirs = (+side for side in terms)
+        return None not in ours and ours == theirs
 
     def explain(self, odd: Sequence[int]) -> Judgements:
         self._explain_recomputation()
@@ -106,6 +123,9 @@ class _Explainer:
             match, rows = self._groups[place]
             if self._other_way and self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks):
                 self._cover_update(rows)
+            elif self._backward_agrees and is_made_by_engine(match, self._stacks):
+                covered = _covered("made in the backward of a function, and all gradients that were compared agree")
+                self._found.update((id(row), covered) for row in rows if row.verdict != PASS)
             elif match.how != "unmatched":
                 self._explain_matched(place, match, rows)
             elif not match.call.recompute:
@@ -139,13 +159,16 @@ class _Explainer:
         found, side = self._found, self._sides[0]
         _explain_items(match, rows, found)
         if match.call.kind == "api":
-            lost = [row for row in rows if row.why.kind is Kind.GRADIENT and not row.is_input]
-            if lost and side.has_gradient_around(match.call):
+            lost = [row for row in rows if row.why.kind is Kind.GRADIENT]
+            if any(not row.is_input for row in lost) and side.has_gradient_around(match.call):
                 found.update((id(row), Judgement(PASS, 0.0, row.why)) for row in lost)
         bad = [row for row in rows if row.verdict != PASS and row.why.kind in _NUMBERS and id(row) not in found]
         module = side.module_with_same_results(match.call) if bad else None
         if module is not None:
             self._reordered.setdefault(module, []).extend((row, self._is_elsewhere(row)) for row in bad)
+            if match.target is not None and match.golden is not None and match.target.key != match.golden.key:
+                alone = [row for row in rows if row.absent and not is_tensor(row.target or row.golden)]
+                found.update((id(row), _covered(f"the results of {module} agree")) for row in alone)
         moved = [row for row in _moved(match, rows) if id(row) not in found]
         hidden = [row for row in rows if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
         if moved or hidden:

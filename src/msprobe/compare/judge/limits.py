@@ -23,6 +23,8 @@ COARSE = 2.0**-16
 """Types with a larger epsilon have a limit of their own for norm and mean."""
 AVERAGE_CAP = 0.04
 """However noisy: beyond this the norm of a tensor with many elements differs."""
+SUM_CAP = 0.08
+"""However many rows of a batch a coarse type adds up: beyond this the norm of the gradient of a vector differs."""
 SQUARED = 4.0
 """A product may be off by what its factors are, a square by twice that; its norm is that of its largest elements."""
 COMPUTED_ARGUMENT = 1e-3
@@ -77,6 +79,10 @@ class Noise:
             both = min(max(own, NOISE_MARGIN * measured), max(cap, 1.0))
             return Limits(both, both)
         given = 0.0 if row.is_input else context.accepted
+        if context.takes_root and given:
+            given = min(2.0 * math.sqrt(given), WIDEST)  # a root enlarges what is small beside the largest element
+        if context.is_relative:
+            cap = max(cap, min(given, WIDEST))  # what a product or a quotient was given, it passes on
         extreme = min(max(own, AMPLIFICATION * level, given), cap)
         if context.has_kink and context.direction == BACKWARD:
             extreme = min(max(extreme, TAIL * math.sqrt(self._forward)), WIDEST)
@@ -88,6 +94,9 @@ class Noise:
         kinks = max(self.kinks, math.sqrt(self._forward)) if self.kinks and context.direction != FORWARD else 0.0
         spread = 2.0 * min(extreme, max(8.0 * eps, 1.5e-3, kinks), 0.25) / root
         average_given, extreme_given = context.given()
+        if context.direction != FORWARD and len(row.golden["shape"]) == 1:
+            # Kernels add the gradients of biases and norms up in the type itself.
+            spread = max(spread, min(0.5 * eps * math.sqrt(context.summed(distance.count(row.golden))), SUM_CAP))
         own_share = 2.0 if context.direction == FORWARD else 3.0  # a backward sums over what rounding has touched twice
         floor = max(min(own_share * eps, 0.01 * own_share), spread, 4.0 * average_given)
         cap = max(min(5.0 * eps, AVERAGE_CAP), spread, 1.1 * average_given)

@@ -56,6 +56,7 @@ class Context:
         self.key = call.key
         word = module_class(call.key) if self.module else call.key.rpartition(".")[2]
         self.has_kink = word.lower() in _KINKS
+        self.takes_root = word.lower() in ("sqrt", "sqrt_", "_foreach_sqrt")
         self.has_algorithms = word.lower().startswith("conv")
 
     def _take_whole_calls(self, match: Match) -> None:
@@ -119,6 +120,11 @@ class Context:
         if self.has_algorithms:
             factor *= ALGORITHMS
         return factor * max(eps, math.sqrt(length) * min(eps, _FLOAT32))
+
+    def summed(self, size: int) -> float:
+        """How many elements of what came in go into one of a result's, if it is a sum over the rows of a batch."""
+        most = max(self.sizes, default=0) or self._gradients.get(self._call.key, GradientSize()).elements
+        return max(most / max(size, 1), 1.0)
 
     def reduction(self, size: int) -> float:
         """How many terms go into one output element, guessed from the numbers of elements."""

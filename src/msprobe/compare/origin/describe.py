@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from msprobe.compare.calls import FORWARD
+from msprobe.compare.calls import BACKWARD, FORWARD
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.source import library_line, user_line
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
@@ -82,6 +82,8 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     given = row if handed else None
     name = row.name if found.kind == "weight" and row else call.name
     module = None if found.kind == "training" else module_of(call, unit.trace.groups, given)
+    if module is None and found.phase is Phase.BACKWARD and call.direction == FORWARD:
+        module = _running_backward(unit.trace, found.index)
     evidence = [*found.evidence]
     if found.kind == "weight":
         evidence.append(_weights(unit.trace))
@@ -109,6 +111,14 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         library=library_line(unit.stacks, match),
         next=next_step(found),
     )
+
+
+def _running_backward(trace: Trace, index: int) -> Optional[str]:
+    """The module in whose backward the autograd engine made a call: the next one whose backward is complete."""
+    for match, _ in trace.groups[index + 1 :]:
+        if match.call.direction == BACKWARD and match.call.kind == "module":
+            return str(match.call.key)
+    return None
 
 
 def _not_reduced(unit: Unit, others: Sequence[Unit]) -> str:

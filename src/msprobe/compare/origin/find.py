@@ -15,6 +15,8 @@ from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
+from msprobe.compare.origin.arguments import other_arguments
+from msprobe.compare.origin.reordered import reordering_before
 from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
@@ -87,7 +89,7 @@ def _blame(index: int, trace: Trace) -> Candidate:
     match, rows = trace.groups[index]
     bad = bad_rows(rows)
     inputs = [row for row in bad if row.is_input]
-    arguments = [row for row in inputs if not is_tensor(row.golden) and row.golden is not None]
+    arguments = other_arguments(match, inputs, rows)
     if arguments:
         more = tuple(argument_text(match.call, row) for row in arguments[1:4])
         return _candidate("argument", index, arguments[0], trace, more)
@@ -107,6 +109,11 @@ def _blame(index: int, trace: Trace) -> Candidate:
     if match.call.direction == GRADS:
         return _candidate("parameter gradient", index, row, trace)
     seen = _inputs_seen(match, rows)
+    moved = reordering_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
+    if moved is not None:
+        said = "their results have the same statistics: the order of the elements may differ"
+        replaced = _candidate("replaced", moved, None, trace, (said,))
+        return replace(replaced, other=_golden_name(trace.groups[moved][0]))
     unseen = ("statistics do not see the order of elements: the inputs may differ in it",)
     evidence = unseen if seen == UNORDERED else ()
     return replace(_candidate("call", index, row, trace, evidence), inputs=seen)

@@ -6,13 +6,14 @@ module that contains a differing call passes it on too: the innermost call is th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, forward_name, module_path
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, forward_name
 from msprobe.compare.measure.distance import value_key
-from msprobe.compare.phases import Phase, Stacks, phases_of, updates_weights
+from msprobe.compare.phases import Phase, Stacks, phase_by_stack, phases_of
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import ERROR, INTRODUCED, PROPAGATED, WARNING, Group, Row, is_tensor
 from msprobe.dump.collectives import is_collective
@@ -61,10 +62,11 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
         bad = bad_rows(rows)
         if not bad:
             continue
-        if phases[index] is Phase.FORWARD and updates_weights(match, stacks):
-            phases[index] = Phase.AFTER
+        if phases[index] is Phase.FORWARD:
+            phases[index] = phase_by_stack(match, stacks)
         numeric = [row for row in bad if row.why.kind is not Kind.GRADIENT]
-        trace.gradients += [(index, row) for row in bad if row.why.kind is Kind.GRADIENT]
+        if phases[index] is Phase.FORWARD:
+            trace.gradients += [(index, row) for row in bad if row.why.kind is Kind.GRADIENT]
         weights = [row for row in numeric if row.slot.startswith("parameters.")]
         if weights and match.call.direction == FORWARD:
             trace.weights += [(index, row) for row in weights]
@@ -133,7 +135,8 @@ def module_of(call: Call, groups: Sequence[Group], given: Optional[Row] = None) 
     Where the call was `given` a wrong input, the module that merely handed it in is not to blame either: the first one
     outwards whose own inputs agree is, or the outermost one that received it where the model itself handed it in. A
     backward belongs to the module of its forward: what encloses it in the autograd engine says little. A gradient that
-    was changed on its way into a module with children is that module's; the code around a single layer is its parent's.
+    was changed on its way into a module is that module's where it has code of its own, which makes more than one call;
+    around a single layer it is the code of the module that calls the layer.
     """
     known = _of_side(call, groups)
     if call.kind in ("module", "grads") and given is None:
@@ -153,14 +156,15 @@ def module_of(call: Call, groups: Sequence[Group], given: Optional[Row] = None) 
             break
         received = outer.key
         parent = outer.parent
-    if call.direction == BACKWARD and received is not None and _has_children(received, known):
+    if call.direction == BACKWARD and received is not None and _has_own_code(received, known):
         return received
     return _module_key(parent) or received
 
 
-def _has_children(module: str, known: Mapping[str, tuple[Call, list[Row]]]) -> bool:
-    inside = f"{module_path(module)}."
-    return any(one.kind == "module" and module_path(one.key).startswith(inside) for one, _ in known.values())
+def _has_own_code(module: str, known: Mapping[str, tuple[Call, list[Row]]]) -> bool:
+    """Its forward makes more than one call: a layer is one call."""
+    made = Counter(one.parent for one, _ in known.values() if one.direction == FORWARD)
+    return any(count > 1 and _module_key(name) == module for name, count in made.items())
 
 
 def _of_side(call: Call, groups: Sequence[Group]) -> dict[str, tuple[Call, list[Row]]]:

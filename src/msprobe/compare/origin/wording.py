@@ -7,10 +7,11 @@ from typing import Any, Optional
 
 from msprobe.compare.calls import Call, Match
 from msprobe.compare.measure import distance
+from msprobe.compare.origin.arguments import value_text
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
-from msprobe.compare.rows import Row
+from msprobe.compare.rows import Row, is_tensor, slots
 
 UNORDERED = "inputs with the same statistics"
 """What is known of inputs of which only statistics were recorded."""
@@ -89,6 +90,8 @@ def argument_text(call: Call, row: Optional[Row]) -> str:
     name = slot_text(call, row.slot).partition(" (")[0].removeprefix("input.")
     if name.isdigit():
         name = f"argument {name}"
+    if (row.target is None) != (row.golden is None):
+        return f"{name} is {value_text(row)}"
     return f"{name} is {row.why.detail}" if row.why.kind is Kind.ARGUMENT else f"{name}: {row.reason}"
 
 
@@ -120,8 +123,8 @@ def sentence(found: Candidate, call: Call, module: Optional[str], later: Optiona
         "argument": f"{name}{where} was called with another argument: {argument_text(call, row)}",
         "call": f"{name}{where} gives another {slot} for {found.inputs}",
         "dtype": f"{name}{where} computes in another precision: of {slot} {reason}",
-        "missing call": f"{name}{where} is missing in the target",
-        "extra call": f"{name}{where} exists only in the target",
+        "missing call": f"{name}{where} is missing in the target{_cast_text(call)}",
+        "extra call": f"{name}{where} exists only in the target{_cast_text(call)}",
         "replaced": _replaced(found, where),
         "elsewhere": f"{name}{where} has no counterpart at this place; the other run makes such calls elsewhere",
         "gradient": f"the gradient is cut off at {name}{where}: of {slot} {reason}",
@@ -131,6 +134,15 @@ def sentence(found: Candidate, call: Call, module: Optional[str], later: Optiona
         "choice": f"{name}{where} made another discrete choice from inputs that differ by rounding only",
         "received": f"{name}{where} received a difference from another rank",
     }[found.kind]
+
+
+def _cast_text(call: Call) -> str:
+    """What a call does to the precision of its first argument, where it changes it and nothing else is to be said."""
+    if call.kind != "api":
+        return ""
+    found = {slot: distance.dtype_name(item) for slot, item in slots(call) if item is not None and is_tensor(item)}
+    before, after = found.get("input.0"), found.get("output.0")
+    return f": it turns {before} into {after}" if before and after and before != after else ""
 
 
 def _weight_sentence(row: Optional[Row], module: str, later: Optional[int]) -> str:
