@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.engine import Engine, open_engine
-from msprobe.compare.execute import Task
+from msprobe.compare.equal_units import EqualGroups, EqualStacks
+from msprobe.compare.execute import Outcome, Task, run
 from msprobe.compare.inputs import Inputs, Pair, Source, open_inputs, pair_again
 from msprobe.compare.judge.explain_missing import explain
 from msprobe.compare.judge.presets import PRESETS, Preset
@@ -18,13 +18,13 @@ from msprobe.compare.merge import group_ranks, load_rules
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.state import name_buffer, other_buffers
-from msprobe.compare.origin.trace import follow
+from msprobe.compare.origin.trace import Trace, follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
 from msprobe.compare.origin.wording import argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
-from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
-from msprobe.compare.rows import NOT_COMPARED, PASS, Group, Judgement
+from msprobe.compare.result import DIFFERS, Comparison, Tally, UnitResult, conclude, tally_rows
+from msprobe.compare.rows import PASS, Group, Judgement
 from msprobe.dump.errors import DumpError
 from msprobe.dump.record_keys import DAMAGED
 
@@ -69,30 +69,28 @@ def compare(
     translation = mapping or Translation()
     with open_engine(engine, jobs) as workers:
         tasks = _tasks(inputs, match, translation, merge)
-        measured = list(progress(workers.run(tasks), len(tasks), "comparing"))
-        levels = _noise(Path(noise), inputs, workers) if noise else {}
-    stages = _Stages(preset, levels)
-    unread: list[str] = []
-    for task, groups in zip(tasks, measured):
-        if isinstance(groups, DumpError):
-            unread.append(f"{str(groups).rstrip('.')}; nothing was compared there")
-        else:
-            stages.run(task.pair, groups)
+        stages = _Stages(preset, _noise(Path(noise), inputs, workers) if noise else {})
+        for outcome, task in zip(progress(workers.run(tasks), len(tasks), "comparing"), tasks):
+            stages.take(task, outcome)
     if not stages.results:
-        raise next(one for one in measured if isinstance(one, DumpError))
+        raise stages.errors[0]
+    unread = [f"{str(error).rstrip('.')}; nothing was compared there" for error in stages.errors]
     origin = settle(stages.units)
     said = set() if origin is None or origin.kind != "training" else stages.settings
-    notes = [*unread, *inputs.notes, *(note for note in stages.notes if note not in said)]
+    gaps = [*inputs.gaps, *stages.troubles]
+    notes = [*unread, *gaps, *stages.unfinished, *inputs.notes, *(note for note in stages.notes if note not in said)]
     unlike = _unlike_runs(inputs, stages)
     if unlike:
         origin, notes = None, [unlike, *notes]
+    tally = Tally()
     for unit in stages.results:
-        causes = group_under_choice(origin, unit.groups)
+        tally.add(unit.tally)
+        causes = group_under_choice(origin, unit.groups) if unit.differs else {}
         for row in unit.rows() if causes else ():
             row.cause = causes.get(id(row), "")
-    counts, reasons, kinds = _count(stages.results)
-    verdict = DIFFERS if unlike else conclude(counts, kinds, origin, complete=not inputs.gaps and not unread)
-    return Comparison(Path(target), Path(golden), verdict, origin, counts, notes, stages.results, reasons)
+    counts = tally.counts
+    verdict = DIFFERS if unlike else conclude(counts, tally.kinds, origin, complete=not gaps and not unread)
+    return Comparison(Path(target), Path(golden), verdict, origin, counts, notes, stages.results, tally.reasons)
 
 
 class _Stages:
@@ -104,8 +102,33 @@ class _Stages:
         self._judges: dict[Optional[int], Judge] = {}
         self._how: dict[str, None] = {}
         self.settings: set[str] = set()
+        self._tallies: dict[bytes, Tally] = {}
         self.results: list[UnitResult] = []
         self.units: list[Unit] = []
+        self.errors: list[DumpError] = []
+        self.troubles: list[str] = []
+        self.unfinished: list[str] = []
+        self.has_equal = False
+
+    def take(self, task: Task, outcome: Outcome) -> None:
+        """Judges what was measured. A unit that is equal on both sides has the counts of the first with its outline."""
+        self.troubles += outcome.troubles
+        self.unfinished += outcome.unfinished
+        if outcome.error is not None:
+            self.errors.append(outcome.error)
+            return
+        outline = outcome.outline
+        if outcome.groups is None and outline in self._tallies:
+            target, golden = task.pair.target, task.pair.golden
+            stacks, groups = (EqualStacks(target), EqualStacks(golden)), EqualGroups(task, self._preset)
+            tally = self._tallies[outline]
+            self.results.append(UnitResult(target.step, target.rank, target.label, groups, stacks, tally))
+            self.units.append(Unit(target.step, target.rank, Trace((), ()), stacks, None))
+            self.has_equal = True
+            return
+        self.run(task.pair, run(task) if outcome.groups is None else outcome.groups)
+        if outline is not None:
+            self._tallies[outline] = self.results[-1].tally
 
     def run(self, pair: Pair[Source], groups: list[Group]) -> None:
         rank = pair.target.rank
@@ -132,7 +155,8 @@ class _Stages:
                 for row in rows:
                     row.role = trace.roles.get(id(row), "")
         self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
-        self.results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks))
+        tally = tally_rows(groups)
+        self.results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks, tally))
         if buffers and found is None and not self.units[1:]:
             name = next(iter(buffers))
             self._how[f"buffer {name} differs when the run begins; this changes nothing that was compared"] = None
@@ -191,6 +215,8 @@ def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
         return ""
     if inputs.other_steps:
         return inputs.other_steps
+    if stages.has_equal:
+        return ""
     made = matched = 0
     for unit in stages.units:
         for (match, _), phase in zip(unit.trace.groups, unit.trace.phases):
@@ -209,30 +235,15 @@ def _tasks(inputs: Inputs, match: str, translation: Translation, merge: Optional
     return [Task(Pair(one.target[0], one.golden[0]), match, translation, one) for one in merges]
 
 
-def _count(units: list[UnitResult]) -> tuple[Counter[str], Counter[str], set[Kind]]:
-    """Rows by verdict, those that were not compared by reason, and the kinds of these reasons."""
-    counts: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    kinds: set[Kind] = set()
-    for unit in units:
-        for row in unit.rows():
-            verdict = row.judgement.verdict
-            counts[verdict] += 1
-            if verdict == NOT_COMPARED:
-                reasons[row.why.word] += 1
-                kinds.add(row.why.kind)
-    return counts, reasons, kinds
-
-
 def _noise(path: Path, inputs: Inputs, workers: Engine) -> dict[Path, dict[str, float]]:
     """Per golden rank directory: how far each of its rows is from the second golden run's."""
     pairs = pair_again([pair.golden for pair in inputs.pairs], path)
     tasks = [Task(pair, "auto", Translation()) for pair in pairs]
     levels = {}
-    for pair, groups in zip(pairs, workers.run(tasks)):
-        if isinstance(groups, DumpError):
-            raise groups
-        levels[pair.golden.path] = _distances(groups)
+    for pair, outcome in zip(pairs, workers.run(tasks)):
+        if outcome.error is not None:
+            raise outcome.error
+        levels[pair.golden.path] = _distances(outcome.groups or [])  # without groups it is equal: no noise
     return levels
 
 

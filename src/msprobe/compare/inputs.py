@@ -30,8 +30,8 @@ class Pair(Generic[T]):
 class Inputs:
     """What is compared with what, and what the reader of the result must know first.
 
-    `gaps` are those of the notes that say what is missing from the comparison; `other_steps` says that two different
-    steps are compared, which differ by what training did.
+    `gaps` are further notes, which say what is missing from the comparison; `other_steps` says that two different steps
+    are compared, which differ by what training did.
     """
 
     pairs: list[Pair[Source]]
@@ -61,14 +61,9 @@ def open_inputs(
             f"No step and rank is in both dumps: {target} has {_listed(sides.target)}, "
             f"{golden} has {_listed(sides.golden)}. Give the two step or rank directories to compare them anyway."
         )
-    for side in ("target", "golden"):
-        for rank in (getattr(pair, side) for pair in pairs):
-            if rank.unfinished:
-                notes.append(f"{rank.path} is unfinished (the run crashed, or still writes): compared as far as it got")
-            gaps += [f"{rank.path}: {trouble}" for trouble in rank.troubles]
     ignored = ("world_size",) if merging else ()
     notes += header_notes(pairs[0].target.run, pairs[0].golden.run, ignored)
-    return Inputs(pairs, [*gaps, *notes], sides, gaps, _other_steps(pairs))
+    return Inputs(pairs, notes, sides, gaps, _other_steps(pairs))
 
 
 def _other_steps(pairs: Sequence[Pair[Source]]) -> str:

@@ -69,7 +69,8 @@ def _title(comparison: Comparison) -> str:
 def _worth_listing(comparison: Comparison) -> list[list[object]]:
     wanted = (WARNING, ERROR) if comparison.verdict == DIFFERS else (NOT_COMPARED,)
     listed: list[list[object]] = []
-    for _, row in comparison.rows():
+    units = [unit for unit in comparison.units if any(unit.tally.counts[verdict] for verdict in wanted)]
+    for row in (row for unit in units for row in unit.rows()):
         if row.verdict in wanted:
             listed.append(
                 [
