@@ -14,11 +14,12 @@ from typing import Any, Optional, Protocol, Union
 
 from msprobe.compare import execute
 from msprobe.compare.execute import Task
+from msprobe.compare.layout.unit import JoinedUnit
 from msprobe.compare.rows import Group
 from msprobe.dump.errors import DumpError
 
 ENGINES = ("local", "ray")
-Unit = Union[list[Group], DumpError]
+Unit = Union[list[Group], JoinedUnit, DumpError]
 
 
 class Engine(Protocol):

@@ -8,32 +8,31 @@ from typing import Any, NamedTuple, Optional, Union
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.calls import calls_of
-from msprobe.compare.inputs import Pair, Source
+from msprobe.compare.layout.unit import JoinedUnit, JoinTask, run_joined
 from msprobe.compare.measure.rows import files_of, from_files, from_records, measure_files
-from msprobe.compare.measure.shards import measure_shards
-from msprobe.compare.merge import Merge, merge_rows, shard_files
 from msprobe.compare.pairing import Pairing
-from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.reasons import Reason
 from msprobe.compare.rows import Group, Measurement
+from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 class Task(NamedTuple):
-    """Everything that a worker needs to know; with `merge` the pair is the first rank of each group."""
+    """Everything that a worker needs to know; with `join` the ranks of a step are compared as one."""
 
     pair: Pair[Source]
     mode: str
     translation: Translation
-    merge: Optional[Merge] = None
+    join: Optional[JoinTask] = None
 
 
 def in_turn(work: Callable[[Any], Any], things: Sequence[Any]) -> Iterator[Any]:
     return map(work, things)
 
 
-def attempt(task: Task, mapper: Mapper = in_turn) -> Union[list[Group], DumpError]:
+def attempt(task: Task, mapper: Mapper = in_turn) -> Union[list[Group], JoinedUnit, DumpError]:
     """`run`, or why this unit cannot be read: the others are compared all the same."""
     try:
         return run(task, mapper)
@@ -41,12 +40,14 @@ def attempt(task: Task, mapper: Mapper = in_turn) -> Union[list[Group], DumpErro
         return error
 
 
-def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:
+def run(task: Task, mapper: Mapper = in_turn) -> Union[list[Group], JoinedUnit]:
     """The measured rows of one unit, by call, in execution order; verdicts come later."""
     target, golden = task.pair.target, task.pair.golden
     translation = task.translation
     if target.head.get("framework") != golden.head.get("framework"):
         translation = translation.between_frameworks()
+    if task.join is not None:
+        return run_joined(task.join, task.mode, translation)
     matches = plan(
         calls_of({**target.records, **target.debug}, target.construct),
         calls_of({**golden.records, **golden.debug}, golden.construct),
@@ -55,8 +56,6 @@ def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:
     )
     pairing = Pairing(translation)
     groups = [(match, pairing.rows(match)) for match in matches]
-    if task.merge is not None:
-        return _run_merged(groups, task.merge, mapper)
     waiting = []
     for _, rows in groups:
         for row in rows:
@@ -70,20 +69,3 @@ def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:
         for (row, _), measured in zip(waiting, mapper(measure_files, [files for _, files in waiting])):
             row.measurement = from_files(measured)
     return groups
-
-
-def _run_merged(groups: list[Group], merge: Merge, mapper: Mapper) -> list[Group]:
-    merged = merge_rows(groups, merge)
-    waiting = []
-    for _, found in merged:
-        for row, shards, obstacle in found:
-            row.measurement = Measurement(None, obstacle) if obstacle else from_records(row)
-            files = shard_files(shards, row.merged) if shards is not None else None
-            if files is not None:
-                waiting.append((row, files))
-            elif row.merged == "sum":
-                text = "partial sums can only be added up from saved tensors"
-                row.measurement = Measurement(None, Reason(Kind.KIND, text))
-    for (row, _), measured in zip(waiting, mapper(measure_shards, [files for _, files in waiting])):
-        row.measurement = from_files(measured)
-    return [(match, [one.row for one in found]) for match, found in merged]
