@@ -23,6 +23,7 @@ UNITS = (
     "dump/test_archive.py",
     "dump/test_journal.py",
     "dump/test_layout.py",
+    "dump/test_parallel.py",
     "dump/test_reader.py",
     "dump/test_tensors.py",
     "graphdump/test_async_file.py",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from written import call, model_data, saved, scalar, tensor, write_dump
 
-from msprobe.compare import Comparison, compare, comparison, execute
+from msprobe.compare import Comparison, compare, execute
 from msprobe.report.comparison_terminal import answer, print_comparison
 from msprobe.report.jsonl import write_jsonl
 
@@ -53,14 +53,13 @@ def _in_full(monkeypatch: pytest.MonkeyPatch, *dumps: Path) -> Comparison:
 def _count_runs(monkeypatch: pytest.MonkeyPatch) -> list[execute.Task]:
     """The units that are compared row by row from now on."""
     seen: list[execute.Task] = []
-    real = execute.run
+    real = execute.run_pair
 
-    def run(task: execute.Task, mapper: execute.Mapper = execute.in_turn) -> Any:
+    def run_pair(task: execute.Task, mapper: execute.Mapper = execute.in_turn) -> Any:
         seen.append(task)
         return real(task, mapper)
 
-    monkeypatch.setattr(execute, "run", run)
-    monkeypatch.setattr(comparison, "run", run)
+    monkeypatch.setattr(execute, "run_pair", run_pair)
     return seen
 
 

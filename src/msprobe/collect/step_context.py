@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from msprobe.collect.levels import Level
+from msprobe.collect.parallel import RunHeader
 from msprobe.collect.records.recorder import Recorder, Writer
 from msprobe.collect.records.selection import Selection
 from msprobe.collect.records.values import Adapter, Values
@@ -26,6 +27,7 @@ class StepContext:
     selection: Selection
     step: int
     rank: Optional[int]
+    header: RunHeader
 
     @property
     def statistics(self) -> int:

@@ -10,11 +10,13 @@ from msprobe.compare.align.translate import Translation
 from msprobe.compare.engine import Engine, open_engine
 from msprobe.compare.equal_units import EqualGroups, EqualStacks
 from msprobe.compare.execute import Outcome, Task, run
-from msprobe.compare.inputs import Inputs, Pair, Source, open_inputs, pair_again
+from msprobe.compare.inputs import Inputs, open_inputs, pair_again
 from msprobe.compare.judge.explain_missing import explain
 from msprobe.compare.judge.presets import PRESETS, Preset
 from msprobe.compare.judge.verdicts import Judge
-from msprobe.compare.merge import group_ranks, load_rules
+from msprobe.compare.layout.covering import cover
+from msprobe.compare.layout.report import joined_label, joined_notes, joined_stacks, joined_training
+from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.state import name_buffer, other_buffers
@@ -25,6 +27,7 @@ from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.result import DIFFERS, Comparison, Tally, UnitResult, conclude, tally_rows
 from msprobe.compare.rows import PASS, Group, Judgement
+from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.record_keys import DAMAGED
 
@@ -51,7 +54,7 @@ def compare(
     ranks: Optional[Sequence[int]] = None,
     tolerance: str = "auto",
     noise: Optional[PathLike] = None,
-    merge: Optional[str] = None,
+    layout: Optional[PathLike] = None,
     jobs: int = 1,
     engine: str = "local",
     progress: Progress = _silent,
@@ -59,16 +62,17 @@ def compare(
     """Compares two dumps and names where they started to differ.
 
     `match` is auto, exact or fuzzy; `tolerance` auto, or one of the presets 8.3 and 26; `noise` a second dump of the
-    golden run, whose differences from the first are taken as the noise to expect; `merge` "tp" or a file of rules,
-    where the tensor-parallel layouts differ. Raises DumpError where there is nothing to compare.
+    golden run, whose differences from the first are taken as the noise to expect. Where the runs have different
+    parallel layouts, the ranks of a step are compared as one; `layout` is a file that says how their shards belong
+    together, where what msprobe finds is wrong. Raises DumpError where there is nothing to compare.
     """
     preset = PRESETS.get(tolerance)
     if tolerance != "auto" and preset is None:
         raise DumpError(f"The tolerance {tolerance!r} is unknown; choose auto, {', '.join(PRESETS)}.")
-    inputs = open_inputs(Path(target), Path(golden), steps, ranks, merging=merge is not None)
+    inputs = open_inputs(Path(target), Path(golden), steps, ranks, join=layout is not None)
     translation = mapping or Translation()
     with open_engine(engine, jobs) as workers:
-        tasks = _tasks(inputs, match, translation, merge)
+        tasks = _tasks(inputs, match, translation)
         stages = _Stages(preset, _noise(Path(noise), inputs, workers) if noise else {})
         for outcome, task in zip(progress(workers.run(tasks), len(tasks), "comparing"), tasks):
             stages.take(task, outcome)
@@ -118,7 +122,7 @@ class _Stages:
             self.errors.append(outcome.error)
             return
         outline = outcome.outline
-        if outcome.groups is None and outline in self._tallies:
+        if outcome.measured is None and outline in self._tallies:
             target, golden = task.pair.target, task.pair.golden
             stacks, groups = (EqualStacks(target), EqualStacks(golden)), EqualGroups(task, self._preset)
             tally = self._tallies[outline]
@@ -126,25 +130,31 @@ class _Stages:
             self.units.append(Unit(target.step, target.rank, Trace((), ()), stacks, None))
             self.has_equal = True
             return
-        self.run(task.pair, run(task) if outcome.groups is None else outcome.groups)
+        self.run(task, run(task) if outcome.measured is None else outcome.measured)
         if outline is not None:
             self._tallies[outline] = self.results[-1].tally
 
-    def run(self, pair: Pair[Source], groups: list[Group]) -> None:
-        rank = pair.target.rank
+    def run(self, task: Task, measured: Union[list[Group], JoinedUnit]) -> None:
+        pair = task.pair
+        joined = measured if isinstance(measured, JoinedUnit) else None
+        groups = measured.groups if isinstance(measured, JoinedUnit) else measured
+        rank = None if joined is not None else pair.target.rank
         if rank not in self._judges:
             self._judges[rank] = Judge(self._preset, all(map(_is_exact, (pair.target, pair.golden))))
         judge = self._judges[rank]
         judge.judge_step(groups, self._levels.get(pair.golden.path))
         stacks = (pair.target.stacks, pair.golden.stacks)
         events = _training(pair.target), _training(pair.golden)
+        other_parts = takes_other_parts(*events)
+        if joined is not None and task.join is not None:
+            stacks, events = joined_stacks(joined, task.join), joined_training(*events)
+            other_parts = False
         training = training_differences(*events)
         other_update = any(one.kind == "how" for one in training)
-        explained = explain(groups, stacks, takes_other_parts(*events), other_update)
-        if explained:
-            for _, rows in groups:
-                for row in rows:
-                    row.judgement = explained.get(id(row), row.judgement)
+        explained = explain(groups, stacks, other_parts, other_update)
+        _apply(explained, groups)
+        if joined is not None:
+            _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)
         trace = follow(groups, stacks)
         found = suspect(trace, training)
         buffers = other_buffers(*events)
@@ -156,11 +166,14 @@ class _Stages:
                     row.role = trace.roles.get(id(row), "")
         self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         tally = tally_rows(groups)
-        self.results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks, tally))
+        label = pair.target.label if joined is None else joined_label(pair.target)
+        self.results.append(UnitResult(pair.target.step, rank, label, groups, stacks, tally))
         if buffers and found is None and not self.units[1:]:
             name = next(iter(buffers))
             self._how[f"buffer {name} differs when the run begins; this changes nothing that was compared"] = None
         self._note(judge, groups, training, explained)
+        if joined is not None:
+            self._how.update(dict.fromkeys(joined_notes(joined)))
 
     def _note(
         self,
@@ -188,6 +201,13 @@ class _Stages:
     @property
     def notes(self) -> list[str]:
         return list(self._how)
+
+
+def _apply(judgements: Mapping[int, Judgement], groups: Sequence[Group]) -> None:
+    if judgements:
+        for _, rows in groups:
+            for row in rows:
+                row.judgement = judgements.get(id(row), row.judgement)
 
 
 def _is_exact(source: Source) -> bool:
@@ -228,22 +248,28 @@ def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
     return ""
 
 
-def _tasks(inputs: Inputs, match: str, translation: Translation, merge: Optional[str]) -> list[Task]:
-    if merge is None:
+def _tasks(inputs: Inputs, match: str, translation: Translation) -> list[Task]:
+    if not inputs.joins:
         return [Task(pair, match, translation) for pair in inputs.pairs]
-    merges = group_ranks(inputs.sides, load_rules(merge))
-    return [Task(Pair(one.target[0], one.golden[0]), match, translation, one) for one in merges]
+    return [
+        Task(Pair(one.target[0], one.golden[0]), match, translation, JoinTask(tuple(one.target), tuple(one.golden)))
+        for one in inputs.joins
+    ]
 
 
 def _noise(path: Path, inputs: Inputs, workers: Engine) -> dict[Path, dict[str, float]]:
     """Per golden rank directory: how far each of its rows is from the second golden run's."""
-    pairs = pair_again([pair.golden for pair in inputs.pairs], path)
+    if any(len(step.golden) > 1 for step in inputs.joins):
+        raise DumpError("--noise needs a golden run of one rank where the runs have different layouts; leave it out.")
+    compared = [*(pair.golden for pair in inputs.pairs), *(step.golden[0] for step in inputs.joins)]
+    pairs = pair_again(compared, path)
     tasks = [Task(pair, "auto", Translation()) for pair in pairs]
     levels = {}
     for pair, outcome in zip(pairs, workers.run(tasks)):
         if outcome.error is not None:
             raise outcome.error
-        levels[pair.golden.path] = _distances(outcome.groups or [])  # without groups it is equal: no noise
+        assert not isinstance(outcome.measured, JoinedUnit)
+        levels[pair.golden.path] = _distances(outcome.measured or [])  # nothing measured: it is equal, without noise
     return levels
 
 

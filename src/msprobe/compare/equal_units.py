@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Optional, Union, overload
 
-from msprobe.compare.execute import Task, run
-from msprobe.compare.inputs import Pair, Source
+from msprobe.compare.execute import Task, run_pair
 from msprobe.compare.judge.presets import Preset
 from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.rows import Group
+from msprobe.compare.sources import Pair, Source
 
 
 class EqualGroups(Sequence[Group]):
@@ -26,7 +26,7 @@ class EqualGroups(Sequence[Group]):
 
     def _made(self) -> list[Group]:
         pair = self._task.pair
-        groups = run(self._task._replace(pair=Pair(replace(pair.target), replace(pair.golden))))
+        groups = run_pair(self._task._replace(pair=Pair(replace(pair.target), replace(pair.golden))))
         Judge(self._preset).judge_step(groups)
         return groups
 

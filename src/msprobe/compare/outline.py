@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from msprobe.compare.inputs import Pair, Source
+from msprobe.compare.sources import Pair, Source
 from msprobe.dump import layout
 from msprobe.dump.reader import RankDump
 from msprobe.dump.untrusted.regular_files import read_regular

@@ -19,7 +19,9 @@ from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
 from msprobe.dump.json_files import events
+from msprobe.dump.parallel import Parallel, read_parallel
 from msprobe.dump.record_keys import DAMAGED
+from msprobe.dump.stack_frames import frames_of, stacks_of
 from msprobe.dump.untrusted.parents import cut_loops
 from msprobe.dump.untrusted.regular_files import read_regular
 
@@ -150,10 +152,10 @@ class RankDump:
     def stacks(self) -> dict[str, list[str]]:
         """The frames of every name that has some, innermost first."""
         if self._scan is not None:
-            frames = {n: _frames(_parse(self._scan.text(span), self.path)) for n, span in self._scan.stacks.items()}
+            frames = {n: frames_of(_parse(self._scan.text(span), self.path)) for n, span in self._scan.stacks.items()}
             used = ((_name(name), entry.stack) for name, entry in self._scan.records.items())
             return {name: frames[stack] for name, stack in used if stack is not None and stack in frames}
-        return _stacks(self._beside(layout.STACK))
+        return stacks_of(self._beside(layout.STACK))
 
     @functools.cached_property
     def construct(self) -> dict[str, Optional[str]]:
@@ -183,6 +185,11 @@ class RankDump:
     def run(self) -> dict[str, Any]:
         """run.json, the header of the run; empty where there is none, as in other tools' dumps."""
         return self._beside(layout.RUN)
+
+    @functools.cached_property
+    def parallel(self) -> Parallel:
+        """How the run is spread over ranks; empty on one device. Nonsense raises: to guess would be worse."""
+        return read_parallel(self.run.get("parallel"), self.path / layout.RUN)
 
     def tensor_path(self, data_name: str) -> Path:
         """The file of a `data_name`, which comes from a file and so is checked to be a plain name."""
@@ -327,22 +334,3 @@ def _data(value: dict[str, Any], file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise DumpError(f'{file} is not a dump: it has no "data" object.')
     return data
-
-
-def _stacks(value: dict[str, Any]) -> dict[str, list[str]]:
-    """`{"0": [[names], [frames]]}`, or the oldest form, `{name: [frames]}`; what is no list is damage, and left out."""
-    found: dict[str, list[str]] = {}
-    for key, entry in value.items():
-        if not isinstance(entry, list):
-            continue
-        if len(entry) == 2 and all(isinstance(part, list) for part in entry):
-            frames = _frames(entry[1])
-            found.update((name, frames) for name in entry[0] if isinstance(name, str))
-        else:
-            found[key] = _frames(entry)
-    return found
-
-
-def _frames(value: Any) -> list[str]:
-    """The frames of one stack; what is not text is damage, and is left out."""
-    return [frame for frame in value if isinstance(frame, str)] if isinstance(value, list) else []

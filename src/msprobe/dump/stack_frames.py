@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 _FRAME = re.compile(
     r"\s*File (?P<file>.+?), line (?P<line>\d+), in (?P<function>[^,\n]*)(?:, ?\n? ?(?P<text>.*))?", re.DOTALL
@@ -67,3 +67,22 @@ def is_debugger(path: str) -> bool:
         return False
     own = _PACKAGE.joinpath(*parts)
     return own.is_file() or (above.endswith("/src") and own.parent.is_dir())
+
+
+def stacks_of(value: dict[str, Any]) -> dict[str, list[str]]:
+    """`{"0": [[names], [frames]]}`, or the oldest form, `{name: [frames]}`; what is no list is damage, and left out."""
+    found: dict[str, list[str]] = {}
+    for key, entry in value.items():
+        if not isinstance(entry, list):
+            continue
+        if len(entry) == 2 and all(isinstance(part, list) for part in entry):
+            frames = frames_of(entry[1])
+            found.update((name, frames) for name in entry[0] if isinstance(name, str))
+        else:
+            found[key] = frames_of(entry)
+    return found
+
+
+def frames_of(value: Any) -> list[str]:
+    """The frames of one stack; what is not text is damage, and is left out."""
+    return [frame for frame in value if isinstance(frame, str)] if isinstance(value, list) else []

@@ -23,6 +23,7 @@ from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.dataloader import DataLoaderDriver
 from msprobe.pytorch.kernels.acl_config import check_acl_config
 from msprobe.pytorch.kernels.kernel_hooks import kernel_hooks
+from msprobe.pytorch.parallel.topology import LivingObjects
 from msprobe.pytorch.seed import seed_all
 from msprobe.pytorch.step_hooks import ApiSources, TaskHooks, TorchHooks
 from msprobe.tasks import make_task, refuse_other_tasks
@@ -42,6 +43,7 @@ class TorchFrontend:
         self._named = (*getattr(section, "scope", ()), *getattr(section, "list", ()))
         self._names = OperatorNames()
         self._table: Optional[ApiTable] = None
+        self._living = LivingObjects()
 
     def rank(self) -> Optional[int]:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -62,7 +64,9 @@ class TorchFrontend:
     def hooks(self, context: StepContext) -> TorchHooks:
         if self._level.apis and self._table is None:
             self._table = load_table(named=self._named)
-        return TorchHooks(context, self._make_hooks(context), ApiSources(self._table, self._names, CUSTOM_APIS))
+        return TorchHooks(
+            context, self._make_hooks(context), ApiSources(self._table, self._names, CUSTOM_APIS), self._living
+        )
 
     def explain_unmatched(self, entry: str) -> Optional[str]:
         return None if self._table is None else self._table.explain(entry)

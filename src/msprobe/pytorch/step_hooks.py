@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from msprobe.collect.custom import CustomApis
+from msprobe.collect.parallel import ParallelRecord
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder, Writer
 from msprobe.collect.records.saved_variables import VariableAccess
@@ -21,6 +22,9 @@ from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import RootHooks
 from msprobe.pytorch.modules.module_calls import Modules
+from msprobe.pytorch.parallel.layouts import Layouts
+from msprobe.pytorch.parallel.parallel_facts import ParallelFacts
+from msprobe.pytorch.parallel.topology import LivingObjects
 from msprobe.pytorch.tensors import accelerators
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.pytorch.tensors.variables import TorchVariables
@@ -66,7 +70,7 @@ class TorchHooks:
     forward_hooks = RootHooks
     records_elsewhere = 0
 
-    def __init__(self, context: StepContext, task: TaskHooks, sources: ApiSources) -> None:
+    def __init__(self, context: StepContext, task: TaskHooks, sources: ApiSources, living: LivingObjects) -> None:
         wanted = context.statistics
         kinds = accelerators.device_kinds() if task.defers else frozenset()
         self._deferred: Optional[accelerators.DeferredWriter] = None
@@ -75,7 +79,9 @@ class TorchHooks:
             self._deferred = accelerators.DeferredWriter(context.writer, statistics)
         self.level = context.level
         self._compile = effective_mode(context.settings.compile, context.level.apis)
-        self.texts = TensorTexts(wanted, context.writer, statistics, remembers=context.level.apis)
+        parallel = ParallelRecord(context.header)
+        layouts = Layouts(parallel)
+        self.texts = TensorTexts(wanted, context.writer, statistics, context.level.apis, layouts)
         self.recorder: Recorder = task.recorder(context, self._deferred or context.writer, self.texts)
         self.gradients = task.gradients(self.recorder)
         self.variables: Optional[VariableAccess] = TorchVariables(self.texts) if context.level.saves_variables else None
@@ -83,6 +89,8 @@ class TorchHooks:
         if sources.table is not None:
             self.apis = task.apis(self.recorder, self.gradients, self.texts, sources.table, sources.names)
         self.watchers = self._make_watchers(context)
+        if self.watchers:
+            self.watchers.append(ParallelFacts(self.recorder, parallel, layouts, living))
         self._task = task
         self._sources = sources
         self._companions = task.companions(self)

@@ -54,7 +54,7 @@ class CallDetails:
             "role": row.role,
             "reason": row.reason,
             "cause": row.cause,
-            "merged": row.merged,
+            "merged": row.joined.text if row.joined is not None else "",
             "distance": row.distance,
             "tolerance": row.tolerance,
             "target": item_of(row.target),

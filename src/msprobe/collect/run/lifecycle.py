@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional
 
 from msprobe.collect import notices, tokens
 from msprobe.collect.levels import LEVELS
+from msprobe.collect.parallel import RunHeader
 from msprobe.collect.probe import Probe
 from msprobe.collect.run.claims import Claims
 from msprobe.collect.run.frontend import Frontend
@@ -219,14 +220,15 @@ class Lifecycle:
         self._writer = self._make_writer(directory)
         self._selection.restart()
         task.open_step(directory, rank)
-        context = StepContext(settings, task, self._level, self._writer, self._selection, self.step_number, rank)
+        header = RunHeader(self._writer.run_header)
+        context = StepContext(
+            settings, task, self._level, self._writer, self._selection, self.step_number, rank, header
+        )
         self._probe = Probe(frontend.hooks(context))
         self._run_facts = self._run_facts or run_facts(settings)
         self._on_term.install()
-        facts = {**self._run_facts, **frontend.facts()}
-        header = self._writer.run_header
-        header(facts)
-        self._probe.recorder.on_first_batch = lambda batch: header({**facts, "first_batch": batch})
+        header.add({**self._run_facts, **frontend.facts()})
+        self._probe.recorder.on_first_batch = lambda batch: header.add({"first_batch": batch})
 
     def _make_writer(self, directory: Path) -> RankWriter:
         if not self.task.writes_records:

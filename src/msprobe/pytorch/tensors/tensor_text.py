@@ -39,6 +39,12 @@ class FileWriter(Protocol):
     def link(self, name: str, existing_data_name: str) -> str: ...
 
 
+class LayoutTexts(Protocol):
+    """Renders how a DTensor is spread over ranks."""
+
+    def member(self, spec: Any) -> str: ...
+
+
 class TensorTexts:
     """The adapter of one step. Its cache ends with the step."""
 
@@ -50,10 +56,13 @@ class TensorTexts:
         files: Optional[FileWriter],
         device_statistics: Optional[DeviceStatistics] = None,
         remembers: bool = True,
+        layouts: Optional[LayoutTexts] = None,
     ) -> None:
-        """Without `remembers`, measures every tensor each time: used if no mode sees the calls that change memory."""
+        """Without `remembers`, measures every tensor each time: used if no mode sees the calls that change memory.
+        `layouts` renders the layouts of DTensors."""
         self._want = want
         self._files = files
+        self._layouts = layouts
         self._device_statistics = device_statistics
         checks = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
         self._cache = TensorCache(EXCHANGE, _HEADS, _strided, want, remembers, checks)
@@ -134,6 +143,9 @@ class TensorTexts:
     def _fresh(self, tensor: Any, path: str) -> str:
         """The text of a tensor that cannot be cached or read in place, from a plain copy."""
         plain, kind, notes = nonplain_tensors.as_plain(tensor)
+        spec = getattr(tensor, "_spec", None)
+        if spec is not None and self._layouts is not None:
+            notes += self._layouts.member(spec)
         found = self._measure(plain) if plain is not None else None
         if plain is None or found is None:
             head = (

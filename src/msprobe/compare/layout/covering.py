@@ -1,0 +1,50 @@
+"""What only one layout does, where its effect was seen to agree: not compared, but nothing to worry about.
+
+A run in parallel exchanges tensors between its ranks, and prepares them for that; one device does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msprobe.compare.calls import GRADS
+from msprobe.compare.layout.ways import REDUCED
+from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
+
+_AFTER = Reason(Kind.COVERED, "only one layout needs this call; what was compared after it agrees")
+_LAST_PART = Reason(
+    Kind.COVERED, "the record has the gradient of the last microbatch only; the calls' gradients were compared"
+)
+
+
+def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
+    """New judgements by the id of the row."""
+    found: dict[int, Judgement] = {}
+    if microbatches > 1:
+        for match, rows in groups:
+            for row in rows if match.call.direction == GRADS else ():
+                if row.joined is not None and not row.joined.explained:
+                    found[id(row)] = Judgement(NOT_COMPARED, 0.0, _LAST_PART)
+    if any(_differs(row) and id(row) not in found for _, rows in groups for row in rows):
+        return found
+    last = max((place for place, (_, rows) in enumerate(groups) if any(map(_agrees, rows))), default=-1)
+    for match, rows in groups[:last]:
+        for row in rows:
+            if row.verdict == NOT_COMPARED and match.how == "unmatched" and row.why.kind is Kind.UNMATCHED:
+                found[id(row)] = Judgement(NOT_COMPARED, 0.0, _AFTER)
+    return found
+
+
+def _differs(row: Row) -> bool:
+    return row.verdict in (WARNING, ERROR)
+
+
+def _agrees(row: Row) -> bool:
+    return row.verdict == PASS and not row.is_input and is_tensor(row.golden)
+
+
+def is_reduced(row: Row) -> bool:
+    """Whether a row is a part of a sum over ranks."""
+    layout = row.joined.layout if row.joined is not None else None
+    return layout is not None and any(one in REDUCED for one in layout.target.placements)

@@ -1,0 +1,53 @@
+"""Checks values of a JSON file that anybody may have written. What is not as it should be is a DumpError.
+
+`where` begins the sentence: `a rank of mesh 0`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msprobe.dump.errors import DumpError
+
+MOST = 1 << 20
+"""The largest number and the longest list, unless the caller allows more."""
+
+
+def as_object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DumpError(f"{where} is {shown(value)}, not a JSON object.")
+    return value
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise DumpError(f"{where} should be a list, not {shown(value)}.")
+    if len(value) > MOST:
+        raise DumpError(f"{where}: a list of {len(value)} is too long.")
+    return value
+
+
+def as_text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise DumpError(f"{where} should be text, not {shown(value)}.")
+    return value
+
+
+def as_flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise DumpError(f"{where} should be true or false, not {shown(value)}.")
+    return value
+
+
+def as_whole(value: Any, where: str, least: int = 0, most: int = MOST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise DumpError(f"{where} should be a whole number from {least} to {most}, not {shown(value)}.")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value from a file, short enough for a message."""
+    text = repr(value) if isinstance(value, (str, float, type(None))) else str(type(value).__name__)
+    if isinstance(value, int) and abs(value) < 1 << 70:
+        text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

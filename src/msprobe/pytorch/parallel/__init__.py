@@ -1,0 +1,1 @@
+"""How a PyTorch run is spread over ranks: groups, meshes, DTensors, parameters, pipelines, context parallelism."""
