@@ -1,0 +1,130 @@
+"""`make parallel`: parallel layouts against one device, clean and with planted faults, without any option.
+
+python -m benchmarks.parallel.run                        everything
+python -m benchmarks.parallel.run --only tensor2         some layouts (may be repeated)
+python -m benchmarks.parallel.run --case reduced_twice   cases whose name holds this text
+python -m benchmarks.parallel.run --mode statistics      tensor, statistics (default: both)
+python -m benchmarks.parallel.run --keep DIR             keeps the dumps; run again, it only compares them
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.parallel.cases import CASES, CLEAN, KINDS, Case
+from benchmarks.parallel.judge import BROKEN, Judgement, judge
+
+MODES = ("tensor", "statistics")
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="LAYOUT")
+    parser.add_argument("--case", action="append", metavar="TEXT")
+    parser.add_argument("--mode", choices=MODES, action="append")
+    parser.add_argument("--keep", type=Path, metavar="DIR")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every judgement as JSON")
+    parser.add_argument("--list", action="store_true")
+    args = parser.parse_args(arguments)
+    cases = [
+        case
+        for case in CASES
+        if (not args.only or case.layout in args.only) and (not args.case or any(text in case.id for text in args.case))
+    ]
+    if args.list:
+        print("\n".join(f"{case.kind:22} {case.id}" for case in cases))
+        return 0
+    folder = args.keep or Path(tempfile.mkdtemp(prefix="parallel-"))
+    results: dict[str, list[Judgement]] = {}
+    try:
+        for mode in args.mode or MODES:
+            results[mode] = []
+            for found in run_cases(cases, folder / mode, mode, keep=args.keep is not None):
+                print(f"{mode:10} {found.case:45} {found.verdict:12} {found.said[:220]}", flush=True)
+                results[mode].append(found)
+    finally:
+        if args.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(table(results))
+    if args.json:
+        args.json.write_text(json.dumps({mode: [asdict(one) for one in found] for mode, found in results.items()}))
+    return 0 if all(one.is_good for one in results.get("tensor", ())) else 1
+
+
+def run_cases(cases: list[Case], folder: Path, mode: str, keep: bool) -> Iterator[Judgement]:
+    from benchmarks.parallel import ranks
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for case in cases:
+        golden = folder / f"single-{ranks.LAYOUTS[case.layout][1]}-{case.steps}"
+        target = folder / case.id.replace("/", "-")
+        try:
+            if not _is_done(golden):
+                ranks.record_single(ranks.LAYOUTS[case.layout][1], golden, mode, case.steps)
+                _done(golden).touch()
+            if not _is_done(target):
+                ranks.record_layout(case.layout, case.fault, target, mode, case.steps)
+                _done(target).touch()
+            yield judge(case, compare(target, golden))
+        except Exception as error:
+            yield Judgement(case.id, case.layout, case.kind, BROKEN, f"{type(error).__name__}: {error}")
+        if not keep:
+            shutil.rmtree(target, ignore_errors=True)
+            _done(target).unlink(missing_ok=True)
+
+
+def _done(dump: Path) -> Path:
+    """A file that says that a dump is complete."""
+    return dump.with_name(dump.name + ".done")
+
+
+def _is_done(dump: Path) -> bool:
+    return _done(dump).exists()
+
+
+def compare(target: Path, golden: Path) -> dict[str, Any]:
+    """What `msprobe compare TARGET GOLDEN --json` prints."""
+    from msprobe.cli import main as msprobe
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        msprobe(["compare", str(target), str(golden), "--json"])
+    summary: dict[str, Any] = json.loads(printed.getvalue().splitlines()[-1])
+    return summary
+
+
+def table(results: dict[str, list[Judgement]]) -> str:
+    lines = []
+    for mode, found in results.items():
+        faults = [one for one in found if one.kind != CLEAN]
+        clean = [one for one in found if one.kind == CLEAN]
+        lines += ["", f"## {mode} mode", "", "| kind | cases | call and rank | kind too |", "|---|---|---|---|"]
+        for kind in KINDS[:-1]:
+            lines.append(_line(kind, [one for one in faults if one.kind == kind]))
+        lines.append(_line("all faults", faults))
+        lines += ["", "| layout | clean | faults | call and rank | kind too |", "|---|---|---|---|---|"]
+        for layout in dict.fromkeys(one.layout for one in found):
+            own = [one for one in faults if one.layout == layout]
+            state = next((one.verdict for one in clean if one.layout == layout), "-")
+            lines.append(_line(f"{layout} | {state}", own))
+        lines += ["", f"{sum(one.is_good for one in clean)} of {len(clean)} clean layouts: same, no finding."]
+    return "\n".join(lines)
+
+
+def _line(name: str, found: list[Judgement]) -> str:
+    right, located = sum(one.is_good for one in found), sum(one.is_located for one in found)
+    return f"| {name} | {len(found)} | {located} | {right} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
