@@ -7,9 +7,8 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional as differentiable
 from benchmarks.parallel import plants
-from benchmarks.parallel.collectives import ALONE, Group, add_up
+from benchmarks.parallel.collectives import ALONE, GatherSequence, Group, add_up, join
 from benchmarks.parallel.network import LAYERS, LENGTH, Gpt, make_weight
 from benchmarks.parallel.training import (
     BATCH,
@@ -150,16 +149,13 @@ def context(place: Place) -> Setup:
     group = group_of(mesh, "cp")
 
     def gather(x: torch.Tensor, dim: int) -> torch.Tensor:
-        if not x.requires_grad or place.has("gather_without_gradient"):
-            parts = [torch.empty_like(x) for _ in range(group.size)]
-            dist.all_gather(parts, x.detach().contiguous(), group=group.ranks)
-            if x.requires_grad:
-                parts[group.rank] = x
-        else:
-            parts = list(differentiable.all_gather(x.contiguous(), group=group.ranks))
+        if place.has("gather_without_gradient") and x.requires_grad:
+            parts = join(x.detach(), group, dim).chunk(group.size, dim)
+            return torch.cat([x if rank == group.rank else part for rank, part in enumerate(parts)], dim)
+        joined = GatherSequence.apply(x, group, dim)
         if place.has("keys_in_another_order") and dim == 2:
-            parts = parts[::-1]
-        return torch.cat(parts, dim)
+            joined = torch.cat(joined.chunk(group.size, dim)[::-1], dim)
+        return joined
 
     model = Gpt(gather=gather)
     plants.plant_in_gpt(model, place)

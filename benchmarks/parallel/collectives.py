@@ -47,16 +47,16 @@ class Reduce(torch.autograd.Function):
 
 
 class GatherSequence(torch.autograd.Function):
-    """Parts of the sequence (dimension 1): the forward joins them, the backward sums and splits."""
+    """Parts of the sequence: the forward joins them, the backward sums and splits."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.group = group
-        return join(x, group)
+    def forward(ctx: Any, x: torch.Tensor, group: Group, dim: int = 1) -> torch.Tensor:
+        ctx.group, ctx.dim = group, dim
+        return join(x, group, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return own_part(add_up(grad, ctx.group), ctx.group), None
+        return own_part(add_up(grad, ctx.group), ctx.group, ctx.dim), None, None
 
 
 class ScatterSequence(torch.autograd.Function):
@@ -101,18 +101,18 @@ class JoinSequence(torch.autograd.Function):
 def add_up(x: torch.Tensor, group: Group) -> torch.Tensor:
     if group.size == 1:
         return x
-    total = x.clone()
+    total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group.ranks)
     return total
 
 
-def join(x: torch.Tensor, group: Group) -> torch.Tensor:
+def join(x: torch.Tensor, group: Group, dim: int = 1) -> torch.Tensor:
     if group.size == 1:
         return x
     parts = [torch.empty_like(x) for _ in range(group.size)]
     dist.all_gather(parts, x.contiguous(), group=group.ranks)
-    return torch.cat(parts, 1)
+    return torch.cat(parts, dim)
 
 
-def own_part(x: torch.Tensor, group: Group) -> torch.Tensor:
-    return x if group.size == 1 else x.chunk(group.size, 1)[group.rank].contiguous()
+def own_part(x: torch.Tensor, group: Group, dim: int = 1) -> torch.Tensor:
+    return x if group.size == 1 else x.chunk(group.size, dim)[group.rank].contiguous()
