@@ -16,13 +16,14 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.parallel.cases import CASES, CLEAN, KINDS, Case
 from benchmarks.parallel.judge import BROKEN, Judgement, judge
+from benchmarks.parallel.strip import strip_tensors
 
 MODES = ("tensor", "statistics")
 
@@ -45,13 +46,12 @@ def main(arguments: list[str]) -> int:
         print("\n".join(f"{case.kind:22} {case.id}" for case in cases))
         return 0
     folder = args.keep or Path(tempfile.mkdtemp(prefix="parallel-"))
-    results: dict[str, list[Judgement]] = {}
+    modes = tuple(args.mode or MODES)
+    results: dict[str, list[Judgement]] = {mode: [] for mode in modes}
     try:
-        for mode in args.mode or MODES:
-            results[mode] = []
-            for found in run_cases(cases, folder / mode, mode, keep=args.keep is not None):
-                print(f"{mode:10} {found.case:45} {found.verdict:12} {found.said[:220]}", flush=True)
-                results[mode].append(found)
+        for mode, found in run_cases(cases, folder, modes, keep=args.keep is not None):
+            print(f"{mode:10} {found.case:45} {found.verdict:12} {found.said[:220]}", flush=True)
+            results[mode].append(found)
     finally:
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -61,35 +61,51 @@ def main(arguments: list[str]) -> int:
     return 0 if all(one.is_good for one in results.get("tensor", ())) else 1
 
 
-def run_cases(cases: list[Case], folder: Path, mode: str, keep: bool) -> Iterator[Judgement]:
+def run_cases(cases: list[Case], folder: Path, modes: Sequence[str], keep: bool) -> Iterator[tuple[str, Judgement]]:
+    """Each case is run once, with saved tensors; without them its dump is what a run with task statistics writes."""
     from benchmarks.parallel import ranks
 
-    folder.mkdir(parents=True, exist_ok=True)
     for case in cases:
-        golden = folder / f"single-{ranks.LAYOUTS[case.layout][1]}-{case.steps}"
-        target = folder / case.id.replace("/", "-")
+        names = f"single-{ranks.LAYOUTS[case.layout][1]}-{case.steps}", case.id.replace("/", "-")
+        golden, target = (folder / "tensor" / name for name in names)
         try:
-            if not _is_done(golden):
-                ranks.record_single(ranks.LAYOUTS[case.layout][1], golden, mode, case.steps)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not _done(golden).exists():
+                ranks.record_single(ranks.LAYOUTS[case.layout][1], golden, "tensor", case.steps)
                 _done(golden).touch()
-            if not _is_done(target):
-                ranks.record_layout(case.layout, case.fault, target, mode, case.steps)
+            if not _done(target).exists():
+                ranks.record_layout(case.layout, case.fault, target, "tensor", case.steps)
                 _done(target).touch()
-            yield judge(case, compare(target, golden))
         except Exception as error:
-            yield Judgement(case.id, case.layout, case.kind, BROKEN, f"{type(error).__name__}: {error}")
+            yield from ((mode, _broken(case, error)) for mode in modes)
+            continue
+        for mode in modes:
+            yield mode, _judge(case, mode, target, golden)
         if not keep:
             shutil.rmtree(target, ignore_errors=True)
             _done(target).unlink(missing_ok=True)
 
 
+def _judge(case: Case, mode: str, target: Path, golden: Path) -> Judgement:
+    try:
+        if mode == "tensor":
+            return judge(case, compare(target, golden))
+        with tempfile.TemporaryDirectory() as directory:
+            plain = Path(directory) / "target", Path(directory) / "golden"
+            for dump, copy in zip((target, golden), plain):
+                strip_tensors(dump, copy)
+            return judge(case, compare(*plain))
+    except Exception as error:
+        return _broken(case, error)
+
+
+def _broken(case: Case, error: Exception) -> Judgement:
+    return Judgement(case.id, case.layout, case.kind, BROKEN, f"{type(error).__name__}: {error}")
+
+
 def _done(dump: Path) -> Path:
     """A file that says that a dump is complete."""
     return dump.with_name(dump.name + ".done")
-
-
-def _is_done(dump: Path) -> bool:
-    return _done(dump).exists()
 
 
 def compare(target: Path, golden: Path) -> dict[str, Any]:

@@ -127,6 +127,7 @@ def plant_in_shards(model: nn.Module, place: Place) -> None:
         for module in model.modules():
             if hasattr(module, "set_gradient_divide_factor"):
                 module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it reduces
     if place.has("shard_of_one_rank", place.world - 1):
         model.get_submodule(MLP).down_proj.weight.to_local()[2].mul_(1.01)
 
