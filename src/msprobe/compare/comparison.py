@@ -15,6 +15,8 @@ from msprobe.compare.judge.explain_missing import explain
 from msprobe.compare.judge.presets import PRESETS, Preset
 from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.layout.covering import cover
+from msprobe.compare.layout.faults import diagnose
+from msprobe.compare.layout.fixed import LayoutFile, read_layout
 from msprobe.compare.layout.report import joined_label, joined_notes, joined_stacks, joined_training
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
@@ -72,7 +74,7 @@ def compare(
     inputs = open_inputs(Path(target), Path(golden), steps, ranks, join=layout is not None)
     translation = mapping or Translation()
     with open_engine(engine, jobs) as workers:
-        tasks = _tasks(inputs, match, translation)
+        tasks = _tasks(inputs, match, translation, read_layout(Path(layout)) if layout is not None else None)
         stages = _Stages(preset, _noise(Path(noise), inputs, workers) if noise else {})
         for outcome, task in zip(progress(workers.run(tasks), len(tasks), "comparing"), tasks):
             stages.take(task, outcome)
@@ -156,7 +158,11 @@ class _Stages:
         if joined is not None:
             _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)
         trace = follow(groups, stacks)
+        if joined is not None:
+            trace.unmatched.clear()  # what only one layout does is no missing call
         found = suspect(trace, training)
+        if joined is not None and found is not None:
+            found = diagnose(found, trace)
         buffers = other_buffers(*events)
         if found is not None and buffers:
             found = name_buffer(found, buffers, pair.target.step if self.units else None)
@@ -248,11 +254,16 @@ def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
     return ""
 
 
-def _tasks(inputs: Inputs, match: str, translation: Translation) -> list[Task]:
+def _tasks(inputs: Inputs, match: str, translation: Translation, file: Optional[LayoutFile]) -> list[Task]:
     if not inputs.joins:
         return [Task(pair, match, translation) for pair in inputs.pairs]
     return [
-        Task(Pair(one.target[0], one.golden[0]), match, translation, JoinTask(tuple(one.target), tuple(one.golden)))
+        Task(
+            Pair(one.target[0], one.golden[0]),
+            match,
+            translation,
+            JoinTask(tuple(one.target), tuple(one.golden), file),
+        )
         for one in inputs.joins
     ]
 

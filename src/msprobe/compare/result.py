@@ -111,6 +111,9 @@ class Comparison:
         if self.origin is not None:
             origin = asdict(self.origin)
             origin["evidence"] = list(self.origin.evidence)
+            for key in ("ranks", "dimension", "collective"):
+                if not origin[key]:
+                    del origin[key]
         return {
             "verdict": self.verdict,
             "origin": origin,

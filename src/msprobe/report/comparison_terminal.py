@@ -29,6 +29,10 @@ def answer(comparison: Comparison) -> list[str]:
             lines.append(f"  module  {origin.module}")
         place = [f"step {origin.step}" if origin.step is not None else "", f"rank {origin.rank}"]
         lines.append("  where   " + ", ".join([p for p in place if p and p != "rank None"] + [origin.direction]))
+        if origin.ranks:
+            lines.append(f"  ranks   {', '.join(map(str, origin.ranks))}" + _dimension(origin.dimension))
+        if origin.collective:
+            lines.append(f"  after   {origin.collective}")
         if origin.source:
             lines.append(f"  source  {origin.source}")
         if origin.library:
@@ -56,6 +60,10 @@ def answer(comparison: Comparison) -> list[str]:
     if len(comparison.notes) > len(shown):
         lines.append(f"Note: {len(comparison.notes) - len(shown)} more notes are in the --json report")
     return lines
+
+
+def _dimension(name: str) -> str:
+    return f", dimension {name} of the mesh" if name else ""
 
 
 def _title(comparison: Comparison) -> str:

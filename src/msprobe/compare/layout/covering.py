@@ -6,8 +6,10 @@ A run in parallel exchanges tensors between its ranks, and prepares them for tha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Optional
 
 from msprobe.compare.calls import GRADS
+from msprobe.compare.judge.effects import Effects
 from msprobe.compare.layout.ways import REDUCED
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
@@ -26,6 +28,7 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
             for row in rows if match.call.direction == GRADS else ():
                 if row.joined is not None and not row.joined.explained:
                     found[id(row)] = Judgement(NOT_COMPARED, 0.0, _LAST_PART)
+    _cover_inside(groups, found)
     if any(_differs(row) and id(row) not in found for _, rows in groups for row in rows):
         return found
     last = max((place for place, (_, rows) in enumerate(groups) if any(map(_agrees, rows))), default=-1)
@@ -34,6 +37,21 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
             if row.verdict == NOT_COMPARED and match.how == "unmatched" and row.why.kind is Kind.UNMATCHED:
                 found[id(row)] = Judgement(NOT_COMPARED, 0.0, _AFTER)
     return found
+
+
+def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
+    """Ranks may compute their parts in ways that have no counterpart (a shifted index, a mask): where the results of
+    the module around such a call agree, it does not matter."""
+    effects: Optional[Effects] = None
+    for match, rows in groups:
+        bad = [row for row in rows if _differs(row) or row.why.kind is Kind.SHAPE] if match.call.kind == "api" else []
+        if not bad:
+            continue
+        effects = effects or Effects(groups, golden=False)
+        module = effects.agreeing_module(match.target) if match.target is not None else None
+        if module is not None:
+            why = Reason(Kind.COVERED, f"each rank has its own part of the work; the results of {module} agree")
+            found.update((id(row), Judgement(NOT_COMPARED, 0.0, why)) for row in bad)
 
 
 def _differs(row: Row) -> bool:

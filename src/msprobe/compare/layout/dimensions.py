@@ -6,10 +6,11 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
-from msprobe.compare.layout.joined import rank_of
 from msprobe.compare.sources import Source
+from msprobe.dump.parallel import Parallel
+from msprobe.dump.reader import RankDump
 
 MICROBATCH = "microbatch"
 
@@ -44,24 +45,6 @@ class Grid:
         return list(found.values())
 
 
-def from_sizes(names: Sequence[str], ranks: Any, known: bool) -> Grid:
-    """From nested lists of ranks, as a mesh has them."""
-    places: dict[int, tuple[int, ...]] = {}
-    sizes: list[int] = []
-
-    def visit(value: Any, place: tuple[int, ...]) -> None:
-        if isinstance(value, list):
-            if len(sizes) <= len(place):
-                sizes.append(len(value))
-            for index, one in enumerate(value):
-                visit(one, (*place, index))
-        else:
-            places[value] = place
-
-    visit(ranks, ())
-    return Grid(tuple(names), tuple(sizes), places, known)
-
-
 def arrangements(sources: Sequence[Source]) -> list[Grid]:
     """The ways in which the ranks may be arranged, the surest first."""
     ranks = [rank_of(place, source) for place, source in enumerate(sources)]
@@ -73,22 +56,21 @@ def arrangements(sources: Sequence[Source]) -> list[Grid]:
 
 
 def _from_meshes(sources: Sequence[Source], ranks: Sequence[int]) -> Iterable[Grid]:
-    for source in sources:
-        parallel = source.run.get("parallel")
-        meshes = parallel.get("meshes") if isinstance(parallel, dict) else None
-        for mesh in sorted(meshes or [], key=lambda one: -len(_flat(one.get("ranks")))):
-            inside = _flat(mesh.get("ranks"))
-            if set(inside) >= set(ranks):
-                names = mesh.get("names") or [f"dimension {axis}" for axis in range(_depth(mesh.get("ranks")))]
-                yield from_sizes(names, mesh["ranks"], known=True)
+    meshes = {mesh: None for source in sources for mesh in parallel_of(source).meshes}
+    for mesh in sorted(meshes, key=lambda one: (-len(one.ranks), -len(one.shape))):
+        places = {rank: place for rank in ranks if (place := mesh.coordinate_of(rank)) is not None}
+        if len(places) == len(ranks):
+            names = mesh.names or tuple(f"dimension {axis}" for axis in range(len(mesh.shape)))
+            yield Grid(names, mesh.shape, places, known=True)
 
 
-def _flat(value: Any) -> list[int]:
-    return [rank for one in value for rank in _flat(one)] if isinstance(value, list) else [value]
+def rank_of(place: int, source: Source) -> int:
+    return place if source.rank is None else source.rank
 
 
-def _depth(value: Any) -> int:
-    return 1 + _depth(value[0]) if isinstance(value, list) and value else 0
+def parallel_of(source: Source) -> Parallel:
+    """What a rank recorded of the layout; nothing for dumps of graphs."""
+    return source.parallel if isinstance(source, RankDump) else Parallel()
 
 
 def _from_groups(sources: Sequence[Source], ranks: Sequence[int]) -> Iterable[Grid]:
@@ -110,14 +92,17 @@ def _from_groups(sources: Sequence[Source], ranks: Sequence[int]) -> Iterable[Gr
                     waiting.remove(group)
             if sorted(rank for group in division for rank in group) == sorted(ranks):
                 divisions.append(division)
+    names = _group_names(sources)
     for count in (3, 2, 1):
         for chosen in itertools.combinations(divisions, count):
-            grid = _grid_of(chosen, ranks)
+            grid = _grid_of(chosen, ranks, names)
             if grid is not None:
                 yield grid
 
 
-def _grid_of(divisions: Sequence[Sequence[tuple[int, ...]]], ranks: Sequence[int]) -> Optional[Grid]:
+def _grid_of(
+    divisions: Sequence[Sequence[tuple[int, ...]]], ranks: Sequence[int], names: Mapping[tuple[int, ...], str]
+) -> Optional[Grid]:
     """One dimension a division: a rank's place along it is its place in its group."""
     inside = [{rank: group.index(rank) for group in division for rank in group} for division in divisions]
     places = {rank: tuple(one[rank] for one in inside) for rank in ranks}
@@ -127,7 +112,27 @@ def _grid_of(divisions: Sequence[Sequence[tuple[int, ...]]], ranks: Sequence[int
     sizes = tuple(len({place[axis] for place in places.values()}) for axis in range(len(next(iter(places.values())))))
     if len(set(places.values())) != len(ranks) or math.prod(sizes) != len(ranks):
         return None
-    return Grid(tuple(f"group of {size}" for size in sizes), sizes, places)
+    said = [next((names[group] for group in division if group in names), "") for division in divisions]
+    return Grid(_distinct(["", *said] if len(said) < len(sizes) else said, sizes), sizes, places)
+
+
+def _distinct(names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
+    """A name for each dimension; those without one are called by their size."""
+    made: list[str] = []
+    for name, size in zip(names, sizes):
+        plain = name or f"group of {size}"
+        made.append(plain if plain not in made else f"{plain} ({len(made) + 1})")
+    return tuple(made)
+
+
+def _group_names(sources: Sequence[Source]) -> dict[tuple[int, ...], str]:
+    """The names of groups of ranks; torch calls those of a mesh `mesh_tp`."""
+    found: dict[tuple[int, ...], str] = {}
+    for source in sources:
+        for name, ranks in parallel_of(source).groups.items():
+            if not name.isdigit() and name != "default_pg":
+                found.setdefault(tuple(sorted(ranks)), name.removeprefix("mesh_"))
+    return found
 
 
 def _guesses(ranks: Sequence[int]) -> Iterable[Grid]:
@@ -137,10 +142,11 @@ def _guesses(ranks: Sequence[int]) -> Iterable[Grid]:
     for size in range(2, count // 2 + 1):
         if count % size == 0:
             places = {rank: divmod(place, size) for place, rank in enumerate(ranks)}
-            yield Grid((f"group of {count // size}", f"group of {size}"), (count // size, size), places)
+            sizes = (count // size, size)
+            yield Grid(_distinct(["", ""], sizes), sizes, places)
     if count >= 8 and count % 4 == 0:
         three = {rank: (place // 4, place // 2 % 2, place % 2) for place, rank in enumerate(ranks)}
-        yield Grid(tuple(f"group of {size}" for size in (count // 4, 2, 2)), (count // 4, 2, 2), three)
+        yield Grid(_distinct(["", "", ""], (count // 4, 2, 2)), (count // 4, 2, 2), three)
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
+from msprobe.compare.layout.dimensions import rank_of
 from msprobe.compare.layout.parts import Part, modules, name_of, passes, read_calls, split, whole
 from msprobe.compare.sources import Source
 
@@ -45,8 +46,9 @@ class JoinedRun:
 def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
     """`other` are the ranks of the run it is compared with: it says whether the batch was taken in parts."""
     ranks = {rank_of(place, source): source for place, source in enumerate(sources)}
-    calls = {rank: read_calls(source) for rank, source in ranks.items()}
-    expected = [read_calls(source) for source in other]
+    read = {rank: read_calls(source) for rank, source in ranks.items()}
+    calls = {rank: made for rank, (made, _) in read.items()}
+    expected = [read_calls(source)[0] for source in other]
     ours = max(passes(one) for one in calls.values())
     theirs = max(passes(one) for one in expected)
     run = JoinedRun(list(sources), stages=_stages(calls))
@@ -54,17 +56,13 @@ def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
     for rank, made in calls.items():
         if ours > theirs:
             skip = _skipped(made, expected[0], len(ranks))
-            parts[rank] = split(rank, ranks[rank], made, skip)
+            parts[rank] = split(rank, ranks[rank], made, read[rank][1], skip)
         else:
-            parts[rank] = [whole(rank, ranks[rank], made)]
+            parts[rank] = [whole(rank, ranks[rank], made, read[rank][1])]
     run.microbatches = max(len(one) for one in parts.values())
     pieces = [_stage(run, [part for rank in stage for part in parts[rank]]) for stage in run.stages]
     _concatenate(run, pieces)
     return run
-
-
-def rank_of(place: int, source: Source) -> int:
-    return place if source.rank is None else source.rank
 
 
 def _stages(calls: dict[int, list[Call]]) -> list[list[int]]:

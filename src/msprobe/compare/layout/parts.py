@@ -7,11 +7,13 @@ have the names that the run of the complete batch has.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, calls_of, module_path
+from msprobe.compare.layout.dimensions import parallel_of
 from msprobe.compare.sources import Source
+from msprobe.dump.names import MODULE_PREFIXES
 
 OUTSIDE = -1
 """The part of calls that belong to no microbatch: the optimizer, gradients of parameters."""
@@ -27,8 +29,52 @@ class Part(NamedTuple):
     names: dict[str, str]
 
 
-def read_calls(source: Source) -> list[Call]:
-    return calls_of({**source.records, **source.debug}, source.construct)
+def read_calls(source: Source) -> tuple[list[Call], dict[str, str]]:
+    """The calls of a rank, under the paths that their modules have in the complete model; and their names in the dump.
+
+    Wrappers of the parallel APIs (DistributedDataParallel, FSDP) are no part of a path."""
+    calls = calls_of({**source.records, **source.debug}, source.construct)
+    paths = {module_path(call.key) for call in calls if call.kind in ("module", "grads")}
+    moved = {path: _plain_path(path, paths, source) for path in paths}
+    if all(path == new for path, new in moved.items()):
+        return calls, {}
+    names = {call.name: _renamed(call.name, moved) for call in calls}
+    made = [
+        call._replace(
+            name=names[call.name],
+            key=_renamed(call.key, moved) if call.kind in ("module", "grads") else call.key,
+            parent=_renamed(call.parent, moved) if call.parent is not None else None,
+        )
+        for call in calls
+    ]
+    return made, {new: old for old, new in names.items()}
+
+
+_WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
+
+
+def _plain_path(path: str, paths: set[str], source: Source) -> str:
+    pipeline = parallel_of(source).pipeline
+    for part, complete in (
+        sorted(pipeline.modules.items(), key=lambda one: -len(one[0])) if pipeline is not None else ()
+    ):
+        if path == part or path.startswith(f"{part}."):
+            path = complete + path[len(part) :]
+            break
+    steps = [step for step in path.split(".") if step not in _WRAPPERS]
+    wrapped = len(paths) > 1 and all(one.split(".")[0] == "module" for one in paths)
+    return ".".join(steps[1:] if wrapped and len(steps) > 1 else steps)
+
+
+def _renamed(name: str, moved: dict[str, str]) -> str:
+    """A name of a module's record with another path."""
+    prefix, _, rest = name.partition(".")
+    if prefix not in MODULE_PREFIXES:
+        return name
+    for end in range(len(rest), 0, -1):
+        if (end == len(rest) or rest[end] == ".") and rest[:end] in moved:
+            return f"{prefix}.{moved[rest[:end]]}{rest[end:]}"
+    return name
 
 
 def passes(calls: Sequence[Call]) -> int:
@@ -39,7 +85,7 @@ def passes(calls: Sequence[Call]) -> int:
     return Counter(made.values()).most_common(1)[0][0] if made else 1
 
 
-def split(rank: int, source: Source, calls: Sequence[Call], skip: int = 0) -> list[Part]:
+def split(rank: int, source: Source, calls: Sequence[Call], real: Mapping[str, str], skip: int = 0) -> list[Part]:
     """The parts of a rank, the first with everything that belongs to no part.
 
     `skip` leaves out the first passes: a pipeline may run its model once to learn the shapes.
@@ -53,15 +99,15 @@ def split(rank: int, source: Source, calls: Sequence[Call], skip: int = 0) -> li
     parts = []
     for place, number in enumerate(wanted):
         held = found[number] if place else sorted([*found[number], *outside], key=lambda call: call.order)
-        parts.append(renumber(rank, place, source, held))
-    return parts or [renumber(rank, 0, source, outside)]
+        parts.append(renumber(rank, place, source, held, real))
+    return parts or [renumber(rank, 0, source, outside, real)]
 
 
-def whole(rank: int, source: Source, calls: Sequence[Call]) -> Part:
-    return Part(rank, 0, source, list(calls), {call.name: call.name for call in calls})
+def whole(rank: int, source: Source, calls: Sequence[Call], real: Mapping[str, str]) -> Part:
+    return Part(rank, 0, source, list(calls), {call.name: real.get(call.name, call.name) for call in calls})
 
 
-def renumber(rank: int, place: int, source: Source, calls: Sequence[Call]) -> Part:
+def renumber(rank: int, place: int, source: Source, calls: Sequence[Call], real: Mapping[str, str]) -> Part:
     seen: Counter[tuple[str, str]] = Counter()
     numbers: dict[tuple[str, int], int] = {}
     named: dict[str, str] = {}
@@ -81,7 +127,7 @@ def renumber(rank: int, place: int, source: Source, calls: Sequence[Call]) -> Pa
         call._replace(name=name, number=number, parent=named.get(call.parent or "", call.parent), order=order)
         for order, (call, number, name) in enumerate(kept)
     ]
-    return Part(rank, place, source, made, {name: call.name for call, _, name in kept})
+    return Part(rank, place, source, made, {name: real.get(call.name, call.name) for call, _, name in kept})
 
 
 def name_of(call: Call, number: int) -> str:

@@ -7,16 +7,17 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
 from msprobe.compare.calls import GRADS, Match
 from msprobe.compare.layout import statistics
-from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order
+from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order, fit
 from msprobe.compare.layout.shards import Shards, load, local_shape
 from msprobe.compare.layout.ways import (
+    REDUCED,
     A,
     Array,
     N,
@@ -30,6 +31,7 @@ from msprobe.compare.layout.ways import (
     possible_ways,
     whole_shape,
 )
+from msprobe.compare.measure import distance
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Reason
 from msprobe.compare.rows import Row
@@ -40,6 +42,8 @@ PLAIN_ENOUGH = 10.0
 """A plainer layout is preferred to one that explains the values better by less than this factor."""
 SAME = 1e-5
 MOST_WAYS = 400
+MULTIPLE = 1e-3
+"""A tensor is a multiple of another where what is left is less than this."""
 
 Orders = tuple[tuple[int, tuple[int, ...]], ...]
 
@@ -64,7 +68,12 @@ class Case:
     kind: tuple[str, ...]
     layout: Optional[Layout] = None
     error: float = math.inf
-    recorded: bool = False
+    fixed: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    """The placements of both sides that are known, by dimension."""
+
+    @property
+    def recorded(self) -> bool:
+        return any(self.fixed)
 
     @property
     def text(self) -> str:
@@ -161,11 +170,11 @@ def _pairs(case: Case) -> list[tuple[Way, Way]]:
     nothing = Way(())
     if not theirs.sizes:
         shape = local_shape(theirs.first)
-        return [(way, nothing) for way in _fitting(ours, shape, reductions)]
+        return [(way, nothing) for way in _keep(_fitting(ours, shape, reductions), ours, case.fixed[0])]
     if not ours.sizes:
         shape = local_shape(ours.first)
-        return [(nothing, way) for way in _fitting(theirs, shape, reductions)]
-    left, right = (_free(one, reductions) for one in (ours, theirs))
+        return [(nothing, way) for way in _keep(_fitting(theirs, shape, reductions), theirs, case.fixed[1])]
+    left, right = (_free(one, reductions, fixed) for one, fixed in zip((ours, theirs), case.fixed))
     found = [(a, b) for a, shape in left for b, other in right if shape == other]
     found.sort(key=lambda pair: _oddness(pair[0]) + _oddness(pair[1]))
     return found[:MOST_WAYS]
@@ -179,13 +188,32 @@ def _fitting(shards: Shards, whole: Sequence[int], reductions: Sequence[str]) ->
     return possible_ways(local_shape(shards.first), whole, shards.sizes, reductions)
 
 
-def _free(shards: Shards, reductions: Sequence[str]) -> list[tuple[Way, Optional[tuple[int, ...]]]]:
+def _free(
+    shards: Shards, reductions: Sequence[str], fixed: Mapping[str, str]
+) -> list[tuple[Way, Optional[tuple[int, ...]]]]:
     shapes = shards.shapes()
-    return [(way, whole_shape(shapes, way)) for way in free_ways(local_shape(shards.first), shards.sizes, reductions)]
+    ways = _keep(free_ways(local_shape(shards.first), shards.sizes, reductions), shards, fixed)
+    return [(way, whole_shape(shapes, way)) for way in ways]
+
+
+def _keep(ways: list[Way], shards: Shards, fixed: Mapping[str, str]) -> list[Way]:
+    """The ways that have the placements that are known."""
+    if not fixed:
+        return ways
+    return [
+        way
+        for way in ways
+        if all(fixed.get(name, placement) == placement for name, placement in zip(shards.names, way.placements))
+    ]
 
 
 def _reductions(case: Case) -> tuple[str, ...]:
     word = case.row.match.call.key.rpartition(".")[2].lower()
+    known = {one for side in case.fixed for one in side.values()} & {P, A, N, X}
+    if known:
+        return tuple({P, *known})
+    if case.phase is Phase.AFTER and distance.count(case.golden.first) > 1:
+        return ()  # what the optimizer works on has been reduced
     found = [P] if case.phase is Phase.BACKWARD else [P, A]
     if "norm" in word and "layer" not in word:
         found.append(N)
@@ -273,26 +301,46 @@ def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]
     rows is kept.
     """
     sample = [case for case in cases if case.phase is Phase.BACKWARD][:SAMPLE]
+    trials = [(case, _Views(case), _pairs(case)) for case in sample]
     dimensions = [(side, name, size) for side, name, size in names if size > 1]
     best: tuple[int, int, dict[tuple[str, str], float]] = (-1, 0, {})
     for chosen in itertools.product((False, True), repeat=len(dimensions)):
         factors = {(side, name): 1.0 / size for (side, name, size), use in zip(dimensions, chosen) if use}
-        explained = 0
-        for case in sample:
-            trial = replace(case, layout=None, error=math.inf)
-            search(trial, factors, Memory())
-            explained += (trial.explained and trial.row.slot != "input.0") or trial.explained
+        explained = sum(_is_explained(case, views, pairs, factors) for case, views, pairs in trials)
         if (explained, -sum(chosen)) > best[:2]:
             best = (explained, -sum(chosen), factors)
     return best[2]
 
 
+def _is_explained(case: Case, views: _Views, pairs: Sequence[tuple[Way, Way]], factors: Factors) -> bool:
+    if views.obstacle:
+        return False
+    layouts = (Layout(ours, theirs, _factor(case, ours, theirs, factors)) for ours, theirs in pairs)
+    return any(views.error(layout) <= EXPLAINED for layout in layouts)
+
+
 def agree_with_kind(cases: Sequence[Case], memory: Memory) -> None:
-    """A row that no way explains takes the layout that the same row has in other layers."""
+    """A row that no way explains takes the way that explains it but for a factor, else that of the same row in other
+    layers. (What the optimizer works on is another parameter each time.)"""
     for case in cases:
-        if case.explained or case.recorded:
+        if case.explained or case.layout is None:
             continue
-        for layout in memory.usual(case.kind)[:1]:
-            error = _Views(case).error(layout)
+        views = _Views(case)
+        scaled = _but_for_a_factor(case, views)
+        usual = memory.usual(case.kind)[:1] if case.phase is not Phase.AFTER else []
+        for layout in [scaled] if scaled is not None else usual:
+            error = views.error(layout)
             if math.isfinite(error):
                 case.layout, case.error = layout, error
+
+
+def _but_for_a_factor(case: Case, views: _Views) -> Optional[Layout]:
+    if not case.saved or views.obstacle:
+        return None
+    for ours, theirs in _pairs(case):
+        if any(one in REDUCED for one in (*ours.placements, *theirs.placements)):
+            continue
+        made, golden = views.of(False, ours), views.of(True, theirs)
+        if made and golden and all(fit(one, golden[0]).error < MULTIPLE for one in made):
+            return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0)
+    return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -60,7 +62,7 @@ class Shards:
         for index in np.ndindex(self.cells.shape):
             place = int(self.cells[index])
             held, name = self.held[place], self.items[place]["data_name"]
-            found[index] = codec.load(held.source.tensor_path(name), mmap=True)
+            found[index] = _read(held.source.tensor_path(name))
         return found
 
     def ranks_at(self, axes: Sequence[int], place: Sequence[int]) -> list[int]:
@@ -74,6 +76,18 @@ class Shards:
     @property
     def ranks(self) -> list[int]:
         return sorted({one.rank for one in self.held})
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(path: Path) -> Array:
+    """Mapped, not copied; a row is looked at more than once."""
+    array: Array = codec.load(path, mmap=True)
+    return array
+
+
+def forget_files() -> None:
+    """A file may be another one at the next comparison."""
+    _read.cache_clear()
 
 
 def local_shape(item: dict[str, Any]) -> list[int]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Optional
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.layout import statistics
-from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements
+from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
+from msprobe.compare.layout.fixed import LayoutFile, fixed_placements, grid_of_file
 from msprobe.compare.layout.joined import Held, JoinedRun, join, sort_by_golden
 from msprobe.compare.layout.search import (
     Case,
@@ -22,7 +23,7 @@ from msprobe.compare.layout.search import (
     search,
     settle_backward,
 )
-from msprobe.compare.layout.shards import arrange, load
+from msprobe.compare.layout.shards import arrange, forget_files, load
 from msprobe.compare.layout.ways import REDUCED, assemble
 from msprobe.compare.measure.rows import from_files, from_records
 from msprobe.compare.measure.tensors import NotComparable, compare_arrays
@@ -40,6 +41,7 @@ class JoinTask(NamedTuple):
 
     target: tuple[Source, ...]
     golden: tuple[Source, ...]
+    file: Optional[LayoutFile] = None
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,15 @@ class JoinedUnit:
 
 
 def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUnit:
+    forget_files()
     target, golden = join(task.target, task.golden), join(task.golden, task.target)
     matches = plan(target.calls, golden.calls, mode, translation)
     if len(target.stages) > 1:
         matches = sort_by_golden(matches)
     pairing = Pairing(translation)
     groups: list[Group] = [(match, pairing.rows(match)) for match in matches]
-    rows = _Rows(groups, target, golden)
-    grids, cases = rows.arranged(arrangements(task.target), arrangements(task.golden))
+    rows = _Rows(groups, target, golden, task.file)
+    grids, cases = rows.arranged(*_arrangements(task))
     names = [
         *(("target", name, size) for name, size in zip(grids.target.names, grids.target.sizes)),
         *(("golden", name, size) for name, size in zip(grids.golden.names, grids.golden.sizes)),
@@ -95,10 +98,24 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
     )
 
 
+def _arrangements(task: JoinTask) -> tuple[list[Grid], list[Grid]]:
+    """The ways to arrange the ranks of both sides; the one that the user's file gives, where it gives one."""
+    found = []
+    for side in ("target", "golden"):
+        sources = getattr(task, side)
+        ranks = [rank_of(place, source) for place, source in enumerate(sources)]
+        given = grid_of_file(getattr(task.file, side), ranks, task.file.path) if task.file is not None else None
+        found.append(arrangements(sources) if given is None else [given])
+    return found[0], found[1]
+
+
 class _Rows:
     """The rows of a unit with what every rank has of them."""
 
-    def __init__(self, groups: Sequence[Group], target: JoinedRun, golden: JoinedRun) -> None:
+    def __init__(
+        self, groups: Sequence[Group], target: JoinedRun, golden: JoinedRun, file: Optional[LayoutFile]
+    ) -> None:
+        self._file = file
         self._groups = groups
         self._runs = (target, golden)
         self._slots: dict[int, dict[str, Item]] = {}
@@ -129,7 +146,11 @@ class _Rows:
                 if isinstance(ours, Reason) or isinstance(theirs, Reason):
                     self._obstacles[id(row)] = ours if isinstance(ours, Reason) else theirs  # type: ignore[assignment]
                     continue
-                made.append(Case(row, phase, ours, theirs, kind_of(match, row, ours)))
+                fixed = (
+                    fixed_placements(ours, row.target_name or "", grids.target, self._file),
+                    fixed_placements(theirs, row.golden_name or "", grids.golden, self._file),
+                )
+                made.append(Case(row, phase, ours, theirs, kind_of(match, row, ours), fixed=fixed))
                 if most is not None and len(made) >= most:
                     return made
         return made
