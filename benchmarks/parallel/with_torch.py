@@ -62,6 +62,12 @@ def single(place: Place, kind: str) -> Setup:
     return Setup(model, partial(forward_backward, model))
 
 
+def single_for_split(place: Place) -> Setup:
+    """Clips as the layouts do whose parameters are on several meshes."""
+    model = make_llama()
+    return Setup(model, partial(forward_backward, model), clip=partial(clip_mixed, model))
+
+
 def single_in_parts(place: Place) -> Setup:
     """Each step takes its batch in two parts."""
     model = make_llama()
@@ -265,12 +271,13 @@ LAYOUTS: dict[str, tuple[int, str, Callable[[Place], Setup]]] = {
     "ddp2_in_parts": (2, "llama_in_parts", replicated_in_parts),
     "fsdp2": (2, "llama", sharded),
     "hsdp4": (4, "llama", partial(sharded, replicas=2)),
-    "tp2": (2, "llama", tensor),
+    "tp2": (2, "llama_split", tensor),
     "sp2": (2, "stream", sequence),
-    "fsdp2_tp2": (4, "llama", sharded_and_split),
+    "fsdp2_tp2": (4, "llama_split", sharded_and_split),
 }
 SINGLE: dict[str, Callable[[Place], Setup]] = {
     "llama": partial(single, kind="llama"),
+    "llama_split": single_for_split,
     "gpt2": partial(single, kind="gpt2"),
     "mixtral": partial(single, kind="mixtral"),
     "llama_in_parts": single_in_parts,
