@@ -113,8 +113,11 @@ def compare(target: Path, golden: Path) -> dict[str, Any]:
     from msprobe.cli import main as msprobe
 
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    errors = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         msprobe(["compare", str(target), str(golden), "--json"])
+    if not printed.getvalue():
+        raise RuntimeError(errors.getvalue()[-500:])
     summary: dict[str, Any] = json.loads(printed.getvalue().splitlines()[-1])
     return summary
 

@@ -168,8 +168,7 @@ def clip_mixed(model: nn.Module) -> None:
     factor = (0.5 / (total + 1e-6)).clamp(max=1.0)
     for parameter in model.parameters():
         if parameter.grad is not None:
-            local = parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad
-            local.mul_(factor)
+            parameter.grad = parameter.grad * factor.item()
 
 
 def plant_in_split(model: nn.Module, place: Place, mesh: Any) -> None:
