@@ -63,7 +63,7 @@ def answer(comparison: Comparison) -> list[str]:
 
 
 def _dimension(name: str) -> str:
-    return f", dimension {name} of the mesh" if name else ""
+    return f" ({name})" if name and name != "ranks" else ""
 
 
 def _title(comparison: Comparison) -> str:

@@ -10,10 +10,11 @@ from typing import Optional
 
 from msprobe.compare.calls import GRADS
 from msprobe.compare.judge.effects import Effects
-from msprobe.compare.layout.ways import REDUCED
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
 
+ADDED_UP = Reason(Kind.KIND, "a sum over ranks can only be put together from saved tensors")
+_AFTER_SUM = Reason(Kind.COVERED, f"{ADDED_UP.detail}; what was compared after it agrees")
 _AFTER = Reason(Kind.COVERED, "only one layout needs this call; what was compared after it agrees")
 _LAST_PART = Reason(
     Kind.COVERED, "the record has the gradient of the last microbatch only; the calls' gradients were compared"
@@ -36,6 +37,8 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
         for row in rows:
             if row.verdict == NOT_COMPARED and match.how == "unmatched" and row.why.kind is Kind.UNMATCHED:
                 found[id(row)] = Judgement(NOT_COMPARED, 0.0, _AFTER)
+            elif row.why is ADDED_UP:
+                found.setdefault(id(row), Judgement(NOT_COMPARED, 0.0, _AFTER_SUM))
     return found
 
 
@@ -44,7 +47,7 @@ def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
     the module around such a call agree, it does not matter."""
     effects: Optional[Effects] = None
     for match, rows in groups:
-        bad = [row for row in rows if _differs(row) or row.why.kind is Kind.SHAPE] if match.call.kind == "api" else []
+        bad = [row for row in rows if _is_odd(row)] if match.call.kind == "api" else []
         if not bad:
             continue
         effects = effects or Effects(groups, golden=False)
@@ -54,15 +57,13 @@ def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
             found.update((id(row), Judgement(NOT_COMPARED, 0.0, why)) for row in bad)
 
 
+def _is_odd(row: Row) -> bool:
+    return _differs(row) or row.why.kind is Kind.SHAPE or row.why is ADDED_UP
+
+
 def _differs(row: Row) -> bool:
     return row.verdict in (WARNING, ERROR)
 
 
 def _agrees(row: Row) -> bool:
     return row.verdict == PASS and not row.is_input and is_tensor(row.golden)
-
-
-def is_reduced(row: Row) -> bool:
-    """Whether a row is a part of a sum over ranks."""
-    layout = row.joined.layout if row.joined is not None else None
-    return layout is not None and any(one in REDUCED for one in layout.target.placements)

@@ -13,6 +13,8 @@ from msprobe.dump.parallel import Parallel
 from msprobe.dump.reader import RankDump
 
 MICROBATCH = "microbatch"
+ALL_RANKS = "ranks"
+"""The name of the dimension where nothing is known of a mesh."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def _group_names(sources: Sequence[Source]) -> dict[tuple[int, ...], str]:
 def _guesses(ranks: Sequence[int]) -> Iterable[Grid]:
     """All ranks as one group, then consecutive groups of each size that divides their number."""
     count = len(ranks)
-    yield Grid(("ranks",), (count,), {rank: (place,) for place, rank in enumerate(ranks)})
+    yield Grid((ALL_RANKS,), (count,), {rank: (place,) for place, rank in enumerate(ranks)})
     for size in range(2, count // 2 + 1):
         if count % size == 0:
             places = {rank: divmod(place, size) for place, rank in enumerate(ranks)}

@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from msprobe.compare.layout.dimensions import ranks_text
+from msprobe.compare.layout.dimensions import ALL_RANKS, ranks_text
 from msprobe.compare.layout.fitting import error_of
 from msprobe.compare.layout.search import Case, Layout, reorder
 from msprobe.compare.layout.shards import Shards, load
@@ -93,10 +93,11 @@ def error_with(views: Loaded, way: Way) -> float:
 
 
 def group_text(case: Case, axis: int) -> str:
-    first = case.target.ranks_at(
-        [other for other in range(len(case.target.sizes)) if other != axis], [0] * (len(case.target.sizes) - 1)
-    )
-    return ranks_text(first)
+    """`tp (ranks 0, 1)`: a dimension with the first of its groups of ranks."""
+    others = [other for other in range(len(case.target.sizes)) if other != axis]
+    first = ranks_text(case.target.ranks_at(others, [0] * len(others)))
+    name = case.target.names[axis]
+    return first if name == ALL_RANKS else f"{name} ({first})"
 
 
 def golden_at(views: Loaded, place: tuple[int, ...]) -> Array:

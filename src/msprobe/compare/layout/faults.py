@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Optional
 
 from msprobe.compare.calls import GRADS
-from msprobe.compare.layout.dimensions import MICROBATCH, ranks_text
+from msprobe.compare.layout.dimensions import ALL_RANKS, MICROBATCH, ranks_text
 from msprobe.compare.layout.evidence import (
     CLOSE,
     Diagnosis,
@@ -28,17 +28,12 @@ from msprobe.compare.layout.fitting import fit
 from msprobe.compare.layout.guilty import guilty_ranks, of_slice
 from msprobe.compare.layout.reductions import of_partial_input, of_reduction
 from msprobe.compare.layout.search import Case, reorder
-from msprobe.compare.layout.ways import A, P, R, Way, assemble
+from msprobe.compare.layout.shards import local_shape
+from msprobe.compare.layout.ways import A, P, R, assemble, possible_ways
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
 from msprobe.dump.collectives import is_collective
-
-
-def _with(way: Way, axis: int, placement: str) -> Way:
-    placements = list(way.placements)
-    placements[axis] = placement
-    return way._replace(placements=tuple(placements))
 
 
 def diagnose(found: Candidate, trace: Trace) -> Candidate:
@@ -105,17 +100,18 @@ def _of_gradient(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
     if views.shards.ndim == 0 or views.golden.size < 2:
         return None
     where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
-    for axis, name in enumerate(case.target.names):
-        if views.layout.target.placements[axis] != R:
-            continue
-        for placement, word, what in ((A, "averaged", "average"), (P, "summed", "sum")):
-            way = _with(views.layout.target, axis, placement)
-            if error_with(views, way) < CLOSE and error_with(views, views.layout.target) > CLOSE:
-                said = (
-                    f"gradient not {word}: {where} differs from rank to rank, and the {what} over {name} is the golden "
-                    f"run's: it was not reduced over {group_text(case, axis)}"
-                )
-                return Diagnosis("gradient not averaged", said, tuple(case.target.ranks), name)
+    local = local_shape(case.target.first)
+    for placement, word, what in ((A, "averaged", "average"), (P, "summed", "sum")):
+        for way in possible_ways(local, views.golden.shape, case.target.sizes, (placement,)):
+            axes = way.along(placement)
+            if not axes or error_with(views, way) > CLOSE:
+                continue
+            name = name_dimensions(case.target, axes)
+            said = (
+                f"gradient not {word}: {where} differs from rank to rank, and the {what} over "
+                f"{group_text(case, axes[0])} is the golden run's: it was not reduced"
+            )
+            return Diagnosis("gradient not averaged", said, tuple(case.target.ranks), name)
     return None
 
 
@@ -163,13 +159,14 @@ def _factor_words(found: Candidate, name: str, size: int, times: float) -> tuple
     if name == MICROBATCH:
         text = f"the loss of {size} microbatches is {'not divided' if more else 'divided once too often'} by {size}"
         return "wrong microbatch scaling", text
+    ranks = f"{size} ranks" if name == ALL_RANKS else f"the {size} ranks of {name}"
     if found.phase is Phase.AFTER or found.match.call.direction == GRADS:
         if more:
-            return "gradient not averaged", f"the gradients of {size} ranks ({name}) were summed, not averaged"
-        return "wrong factor", f"it was divided by {size}, the number of ranks of {name}, once too often"
+            return "gradient not averaged", f"the gradients of {ranks} were summed, not averaged"
+        return "wrong factor", f"it was divided by {size} once too often, the number of {ranks}"
     if more:
-        return "reduced twice", f"it was summed over {name} ({size} ranks) once too often"
-    return "wrong factor", f"the sum over {name} was divided by its {size} ranks: a mean in place of a sum"
+        return "reduced twice", f"it was summed over {ranks} once too often"
+    return "wrong factor", f"the sum over {ranks} was divided by {size}: a mean in place of a sum"
 
 
 def _number(value: float) -> str:

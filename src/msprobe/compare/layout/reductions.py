@@ -57,26 +57,25 @@ def _compare_reductions(
     if _alike(views.shards, parts) or _alike(views.shards, _in_place_of(views, own, parts)):
         reduction = "all-reduce of the gradient" if maker.direction == BACKWARD else "all-reduce"
         said = (
-            f"missing {reduction}: {found.match.call.name} is given what {what} computed on each rank of "
-            f"{names[axis]}, not the sum over {group}"
+            f"missing {reduction}: {found.match.call.name} is given what {what} computed on each rank alone, "
+            f"not the sum over {group}"
         )
         return Diagnosis("missing all-reduce", said, ranks, names[axis], place)
     size = parts.shape[axis]
     for times, kind, text in (
-        (size, "reduced twice", f"was summed over {names[axis]} ({group}) once too often"),
-        (1 / size, "wrong factor", f"was averaged over {names[axis]} ({group}), not summed"),
+        (size, "reduced twice", f"was summed over {group} once too often"),
+        (1 / size, "wrong factor", f"was averaged over {group}, not summed"),
     ):
         if _alike(views.shards, _in_place_of(views, own, _scaled(own, times))):
             return Diagnosis(kind, f"{kind}: the result of {what} {text}", ranks, names[axis], place)
     for other in range(len(sizes)):
         if other != axis and sizes[other] > 1 and _alike(views.shards, _sums(parts, other)):
             said = (
-                f"wrong group: the partial sums of {what} were summed over {names[other]} ({group_text(case, other)}), "
-                f"not over {names[axis]} ({group})"
+                f"wrong group: the partial sums of {what} were summed over {group_text(case, other)}, not over {group}"
             )
             return Diagnosis("wrong group", said, ranks, names[other], place)
     if parts.ndim > 1 and _alike(views.shards, _sums(own, None)):
-        said = f"wrong group: the partial sums of {what} were summed over all ranks, not over {names[axis]} ({group})"
+        said = f"wrong group: the partial sums of {what} were summed over all ranks, not over {group}"
         return Diagnosis("wrong group", said, ranks, names[axis], place)
     return None
 
@@ -132,7 +131,7 @@ def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) 
             group = group_text(given, axes[0])
             said = (
                 f"wrong factor: {slot_text(found.match.call, row.slot)} of {found.match.call.name} is the same on "
-                f"every rank of {name} and 1/{parts.shape[axes[0]]} of what it should be: "
+                f"every rank and 1/{parts.shape[axes[0]]} of what it should be: "
                 f"a mean over {group} in place of a sum"
             )
             return Diagnosis("wrong factor", said, tuple(given.target.ranks), name, _giver(found.index, trace))
@@ -141,8 +140,8 @@ def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) 
         module = module_of(made, trace.groups) or made.key
         what = "all-reduce of the gradient" if found.match.call.direction == BACKWARD else "all-reduce"
         said = (
-            f"missing {what}: {found.match.call.name} is given what {made.name} in {module} computed on each rank of "
-            f"{name}, not the sum over {group_text(given, axes[0])}"
+            f"missing {what}: {found.match.call.name} is given what {made.name} in {module} computed on each rank "
+            f"alone, not the sum over {group_text(given, axes[0])}"
         )
         return Diagnosis("missing all-reduce", said, tuple(given.target.ranks), name, maker)
     return None

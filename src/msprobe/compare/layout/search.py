@@ -68,6 +68,8 @@ class Case:
     kind: tuple[str, ...]
     layout: Optional[Layout] = None
     error: float = math.inf
+    reduced: bool = False
+    """Its values are given to a collective that sums: the shards may be parts of a sum."""
     fixed: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     """The placements of both sides that are known, by dimension."""
 
@@ -102,6 +104,8 @@ class Memory:
     """What was found for rows of the same kind: the same place in another layer."""
 
     layouts: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
+    weights: dict[tuple[str, str], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
+    """Of parameters, by the shapes of both sides: their gradients and states have it too."""
 
     def usual(self, kind: tuple[str, ...]) -> list[Layout]:
         return [layout for layout, _ in self.layouts[kind].most_common(2)] if kind in self.layouts else []
@@ -109,6 +113,19 @@ class Memory:
     def add(self, case: Case) -> None:
         if case.layout is not None and case.explained:
             self.layouts[case.kind][case.layout] += 1
+            if "parameters." in case.row.slot:
+                self.weights[_shapes(case)][case.layout] += 1
+
+    def expected(self, case: Case) -> list[Layout]:
+        """The layouts that a row which nothing explains should have."""
+        if case.phase is Phase.AFTER:
+            known = self.weights.get(_shapes(case), Counter())
+            return [layout for layout, _ in known.most_common(1)]
+        return self.usual(case.kind)[:1]
+
+
+def _shapes(case: Case) -> tuple[str, str]:
+    return str(local_shape(case.target.first)), str(local_shape(case.golden.first))
 
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -212,8 +229,11 @@ def _reductions(case: Case) -> tuple[str, ...]:
     known = {one for side in case.fixed for one in side.values()} & {P, A, N, X}
     if known:
         return tuple({P, *known})
-    if case.phase is Phase.AFTER and distance.count(case.golden.first) > 1:
+    many = distance.count(case.golden.first) > 1
+    if case.phase is Phase.AFTER and many:
         return ()  # what the optimizer works on has been reduced
+    if case.phase is Phase.FORWARD and many and not case.saved and not case.reduced:
+        return ()  # statistics say too little of a sum to find one
     found = [P] if case.phase is Phase.BACKWARD else [P, A]
     if "norm" in word and "layer" not in word:
         found.append(N)
@@ -269,6 +289,8 @@ class _Views:
             ]
             return max([*found, *(error_of(one, golden) for one in theirs[1:])])
         if any(placement in (P, A) for way in (layout.target, layout.golden) for placement in way.placements):
+            if not statistics.may_add_up(self._case.target, self._case.golden, layout.factor):
+                return math.inf
             return max(0.5 * EXPLAINED, *(statistics.error_of(one, theirs[0], layout.factor) for one in ours))
         found = [statistics.error_of(one, theirs[0], layout.factor) for one in ours]
         return max([*found, *(statistics.error_of(one, theirs[0]) for one in theirs[1:])])
@@ -327,8 +349,7 @@ def agree_with_kind(cases: Sequence[Case], memory: Memory) -> None:
             continue
         views = _Views(case)
         scaled = _but_for_a_factor(case, views)
-        usual = memory.usual(case.kind)[:1] if case.phase is not Phase.AFTER else []
-        for layout in [scaled] if scaled is not None else usual:
+        for layout in [scaled] if scaled is not None else memory.expected(case):
             error = views.error(layout)
             if math.isfinite(error):
                 case.layout, case.error = layout, error

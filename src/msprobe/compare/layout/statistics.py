@@ -82,9 +82,12 @@ def error_of(ours: Item, theirs: Item, factor: float = 1.0) -> float:
     return worst if seen else math.inf
 
 
-def factor_of(ours: Item, theirs: Item) -> float:
-    a, b = distance.number(ours.get("Norm")), distance.number(theirs.get("Norm"))
-    return b / a if a and b and math.isfinite(a) and math.isfinite(b) else 1.0
+def may_add_up(target: Shards, golden: Shards, factor: float) -> bool:
+    """Whether the norms allow that the tensors of the side with more shards add up to the other's."""
+    ours, theirs = ([distance.number(item.get("Norm")) or 0.0 for item in side.items] for side in (target, golden))
+    if len(ours) >= len(theirs):
+        return abs(factor) * sum(ours) >= 0.999 * max(theirs)
+    return sum(theirs) >= 0.999 * abs(factor) * max(ours)
 
 
 def of_array(item: Item, array: Any) -> Item:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.layout import statistics
+from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
 from msprobe.compare.layout.fixed import LayoutFile, fixed_placements, grid_of_file
 from msprobe.compare.layout.joined import Held, JoinedRun, join, sort_by_golden
@@ -25,6 +26,7 @@ from msprobe.compare.layout.search import (
 )
 from msprobe.compare.layout.shards import arrange, forget_files, load
 from msprobe.compare.layout.ways import REDUCED, assemble
+from msprobe.compare.measure.distance import ValueKey, value_key
 from msprobe.compare.measure.rows import from_files, from_records
 from msprobe.compare.measure.tensors import NotComparable, compare_arrays
 from msprobe.compare.pairing import Pairing
@@ -32,6 +34,7 @@ from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import NO_REASON, Kind, Reason
 from msprobe.compare.rows import Group, Item, Measurement, Row, is_tensor, slots_of
 from msprobe.compare.sources import Pair, Source
+from msprobe.dump.collectives import is_collective
 
 SAMPLE = 40
 
@@ -120,6 +123,7 @@ class _Rows:
         self._runs = (target, golden)
         self._slots: dict[int, dict[str, Item]] = {}
         self._obstacles: dict[int, Reason] = {}
+        self._exchanged = {key for run in self._runs for key in self._collective_inputs(run)}
 
     def _items(self, held: Sequence[Held], slot: str) -> list[Item]:
         found = []
@@ -130,6 +134,15 @@ class _Rows:
                 self._slots[id(one.record)] = known
             found.append(known.get(slot))
         return found
+
+    def _collective_inputs(self, run: JoinedRun) -> Iterator[Optional[ValueKey]]:
+        """What is given to collectives: where a shard of a sum goes."""
+        for call in run.calls:
+            if is_collective(call.key):
+                for one in run.held[call.name]:
+                    for slot, item in slots_of(one.record) if isinstance(one.record, dict) else ():
+                        if slot.startswith("input."):
+                            yield value_key(item)
 
     def cases(self, grids: Pair[Grid], most: Optional[int] = None) -> list[Case]:
         made = []
@@ -150,7 +163,9 @@ class _Rows:
                     fixed_placements(ours, row.target_name or "", grids.target, self._file),
                     fixed_placements(theirs, row.golden_name or "", grids.golden, self._file),
                 )
-                made.append(Case(row, phase, ours, theirs, kind_of(match, row, ours), fixed=fixed))
+                reduced = any(value_key(item) in self._exchanged for item in (*ours.items, *theirs.items))
+                kind = kind_of(match, row, ours)
+                made.append(Case(row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed))
                 if most is not None and len(made) >= most:
                     return made
         return made
@@ -187,7 +202,7 @@ def _measure(case: Case) -> Measurement:
     ours, theirs = statistics.merge(case.target, layout.target), statistics.merge(case.golden, layout.golden)
     row.target, row.golden = ours[0], theirs[0]
     if any(one in REDUCED for way in (layout.target, layout.golden) for one in way.placements):
-        return Measurement(None, Reason(Kind.KIND, "partial sums can only be added up from saved tensors"))
+        return Measurement(None, ADDED_UP)
     found = [_of_statistics(row, one, theirs[0], layout.factor) for one in ours]
     worst = max(range(len(found)), key=lambda place: found[place].distance or 0.0)
     row.target = ours[worst]

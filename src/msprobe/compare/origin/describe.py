@@ -95,7 +95,7 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     if found.kind == "weight":
         evidence.append(_weights(unit.trace))
     if row is not None:
-        said = slot_text(call, row.slot)
+        said = slot_text(call, row.slot) if row.match.call.name == call.name else row.name
         evidence.append(f"{said}: {row.reason or 'differs'}" + amount(row))
         evidence.append(f"target: {summary_of(row.target)}")
         evidence.append(f"golden: {summary_of(row.golden)}")
