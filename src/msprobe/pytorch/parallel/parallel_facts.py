@@ -14,6 +14,7 @@ import torch
 from msprobe.collect.parallel import ParallelRecord
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
+from msprobe.pytorch.parallel import megatron
 from msprobe.pytorch.parallel.context import ContextCalls
 from msprobe.pytorch.parallel.layouts import Layouts
 from msprobe.pytorch.parallel.parameters import parameter_layouts, paths_in_complete_model
@@ -65,4 +66,4 @@ class ParallelFacts(Companion):
         for mesh in sorted(meshes, key=lambda one: -one.ndim):
             self._layouts.mesh_number(mesh)
         self._record.add(parameters=parameter_layouts(models, self._layouts), modules=paths_in_complete_model(models))
-        self._record.add(batch=batch_part(self._living.of_kind(*SAMPLER)))
+        self._record.add(batch=batch_part(self._living.of_kind(*SAMPLER)), pipeline=megatron.pipeline_facts())

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any
 
-import torch
-
+from msprobe.pytorch.parallel import megatron
 from msprobe.pytorch.parallel.layouts import Layouts
 
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?:\.|$)")
-_MEGATRON = ("megatron.core.parallel_state", "megatron.core.mpu", "megatron.mpu")
 
 
 def parameter_layouts(models: Sequence[Any], layouts: Layouts) -> dict[str, dict[str, Any]]:
@@ -22,7 +19,10 @@ def parameter_layouts(models: Sequence[Any], layouts: Layouts) -> dict[str, dict
         for path, module in model.named_modules():
             prefix = f"{start}{path}." if path else start
             for name, parameter in module._parameters.items():
-                described = None if parameter is None else _describe(module, parameter, layouts)
+                spec = getattr(parameter, "_spec", None)
+                described = (
+                    layouts.describe(spec) if spec is not None else megatron.describe(module, parameter, layouts)
+                )
                 if described is not None:
                     found[f"{prefix}{name}"] = described
             handle: Any = getattr(module, "_handle", None)
@@ -46,60 +46,6 @@ def paths_in_complete_model(models: Sequence[Any]) -> dict[str, str]:
 def _numbered(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     for index, model in enumerate(models):
         yield f"{index}." if len(models) > 1 else "", model
-
-
-def _describe(module: Any, parameter: Any, layouts: Layouts) -> Optional[dict[str, Any]]:
-    spec = getattr(parameter, "_spec", None)
-    if spec is not None:
-        return layouts.describe(spec)
-    cut = getattr(parameter, "tensor_model_parallel", False) is True
-    marks: dict[str, Any] = {}
-    if getattr(parameter, "sequence_parallel", False) is True:
-        marks["sequence_parallel"] = True
-    if getattr(parameter, "allreduce", True) is False:
-        marks["allreduce"] = False
-    if not cut and not marks:
-        return None
-    ranks = _tensor_parallel_ranks(module, "allreduce" in marks)
-    shape: Optional[list[int]] = list(parameter.shape)
-    if not cut:
-        placement = "R"
-    else:
-        dimension = int(getattr(parameter, "partition_dim", 0)) % max(parameter.dim(), 1)
-        placement = f"S({dimension})"
-        if ranks is None or not shape:
-            shape = None
-        else:
-            shape[dimension] *= len(ranks)
-        stride = int(getattr(parameter, "partition_stride", 1))
-        if stride != 1:
-            marks["stride"] = stride
-    mesh = None if ranks is None else layouts.group_mesh("tp", ranks)
-    return {"shape": shape, "mesh": mesh, "placements": [placement], **marks}
-
-
-def _tensor_parallel_ranks(module: Any, of_expert: bool) -> Optional[list[int]]:
-    """The ranks of the tensor-parallel group: the module's own, Megatron's, one that is called so, or the only one."""
-    distributed = torch.distributed
-    group = getattr(module, "tp_group", None)
-    state = next((sys.modules[name] for name in _MEGATRON if name in sys.modules), None)
-    if group is None and state is not None:
-        names = ["get_expert_tensor_parallel_group"] if of_expert else []
-        for name in (*names, "get_tensor_model_parallel_group"):
-            try:
-                group = group or getattr(state, name)()
-            except (AttributeError, AssertionError):  # this version has no such group, or it was not made
-                continue
-    if isinstance(group, distributed.ProcessGroup):
-        return [int(rank) for rank in distributed.get_process_group_ranks(group)]
-    world, own = distributed.distributed_c10d._world, distributed.get_rank()
-    known = [(getattr(one, "group_desc", ""), ranks) for one, ranks in world.pg_group_ranks.items() if own in ranks]
-    called = [ranks for title, ranks in known if re.search(r"tensor_model_parallel|(^|_)tp($|_)", title.lower())]
-    several = {tuple(ranks): ranks for ranks in called or (ranks for _, ranks in known) if len(ranks) > 1}
-    if len(several) != 1:
-        return None
-    ranks = next(iter(several.values()))
-    return sorted(ranks, key=ranks.get)
 
 
 def _flat_parts(path: str, flat: Any) -> Iterator[list[Any]]:
