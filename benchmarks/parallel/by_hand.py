@@ -8,7 +8,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 from benchmarks.parallel import plants
-from benchmarks.parallel.collectives import ALONE, GatherSequence, Group, add_up, join
+from benchmarks.parallel.collectives import ALONE, GatherSequence, Group, join
 from benchmarks.parallel.network import LAYERS, LENGTH, Gpt, make_weight
 from benchmarks.parallel.training import (
     BATCH,
@@ -110,28 +110,9 @@ def pipeline(place: Place, schedule: str = "gpipe", tensor_size: int = 1, tied: 
 
     def clip() -> None:
         splits = [] if tensor_size == 1 else [(group, is_split)]
-        clip_stage(model, splits, stages, tied)
+        clip_by_hand(model, splits, stages, "head.weight" if tied else "")
 
     return Setup(model, run, reduce, clip)
-
-
-def clip_stage(model: Gpt, splits: list[Any], stages: Group, tied: bool) -> None:
-    """Clips to the norm over all stages; a tied weight counts once."""
-    from benchmarks.parallel.training import LARGEST_NORM
-
-    total = torch.zeros(())
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None and not (tied and name == "head.weight"):
-            square = parameter.grad.square().sum()
-            for group, split in splits:
-                if split(name):
-                    dist.all_reduce(square, group=group.ranks)
-            total = total + square
-    total = add_up(total, stages)
-    factor = (LARGEST_NORM / (total.sqrt() + 1e-6)).clamp(max=1.0)
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad.mul_(factor)
 
 
 def single_tied(place: Place) -> Setup:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from benchmarks.parallel.collectives import Group
+from benchmarks.parallel.collectives import ALONE, Group
 from benchmarks.parallel.network import LENGTH, VOCABULARY
 from torch import nn
 
@@ -68,17 +68,26 @@ def average_gradients(model: nn.Module, group: Group, divisor: Optional[int] = N
             parameter.grad.div_(divisor or group.size)
 
 
-def clip_by_hand(model: nn.Module, groups: Iterable[tuple[Group, Callable[[str], bool]]] = ()) -> None:
-    """Clips to the norm over all ranks. For each group, the squares of those parameters that it splits are summed."""
+def clip_by_hand(
+    model: nn.Module,
+    groups: Iterable[tuple[Group, Callable[[str], bool]]] = (),
+    stages: Group = ALONE,
+    skipped: str = "",
+) -> None:
+    """Clips to the norm over all ranks. For each group, the squares of those parameters that it splits are summed, then
+    those of all stages; a parameter that another stage counts is `skipped`."""
     total = torch.zeros(())
     gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
-    squares = {name: gradient.square().sum() for name, gradient in gradients.items()}
+    squares = {name: gradient.square().sum() for name, gradient in gradients.items() if name != skipped}
     for group, is_split in groups:
         for name in squares:
             if is_split(name):
                 dist.all_reduce(squares[name], group=group.ranks)
     for square in squares.values():
         total = total + square
+    total = total.clone()
+    if stages.size > 1:
+        dist.all_reduce(total, group=stages.ranks)
     factor = (LARGEST_NORM / (total.sqrt() + 1e-6)).clamp(max=1.0)
     for gradient in gradients.values():
         gradient.mul_(factor)
