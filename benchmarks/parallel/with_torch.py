@@ -128,6 +128,7 @@ def sharded(place: Place, kind: str = "llama", replicas: int = 1) -> Setup:
     return Setup(model, run, rate=2 * RATE if place.has("rate_of_one_rank", 1) else RATE)
 
 
+@torch.no_grad()
 def plant_in_shards(model: nn.Module, place: Place) -> None:
     if place.has("gradient_summed"):
         for module in model.modules():
@@ -171,6 +172,7 @@ def clip_mixed(model: nn.Module) -> None:
             parameter.grad = parameter.grad * factor.item()
 
 
+@torch.no_grad()
 def plant_in_split(model: nn.Module, place: Place, mesh: Any) -> None:
     mlp = model.get_submodule(MLP)
     last = place.world - 1
@@ -257,7 +259,7 @@ def sequence(place: Place) -> Setup:
         plan[f"layers.{place_of}.down"] = RowwiseParallel(output_layouts=Shard(1), use_local_output=False)
     parallelize_module(model, mesh, plan)
     if place.has("norm_of_one_rank", 1):
-        model.layers[1]["norm"].weight.to_local().mul_(1.01)
+        model.layers[1]["norm"].weight.data.to_local().mul_(1.01)
     if place.has("result_of_one_rank", 1):
         model.layers[1]["act"].register_forward_hook(lambda m, given, result: result * 1.01)
     return Setup(model, lambda batch: loss_of(model(batch[0]), batch[1]).backward(), clip=partial(clip_mixed, model))
