@@ -130,7 +130,7 @@ def _block(ranks: dict[Any, Rank], x: dict[Any, Array], layer: int, dp: int, tp:
             total = total / tp
         elif fault == "wrong group":
             total = sum(parts[one, place[1]] for one in range(dp))
-        if tp > 1:
+        if tp > 1 and fault != "missing all-reduce":
             name = f"Module.{layer}.down.L.forward.0"
             rank.call(f"Distributed.all_reduce.{layer}.forward", [parts[place]], total, name)
         own_down = np.split(down, tp, 0)[place[1]]

@@ -25,7 +25,7 @@ from msprobe.compare.layout.evidence import (
     place_text,
 )
 from msprobe.compare.layout.fitting import fit
-from msprobe.compare.layout.guilty import guilty_ranks, of_slice
+from msprobe.compare.layout.guilty import guilty_ranks, of_order, of_slice
 from msprobe.compare.layout.reductions import of_partial_input, of_reduction
 from msprobe.compare.layout.search import Case, reorder
 from msprobe.compare.layout.shards import local_shape
@@ -64,7 +64,7 @@ def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
     views = load_case(case)
     if views is None:
         return
-    for test in (_of_weight, _of_gradient, _of_factor, of_reduction, of_partial_input, of_slice, _of_copy):
+    for test in (_of_weight, of_order, _of_gradient, _of_factor, of_reduction, of_partial_input, of_slice, _of_copy):
         diagnosis = test(found, case, trace, views)
         if diagnosis is not None:
             yield diagnosis
@@ -100,6 +100,9 @@ def _of_gradient(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
     if views.shards.ndim == 0 or views.golden.size < 2:
         return None
     where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
+    copies = copies_of(case, views)
+    if len(copies) > 1 and max(one.error for one in copies) - min(one.error for one in copies) < CLOSE:
+        return None
     local = local_shape(case.target.first)
     for placement, word, what in ((A, "averaged", "average"), (P, "summed", "sum")):
         for way in possible_ways(local, views.golden.shape, case.target.sizes, (placement,)):
@@ -132,7 +135,8 @@ def _of_factor(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Opt
     if abs(times - 1) < 0.01 or not math.isfinite(times):
         return None
     where, slot = place_text(found, trace), slot_text(found.match.call, case.row.slot)
-    for name, size in sorted(_sizes(case, trace).items(), key=lambda one: one[0] != MICROBATCH):
+    batch = _batch_dimensions(trace)
+    for name, size in sorted(_sizes(case, trace).items(), key=lambda one: (one[0] != MICROBATCH, one[0] not in batch)):
         kind, text = _factor_words(found, name, size, times)
         if kind:
             said = f"{kind}: {slot} of {where} is {_number(times)} times what it should be: {text}"
@@ -150,6 +154,18 @@ def _sizes(case: Case, trace: Trace) -> dict[str, int]:
                 for name, size in zip(row.joined.target.names, row.joined.target.sizes):
                     found.setdefault(name, size)
     return {name: size for name, size in found.items() if size > 1}
+
+
+def _batch_dimensions(trace: Trace) -> set[str]:
+    """The dimensions that split the batch: gradients that differ along them are scaled."""
+    found: Optional[set[str]] = None
+    for _, rows in trace.groups:
+        for row in rows:
+            case = row.joined
+            if case is not None and case.layout is not None and case.explained and case.layout.factor != 1.0:
+                split = {n for n, one in zip(case.target.names, case.layout.target.placements) if one != R}
+                found = split if found is None else found & split
+    return found or set()
 
 
 def _factor_words(found: Candidate, name: str, size: int, times: float) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Optional
 
 import numpy as np
@@ -12,6 +14,7 @@ from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.ways import Array, P, assemble, axis_of
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.phases import Phase
 
 
 def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
@@ -43,6 +46,35 @@ def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
     listed = "; ".join(f"rank {rank} has {text}" for rank, text in wrong)
     said = f"shard mis-sliced: {slot_text(call, row.slot)} of {place_text(found, trace)}: {listed}"
     return Diagnosis("shard mis-sliced", said, tuple(rank for rank, _ in wrong), shards.names[sliced[0]])
+
+
+def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    """A weight whose slices are in another order than those of the same weight in other layers, or than what it is
+    multiplied with."""
+    if found.phase is not Phase.FORWARD or found.kind == "weight":
+        return None
+    weights = [
+        (index, row.joined)
+        for index, (_, rows) in enumerate(trace.groups)
+        for row in rows
+        if "parameters." in row.slot and row.joined is not None and row.joined.layout is not None
+    ]
+    usual: dict[tuple[str, ...], Counter[object]] = {}
+    for _, one in weights:
+        usual.setdefault(one.kind, Counter())[one.layout.orders if one.layout is not None else ()] += 1
+    for index, one in weights:
+        if one.layout is None or not one.layout.orders or not one.explained:
+            continue
+        if sum(usual[one.kind].values()) > 1 and len(usual[one.kind]) == 1:
+            continue
+        plain = load_case(replace(one, layout=one.layout._replace(orders=())))
+        if plain is None:
+            continue
+        weight = replace(found, row=one.row, match=one.row.match, index=index)
+        diagnosis = of_slice(weight, one, trace, plain)
+        if diagnosis is not None:
+            return diagnosis._replace(at=index)
+    return None
 
 
 def _own_slice(views: Loaded, place: tuple[int, ...], dimension: int, axis: int) -> Optional[Array]:

@@ -144,7 +144,7 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
     if views.obstacle:
         return
     best: list[tuple[float, int, Layout]] = []
-    for known in memory.usual(case.kind):
+    for known in memory.usual(case.kind) if not case.recorded else ():
         error = views.error(known)
         if error <= SAME or (not case.saved and error <= EXPLAINED / 20):
             case.layout, case.error = known, error
@@ -302,7 +302,8 @@ class _Views:
             return None
         axes = {axis_of(one) for way in (layout.target, layout.golden) for one in way.placements} - {None}
         array = layout.factor * ours[0] if layout.factor != 1.0 else ours[0]
-        for axis in sorted(axis for axis in axes if axis is not None):
+        sliced = sorted(axis for axis in axes if axis is not None)
+        for axis in [*sliced, *(one for one in range(array.ndim) if one not in axes)]:
             order = find_order(array, theirs[0], axis)
             if order is not None:
                 return layout._replace(orders=((axis, tuple(int(one) for one in order)),))
@@ -345,7 +346,7 @@ def agree_with_kind(cases: Sequence[Case], memory: Memory) -> None:
     """A row that no way explains takes the way that explains it but for a factor, else that of the same row in other
     layers. (What the optimizer works on is another parameter each time.)"""
     for case in cases:
-        if case.explained or case.layout is None:
+        if case.explained or case.layout is None or case.recorded:
             continue
         views = _Views(case)
         scaled = _but_for_a_factor(case, views)

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import numpy as np
 
 from msprobe.compare.layout.shards import Shards, local_shape
-from msprobe.compare.layout.ways import REDUCED, A, R, Way, axis_of, whole_shape
+from msprobe.compare.layout.ways import REDUCED, A, R, Way, whole_shape
 from msprobe.compare.measure import distance
 
 KEYS = ("Max", "Min", "Mean", "Norm")
@@ -46,10 +46,14 @@ def _merge(items: Sequence[Item], shards: Shards, way: Way) -> Item:
         for key, found in values.items()
     }
     if any(one in REDUCED for one in way.placements):
-        if known["Mean"] is None or any(axis_of(one) is not None for one in way.placements):
+        if known["Mean"] is None:
             return plain
-        total = sum(known["Mean"])
-        return {**plain, "Mean": total / len(items) if A in way.placements else total}
+        parts = math.prod(size for size, one in zip(shards.sizes, way.placements) if one == A)
+        added = sum(mean * math.prod(local_shape(item)) for mean, item in zip(known["Mean"], items))
+        total = added / max(math.prod(plain["shape"]), 1) / parts
+        if plain["shape"] and math.prod(plain["shape"]) != 1:
+            return {**plain, "Mean": total}
+        return {**plain, "Max": total, "Min": total, "Mean": total, "Norm": abs(total)}
     sizes = [math.prod(local_shape(item)) for item in items]
     if known["Max"] is not None and known["Min"] is not None:
         plain["Max"], plain["Min"] = max(known["Max"]), min(known["Min"])

@@ -201,7 +201,8 @@ def _measure(case: Case) -> Measurement:
         return _measure_arrays(case, row, layout)
     ours, theirs = statistics.merge(case.target, layout.target), statistics.merge(case.golden, layout.golden)
     row.target, row.golden = ours[0], theirs[0]
-    if any(one in REDUCED for way in (layout.target, layout.golden) for one in way.placements):
+    reduced = any(one in REDUCED for way in (layout.target, layout.golden) for one in way.placements)
+    if reduced and any(item.get("Norm") is None for item in (ours[0], theirs[0])):
         return Measurement(None, ADDED_UP)
     found = [_of_statistics(row, one, theirs[0], layout.factor) for one in ours]
     worst = max(range(len(found)), key=lambda place: found[place].distance or 0.0)
