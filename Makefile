@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 C_CODE := $(shell find src tests -name "*.[ch]")
 
-.PHONY: demo test test-fast test-slow lint format fuzz torture quality bench bench-quick screenshots clean
+.PHONY: demo test test-fast test-slow lint format fuzz torture quality parallel bench bench-quick screenshots clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
@@ -71,6 +71,10 @@ bench-quick: $(STAMP)
 quality: $(STAMP)
 	$(BIN)/python benchmarks/quality/run.py $(QUALITY)
 	$(BIN)/python benchmarks/quality/one_dump.py
+
+# Parallel layouts against one device, clean and with planted faults, over gloo.
+parallel: $(STAMP)
+	$(BIN)/python -m benchmarks.parallel.run $(PARALLEL)
 
 # The pictures of docs/view.md: look at them after a change of the page.
 screenshots: $(STAMP)

@@ -38,6 +38,7 @@ BENCHMARKS = (
     Benchmark("mindspore", "mindspore_run.py", ("--rounds", "1", "--only", "L1/statistics")),
     Benchmark("tasks", "tasks.py", ("--rounds", "1", "--only", "overflow_check")),
     Benchmark("compare", "compare.py", has_peer=True),
+    Benchmark("compare_ranks", "compare_ranks.py", ("--ranks", "32", "--rounds", "1")),
     Benchmark("check", "check.py", ("100",)),
     Benchmark("check_online", "check_online.py", ("3", "1")),
     Benchmark("graph_dump", "graph_dump.py", ("--rounds", "1", "--steps", "1")),

@@ -83,37 +83,30 @@ def test_one_rank_alone_says_that_the_difference_was_received() -> None:
     assert "another rank" in result.origin.sentence
 
 
-def test_another_tensor_parallel_layout_is_merged_and_agrees() -> None:
-    result = compare(parallel("tensor", 2), parallel("tensor", 1), merge="tp")
+def test_another_tensor_parallel_layout_is_put_together_and_agrees() -> None:
+    result = compare(parallel("tensor", 2), parallel("tensor", 1))
     bad = [(row.name, row.reason) for _, row in result.rows() if row.verdict in ("warning", "error")]
     assert not bad
-    ways = {row.name: row.merged for _, row in result.rows()}
-    assert ways["Functional.linear.0.forward.input.0"] == "same"
-    assert ways["Functional.linear.0.forward.input.1"] == "concat 0"
-    assert ways["Functional.linear.0.forward.output.0"] == "concat 1"
-    assert ways["Functional.linear.1.forward.input.1"] == "concat 1"
-    assert ways["Functional.linear.1.forward.output.0"] == "sum"
+    ways = {row.name: row.joined.text for _, row in result.rows() if row.joined is not None}
+    assert ways["Functional.linear.0.forward.input.0"] == "ranks R"
+    assert ways["Functional.linear.0.forward.input.1"] == "ranks S(0)"
+    assert ways["Functional.linear.0.forward.output.0"] == "ranks S(1)"
+    assert ways["Functional.linear.1.forward.input.1"] == "ranks S(1)"
+    assert ways["Functional.linear.1.forward.output.0"] == "ranks P"
     assert result.verdict == "same"
-    reverse = compare(parallel("tensor", 1), parallel("tensor", 2), merge="tp")
+    reverse = compare(parallel("tensor", 1), parallel("tensor", 2))
     assert reverse.verdict == "same"
 
 
-def test_a_fault_is_found_through_the_merge() -> None:
-    result = compare(parallel("tensor", 2, "scale1"), parallel("tensor", 1), merge="tp")
+def test_the_layout_that_was_found_is_said_with_its_confidence() -> None:
+    result = compare(parallel("tensor", 2), parallel("tensor", 1))
+    (said,) = [note for note in result.notes if note.startswith("layout of the target")]
+    assert "ranks 0, 1" in said
+    assert "found from the values" in said
+    assert "rows agree" in said
+
+
+def test_a_fault_is_found_through_the_layout() -> None:
+    result = compare(parallel("tensor", 2, "scale1"), parallel("tensor", 1))
     assert result.origin is not None
     assert result.origin.module == "Module.down.Row"
-
-
-def test_without_merge_the_different_rank_counts_are_explained() -> None:
-    result = compare(parallel("tensor", 2), parallel("tensor", 1))
-    assert any("--merge tp" in note or "not numbered" in note for note in result.notes)
-    assert result.reasons["shape"]
-
-
-def test_merge_rules_from_a_file_go_first(tmp_path: Path) -> None:
-    rules = tmp_path / "rules.yaml"
-    rules.write_text('"Functional.linear.1.forward.output.0": same\n')
-    result = compare(parallel("tensor", 2), parallel("tensor", 1), merge=str(rules))
-    (row,) = [row for _, row in result.rows() if row.name == "Functional.linear.1.forward.output.0"]
-    assert row.verdict == "not_compared"
-    assert "copies" in row.reason

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     matching.add_argument(
         "-dm", "--data-mapping", "--data_mapping", type=Path, metavar="YAML", help="full names, target to golden"
     )
-    matching.add_argument("--merge", metavar="tp|YAML", help="merge the shards of another tensor-parallel layout")
+    matching.add_argument("--layout", type=Path, metavar="YAML", help="how the ranks and shards belong together")
     matching.add_argument("--step", type=_numbers, metavar="N,N-M", help="only these steps")
     matching.add_argument("--rank", type=_numbers, metavar="N,N-M", help="only these ranks")
     judging = parser.add_argument_group("judging")
@@ -123,7 +123,7 @@ def _run(args: argparse.Namespace) -> int:
         ranks=args.rank,
         tolerance=args.tolerance,
         noise=args.noise,
-        merge=args.merge,
+        layout=args.layout,
         jobs=args.jobs,
         engine=args.engine,
         progress=progress,

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.engine import Engine, open_engine
-from msprobe.compare.execute import Task
-from msprobe.compare.inputs import Inputs, Pair, Source, open_inputs, pair_again
+from msprobe.compare.equal_units import EqualGroups, EqualStacks
+from msprobe.compare.execute import Outcome, Task, run
+from msprobe.compare.inputs import Inputs, open_inputs, pair_again
 from msprobe.compare.judge.explain_missing import explain
 from msprobe.compare.judge.presets import PRESETS, Preset
 from msprobe.compare.judge.verdicts import Judge
-from msprobe.compare.merge import group_ranks, load_rules
+from msprobe.compare.layout.covering import cover
+from msprobe.compare.layout.faults import diagnose
+from msprobe.compare.layout.fixed import LayoutFile, read_layout
+from msprobe.compare.layout.report import joined_label, joined_notes, joined_stacks, joined_training
+from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.state import name_buffer, other_buffers
-from msprobe.compare.origin.trace import follow
+from msprobe.compare.origin.trace import Trace, follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
 from msprobe.compare.origin.wording import argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
-from msprobe.compare.result import DIFFERS, Comparison, UnitResult, conclude
-from msprobe.compare.rows import NOT_COMPARED, PASS, Group, Judgement
+from msprobe.compare.result import DIFFERS, Comparison, Tally, UnitResult, conclude, tally_rows
+from msprobe.compare.rows import PASS, Group, Judgement
+from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.record_keys import DAMAGED
 
@@ -51,7 +56,7 @@ def compare(
     ranks: Optional[Sequence[int]] = None,
     tolerance: str = "auto",
     noise: Optional[PathLike] = None,
-    merge: Optional[str] = None,
+    layout: Optional[PathLike] = None,
     jobs: int = 1,
     engine: str = "local",
     progress: Progress = _silent,
@@ -59,40 +64,39 @@ def compare(
     """Compares two dumps and names where they started to differ.
 
     `match` is auto, exact or fuzzy; `tolerance` auto, or one of the presets 8.3 and 26; `noise` a second dump of the
-    golden run, whose differences from the first are taken as the noise to expect; `merge` "tp" or a file of rules,
-    where the tensor-parallel layouts differ. Raises DumpError where there is nothing to compare.
+    golden run, whose differences from the first are taken as the noise to expect. Where the runs have different
+    parallel layouts, the ranks of a step are compared as one; `layout` is a file that says how their shards belong
+    together, where what msprobe finds is wrong. Raises DumpError where there is nothing to compare.
     """
     preset = PRESETS.get(tolerance)
     if tolerance != "auto" and preset is None:
         raise DumpError(f"The tolerance {tolerance!r} is unknown; choose auto, {', '.join(PRESETS)}.")
-    inputs = open_inputs(Path(target), Path(golden), steps, ranks, merging=merge is not None)
+    inputs = open_inputs(Path(target), Path(golden), steps, ranks, join=layout is not None)
     translation = mapping or Translation()
     with open_engine(engine, jobs) as workers:
-        tasks = _tasks(inputs, match, translation, merge)
-        measured = list(progress(workers.run(tasks), len(tasks), "comparing"))
-        levels = _noise(Path(noise), inputs, workers) if noise else {}
-    stages = _Stages(preset, levels)
-    unread: list[str] = []
-    for task, groups in zip(tasks, measured):
-        if isinstance(groups, DumpError):
-            unread.append(f"{str(groups).rstrip('.')}; nothing was compared there")
-        else:
-            stages.run(task.pair, groups)
+        tasks = _tasks(inputs, match, translation, read_layout(Path(layout)) if layout is not None else None)
+        stages = _Stages(preset, _noise(Path(noise), inputs, workers) if noise else {})
+        for outcome, task in zip(progress(workers.run(tasks), len(tasks), "comparing"), tasks):
+            stages.take(task, outcome)
     if not stages.results:
-        raise next(one for one in measured if isinstance(one, DumpError))
+        raise stages.errors[0]
+    unread = [f"{str(error).rstrip('.')}; nothing was compared there" for error in stages.errors]
     origin = settle(stages.units)
     said = set() if origin is None or origin.kind != "training" else stages.settings
-    notes = [*unread, *inputs.notes, *(note for note in stages.notes if note not in said)]
+    gaps = [*inputs.gaps, *stages.troubles]
+    notes = [*unread, *gaps, *stages.unfinished, *inputs.notes, *(note for note in stages.notes if note not in said)]
     unlike = _unlike_runs(inputs, stages)
     if unlike:
         origin, notes = None, [unlike, *notes]
+    tally = Tally()
     for unit in stages.results:
-        causes = group_under_choice(origin, unit.groups)
+        tally.add(unit.tally)
+        causes = group_under_choice(origin, unit.groups) if unit.differs else {}
         for row in unit.rows() if causes else ():
             row.cause = causes.get(id(row), "")
-    counts, reasons, kinds = _count(stages.results)
-    verdict = DIFFERS if unlike else conclude(counts, kinds, origin, complete=not inputs.gaps and not unread)
-    return Comparison(Path(target), Path(golden), verdict, origin, counts, notes, stages.results, reasons)
+    counts = tally.counts
+    verdict = DIFFERS if unlike else conclude(counts, tally.kinds, origin, complete=not gaps and not unread)
+    return Comparison(Path(target), Path(golden), verdict, origin, counts, notes, stages.results, tally.reasons)
 
 
 class _Stages:
@@ -106,11 +110,39 @@ class _Stages:
         self._buffers: list[str] = []
         """The first buffer of each rank that differs when the run begins."""
         self.settings: set[str] = set()
+        self._tallies: dict[bytes, Tally] = {}
         self.results: list[UnitResult] = []
         self.units: list[Unit] = []
+        self.errors: list[DumpError] = []
+        self.troubles: list[str] = []
+        self.unfinished: list[str] = []
+        self.has_equal = False
 
-    def run(self, pair: Pair[Source], groups: list[Group]) -> None:
-        rank = pair.target.rank
+    def take(self, task: Task, outcome: Outcome) -> None:
+        """Judges what was measured. A unit that is equal on both sides has the counts of the first with its outline."""
+        self.troubles += outcome.troubles
+        self.unfinished += outcome.unfinished
+        if outcome.error is not None:
+            self.errors.append(outcome.error)
+            return
+        outline = outcome.outline
+        if outcome.measured is None and outline in self._tallies:
+            target, golden = task.pair.target, task.pair.golden
+            stacks, groups = (EqualStacks(target), EqualStacks(golden)), EqualGroups(task, self._preset)
+            tally = self._tallies[outline]
+            self.results.append(UnitResult(target.step, target.rank, target.label, groups, stacks, tally))
+            self.units.append(Unit(target.step, target.rank, Trace((), ()), stacks, None))
+            self.has_equal = True
+            return
+        self.run(task, run(task) if outcome.measured is None else outcome.measured)
+        if outline is not None:
+            self._tallies[outline] = self.results[-1].tally
+
+    def run(self, task: Task, measured: Union[list[Group], JoinedUnit]) -> None:
+        pair = task.pair
+        joined = measured if isinstance(measured, JoinedUnit) else None
+        groups = measured.groups if isinstance(measured, JoinedUnit) else measured
+        rank = None if joined is not None else pair.target.rank
         is_first = rank not in self._judges
         if is_first:
             self._judges[rank] = Judge(self._preset, all(map(_is_exact, (pair.target, pair.golden))))
@@ -118,15 +150,22 @@ class _Stages:
         judge.judge_step(groups, self._levels.get(pair.golden.path))
         stacks = (pair.target.stacks, pair.golden.stacks)
         events = _training(pair.target), _training(pair.golden)
+        other_parts = takes_other_parts(*events)
+        if joined is not None and task.join is not None:
+            stacks, events = joined_stacks(joined, task.join), joined_training(*events)
+            other_parts = False
         training = training_differences(*events)
         other_update = any(one.kind == "how" for one in training)
-        explained = explain(groups, stacks, takes_other_parts(*events), other_update)
-        if explained:
-            for _, rows in groups:
-                for row in rows:
-                    row.judgement = explained.get(id(row), row.judgement)
+        explained = explain(groups, stacks, other_parts, other_update)
+        _apply(explained, groups)
+        if joined is not None:
+            _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)
         trace = follow(groups, stacks)
+        if joined is not None:
+            trace.unmatched.clear()  # what only one layout does is no missing call
         found = suspect(trace, training)
+        if joined is not None and found is not None:
+            found = diagnose(found, trace)
         buffers = other_buffers(*events)
         if found is not None and buffers:
             found = name_buffer(found, buffers, pair.target.step if self.units else None)
@@ -135,10 +174,14 @@ class _Stages:
                 for row in rows:
                     row.role = trace.roles.get(id(row), "")
         self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
-        self.results.append(UnitResult(pair.target.step, rank, pair.target.label, groups, stacks))
+        tally = tally_rows(groups)
+        label = pair.target.label if joined is None else joined_label(pair.target)
+        self.results.append(UnitResult(pair.target.step, rank, label, groups, stacks, tally))
         if buffers and is_first:
             self._buffers.append(next(iter(buffers)))
         self._note(judge, groups, training, explained)
+        if joined is not None:
+            self._how.update(dict.fromkeys(joined_notes(joined)))
 
     def _note(
         self,
@@ -171,6 +214,13 @@ class _Stages:
         return [*self._how, *dict.fromkeys(said)]
 
 
+def _apply(judgements: Mapping[int, Judgement], groups: Sequence[Group]) -> None:
+    if judgements:
+        for _, rows in groups:
+            for row in rows:
+                row.judgement = judgements.get(id(row), row.judgement)
+
+
 def _is_exact(source: Source) -> bool:
     """Whether msprobe itself made the statistics, in full precision."""
     settings = source.run.get("settings")
@@ -196,6 +246,8 @@ def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
         return ""
     if inputs.other_steps:
         return inputs.other_steps
+    if stages.has_equal:
+        return ""
     made = matched = 0
     for unit in stages.units:
         for (match, _), phase in zip(unit.trace.groups, unit.trace.phases):
@@ -207,37 +259,33 @@ def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
     return ""
 
 
-def _tasks(inputs: Inputs, match: str, translation: Translation, merge: Optional[str]) -> list[Task]:
-    if merge is None:
+def _tasks(inputs: Inputs, match: str, translation: Translation, file: Optional[LayoutFile]) -> list[Task]:
+    if not inputs.joins:
         return [Task(pair, match, translation) for pair in inputs.pairs]
-    merges = group_ranks(inputs.sides, load_rules(merge))
-    return [Task(Pair(one.target[0], one.golden[0]), match, translation, one) for one in merges]
-
-
-def _count(units: list[UnitResult]) -> tuple[Counter[str], Counter[str], set[Kind]]:
-    """Rows by verdict, those that were not compared by reason, and the kinds of these reasons."""
-    counts: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    kinds: set[Kind] = set()
-    for unit in units:
-        for row in unit.rows():
-            verdict = row.judgement.verdict
-            counts[verdict] += 1
-            if verdict == NOT_COMPARED:
-                reasons[row.why.word] += 1
-                kinds.add(row.why.kind)
-    return counts, reasons, kinds
+    return [
+        Task(
+            Pair(one.target[0], one.golden[0]),
+            match,
+            translation,
+            JoinTask(tuple(one.target), tuple(one.golden), file),
+        )
+        for one in inputs.joins
+    ]
 
 
 def _noise(path: Path, inputs: Inputs, workers: Engine) -> dict[Path, dict[str, float]]:
     """Per golden rank directory: how far each of its rows is from the second golden run's."""
-    pairs = pair_again([pair.golden for pair in inputs.pairs], path)
+    if any(len(step.golden) > 1 for step in inputs.joins):
+        raise DumpError("--noise needs a golden run of one rank where the runs have different layouts; leave it out.")
+    compared = [*(pair.golden for pair in inputs.pairs), *(step.golden[0] for step in inputs.joins)]
+    pairs = pair_again(compared, path)
     tasks = [Task(pair, "auto", Translation()) for pair in pairs]
     levels = {}
-    for pair, groups in zip(pairs, workers.run(tasks)):
-        if isinstance(groups, DumpError):
-            raise groups
-        levels[pair.golden.path] = _distances(groups)
+    for pair, outcome in zip(pairs, workers.run(tasks)):
+        if outcome.error is not None:
+            raise outcome.error
+        assert not isinstance(outcome.measured, JoinedUnit)
+        levels[pair.golden.path] = _distances(outcome.measured or [])  # nothing measured: it is equal, without noise
     return levels
 
 

@@ -10,20 +10,18 @@ import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, Optional, Protocol, Union
+from typing import Any, Optional, Protocol
 
 from msprobe.compare import execute
-from msprobe.compare.execute import Task
-from msprobe.compare.rows import Group
+from msprobe.compare.execute import Outcome, Task
 from msprobe.dump.errors import DumpError
 
 ENGINES = ("local", "ray")
-Unit = Union[list[Group], DumpError]
 
 
 class Engine(Protocol):
-    def run(self, tasks: Sequence[Task]) -> Iterator[Unit]:
-        """The units' groups, or why there are none, in the order of the tasks."""
+    def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """In the order of the tasks."""
 
 
 @contextlib.contextmanager
@@ -47,7 +45,7 @@ class _Local:
     def __init__(self, pool: Optional[ProcessPoolExecutor]) -> None:
         self._pool = pool
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Unit]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         if self._pool is None:
             return map(execute.attempt, tasks)
         if len(tasks) > 1:
@@ -80,7 +78,7 @@ class _Ray:
     def __init__(self, ray: Any) -> None:
         self._ray = ray
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Unit]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         remote = self._ray.remote(execute.attempt)
         for reference in [remote.remote(task) for task in tasks]:
             yield self._ray.get(reference)

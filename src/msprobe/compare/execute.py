@@ -3,50 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Optional, Union
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.calls import calls_of
-from msprobe.compare.inputs import Pair, Source
+from msprobe.compare.layout.unit import JoinedUnit, JoinTask, run_joined
 from msprobe.compare.measure.rows import files_of, from_files, from_records, measure_files
-from msprobe.compare.measure.shards import measure_shards
-from msprobe.compare.merge import Merge, merge_rows, shard_files
+from msprobe.compare.outline import outline_of, troubles_of
 from msprobe.compare.pairing import Pairing
-from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.reasons import Reason
 from msprobe.compare.rows import Group, Measurement
+from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 class Task(NamedTuple):
-    """Everything that a worker needs to know; with `merge` the pair is the first rank of each group."""
+    """Everything that a worker needs to know; with `join` the ranks of a step are compared as one."""
 
     pair: Pair[Source]
     mode: str
     translation: Translation
-    merge: Optional[Merge] = None
+    join: Optional[JoinTask] = None
+
+    @property
+    def sides(self) -> Pair[tuple[Source, ...]]:
+        """All ranks that are read."""
+        if self.join is not None:
+            return Pair(self.join.target, self.join.golden)
+        return Pair((self.pair.target,), (self.pair.golden,))
+
+
+class Outcome(NamedTuple):
+    """What a worker found. `measured` is None where the unit is equal on both sides and a unit with the same `outline`
+    was measured before, and where it could not be read: `error` says why.
+
+    `unfinished` and `troubles` are sentences about the files that were read."""
+
+    measured: Union[list[Group], JoinedUnit, None]
+    outline: Optional[bytes] = None
+    error: Optional[DumpError] = None
+    unfinished: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+
+_measured: set[bytes] = set()
+"""The outlines of the units that this process has measured and found to agree in every row."""
 
 
 def in_turn(work: Callable[[Any], Any], things: Sequence[Any]) -> Iterator[Any]:
     return map(work, things)
 
 
-def attempt(task: Task, mapper: Mapper = in_turn) -> Union[list[Group], DumpError]:
-    """`run`, or why this unit cannot be read: the others are compared all the same."""
+def attempt(task: Task, mapper: Mapper = in_turn) -> Outcome:
+    """`run`, unless the unit is known to be equal; an error costs this unit only, the others are still compared."""
+    unfinished: list[str] = []
+    troubles: list[str] = []
     try:
-        return run(task, mapper)
+        outline = _outline(task)
+        known = outline in _measured
+        for source in (*task.sides.target, *task.sides.golden):
+            # A copy forgets what it read: a thousand equal ranks must not stay in memory.
+            _look_at(replace(source) if known else source, unfinished, troubles)
+        measured = None if known else run(task, mapper)
     except DumpError as error:
-        return error
+        return Outcome(None, None, error, tuple(unfinished), tuple(troubles))
+    if isinstance(measured, list) and outline is not None:
+        if all(row.distance == 0.0 for _, rows in measured for row in rows):
+            _measured.add(outline)
+        else:
+            outline = None
+    return Outcome(measured, outline, None, tuple(unfinished), tuple(troubles))
 
 
-def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:
+def _outline(task: Task) -> Optional[bytes]:
+    """Only where equal names mean equal calls."""
+    return outline_of(task.pair) if task.join is None and task.translation.plain else None
+
+
+def _look_at(source: Source, unfinished: list[str], troubles: list[str]) -> None:
+    if source.unfinished:
+        unfinished.append(f"{source.path} is unfinished (the run crashed, or still writes): compared as far as it got")
+    troubles += [f"{source.path}: {trouble}" for trouble in troubles_of(source)]
+
+
+def run(task: Task, mapper: Mapper = in_turn) -> Union[list[Group], JoinedUnit]:
     """The measured rows of one unit, by call, in execution order; verdicts come later."""
+    return run_pair(task, mapper) if task.join is None else run_joined(task.join, task.mode, _translation(task))
+
+
+def _translation(task: Task) -> Translation:
+    frameworks = (source.head.get("framework") for source in (task.pair.target, task.pair.golden))
+    return task.translation if len(set(frameworks)) == 1 else task.translation.between_frameworks()
+
+
+def run_pair(task: Task, mapper: Mapper = in_turn) -> list[Group]:
+    """The measured rows of one rank of each side."""
     target, golden = task.pair.target, task.pair.golden
-    translation = task.translation
-    if target.head.get("framework") != golden.head.get("framework"):
-        translation = translation.between_frameworks()
+    translation = _translation(task)
     matches = plan(
         calls_of({**target.records, **target.debug}, target.construct),
         calls_of({**golden.records, **golden.debug}, golden.construct),
@@ -55,8 +112,6 @@ def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:
     )
     pairing = Pairing(translation)
     groups = [(match, pairing.rows(match)) for match in matches]
-    if task.merge is not None:
-        return _run_merged(groups, task.merge, mapper)
     waiting = []
     for _, rows in groups:
         for row in rows:
@@ -70,20 +125,3 @@ def run(task: Task, mapper: Mapper = in_turn) -> list[Group]:
         for (row, _), measured in zip(waiting, mapper(measure_files, [files for _, files in waiting])):
             row.measurement = from_files(measured)
     return groups
-
-
-def _run_merged(groups: list[Group], merge: Merge, mapper: Mapper) -> list[Group]:
-    merged = merge_rows(groups, merge)
-    waiting = []
-    for _, found in merged:
-        for row, shards, obstacle in found:
-            row.measurement = Measurement(None, obstacle) if obstacle else from_records(row)
-            files = shard_files(shards, row.merged) if shards is not None else None
-            if files is not None:
-                waiting.append((row, files))
-            elif row.merged == "sum":
-                text = "partial sums can only be added up from saved tensors"
-                row.measurement = Measurement(None, Reason(Kind.KIND, text))
-    for (row, _), measured in zip(waiting, mapper(measure_shards, [files for _, files in waiting])):
-        row.measurement = from_files(measured)
-    return [(match, [one.row for one in found]) for match, found in merged]

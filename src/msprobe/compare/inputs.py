@@ -8,37 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Optional, TypeVar, Union
+from typing import Any, Optional
 
-from msprobe.compare.graph_source import GraphRank, open_graph_dump
+from msprobe.compare.graph_source import open_graph_dump
+from msprobe.compare.layout.deciding import check_ranks, other_layout
+from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.plural import count
-from msprobe.dump.reader import RankDump, open_dump
-
-T = TypeVar("T")
-Source = Union[RankDump, GraphRank]
-
-
-@dataclass(frozen=True)
-class Pair(Generic[T]):
-    """The same thing of both runs."""
-
-    target: T
-    golden: T
+from msprobe.dump.reader import open_dump
 
 
 @dataclass(frozen=True)
 class Inputs:
     """What is compared with what, and what the reader of the result must know first.
 
-    `gaps` are those of the notes that say what is missing from the comparison; `other_steps` says that two different
-    steps are compared, which differ by what training did.
+    `gaps` are further notes, which say what is missing from the comparison; `other_steps` says that two different steps
+    are compared, which differ by what training did. `joins` are the steps whose ranks are compared as one, because the
+    runs have another layout; there are no `pairs` then.
     """
 
     pairs: list[Pair[Source]]
     notes: list[str]
-    sides: Pair[list[Source]]
     gaps: list[str]
+    joins: list[Pair[list[Source]]]
     other_steps: str = ""
 
 
@@ -47,29 +39,71 @@ def open_inputs(
     golden: Path,
     steps: Optional[Sequence[int]] = None,
     ranks: Optional[Sequence[int]] = None,
-    merging: bool = False,
+    join: bool = False,
 ) -> Inputs:
-    """Raises DumpError where either is no dump, or nothing pairs."""
+    """Raises DumpError where either is no dump, or nothing pairs; `join` always compares the ranks of a step as one."""
     notes: list[str] = []
     gaps: list[str] = []
     sides = Pair(
         _wanted(target, open_sources(target, gaps), steps, ranks),
         _wanted(golden, open_sources(golden, gaps), steps, ranks),
     )
-    pairs = _paired(sides, notes, [] if merging else gaps)
-    if not pairs:
+    joins = [] if ranks and not join else _joined(sides, Pair(target, golden), notes, gaps, join)
+    pairs = [] if joins else _paired(sides, notes, gaps)
+    if not pairs and not joins:
         raise DumpError(
             f"No step and rank is in both dumps: {target} has {_listed(sides.target)}, "
             f"{golden} has {_listed(sides.golden)}. Give the two step or rank directories to compare them anyway."
         )
-    for side in ("target", "golden"):
-        for rank in (getattr(pair, side) for pair in pairs):
-            if rank.unfinished:
-                notes.append(f"{rank.path} is unfinished (the run crashed, or still writes): compared as far as it got")
-            gaps += [f"{rank.path}: {trouble}" for trouble in rank.troubles]
-    ignored = ("world_size",) if merging else ()
-    notes += header_notes(pairs[0].target.run, pairs[0].golden.run, ignored)
-    return Inputs(pairs, [*gaps, *notes], sides, gaps, _other_steps(pairs))
+    first = pairs[0] if pairs else Pair(joins[0].target[0], joins[0].golden[0])
+    notes += header_notes(first.target.run, first.golden.run, joined=bool(joins))
+    return Inputs(pairs, notes, gaps, joins, _other_steps([first]))
+
+
+def _joined(
+    sides: Pair[list[Source]], paths: Pair[Path], notes: list[str], gaps: list[str], join: bool
+) -> list[Pair[list[Source]]]:
+    """The steps of two runs in different layouts; empty where the ranks simply pair.
+
+    A rank directory that the user names is compared as it is."""
+    if not join and any(len(side) == 1 and side[0].path == path for side, path in _with_paths(sides, paths)):
+        return []
+    steps = _common_steps(sides, notes)
+    if not join and not any(other_layout(step.target, step.golden) for step in steps):
+        return []
+    for step in steps:
+        check_ranks(paths.target, step.target)
+        check_ranks(paths.golden, step.golden)
+    lost = _lost_steps(sides)
+    if lost and steps:
+        gaps.append(f"not compared, because the other run has no such step: {', '.join(lost)}")
+    return steps
+
+
+def _with_paths(sides: Pair[list[Source]], paths: Pair[Path]) -> list[tuple[list[Source], Path]]:
+    return [
+        (side, path.parent if path.is_file() else path)
+        for side, path in ((sides.target, paths.target), (sides.golden, paths.golden))
+    ]
+
+
+def _common_steps(sides: Pair[list[Source]], notes: list[str]) -> list[Pair[list[Source]]]:
+    ours, theirs = _by_step(sides.target), _by_step(sides.golden)
+    if len(ours) == len(theirs) == 1 and set(ours) != set(theirs):
+        one, other = next(iter(ours)), next(iter(theirs))
+        _add(notes, f"step {one[1]} of the target is compared with step {other[1]} of the golden run")
+        theirs = {one: theirs[other]}
+    return [Pair(ranks, theirs[step]) for step, ranks in ours.items() if step in theirs]
+
+
+def _lost_steps(sides: Pair[list[Source]]) -> list[str]:
+    ours, theirs = _by_step(sides.target), _by_step(sides.golden)
+    if len(ours) == len(theirs) == 1:
+        return []
+    return [
+        *(f"step {step[1]} of the target" for step in ours if step not in theirs),
+        *(f"step {step[1]} of the golden run" for step in theirs if step not in ours),
+    ]
 
 
 def _other_steps(pairs: Sequence[Pair[Source]]) -> str:
@@ -189,7 +223,7 @@ def _paired_ranks(target: list[Source], golden: list[Source], notes: list[str], 
     if len(target) != len(golden):
         text = (
             f"the target has {count(len(target), 'rank')}, the golden run {len(golden)}: ranks with the same number "
-            "are compared, which is right for data parallelism only; for another tensor-parallel layout use --merge tp"
+            "are compared"
         )
         _add(notes, text)
     lost = [f"{rank.label} of the target" for rank in target if rank.rank not in known]
@@ -227,11 +261,19 @@ _HEADERS = {
 }
 
 
-def header_notes(target: dict[str, Any], golden: dict[str, Any], ignored: Sequence[str] = ()) -> list[str]:
-    """What the two run.json say differently, the worst (other data, other seed) first."""
+def header_notes(target: dict[str, Any], golden: dict[str, Any], joined: bool = False) -> list[str]:
+    """What the two run.json say differently, the worst (other data, other seed) first; `joined`: of two runs in
+    different layouts, whose ranks have their own parts of the data."""
     notes = []
+    ignored = ("world_size",) if joined else ()
     ours, theirs = _hashes(target.get("first_batch")), _hashes(golden.get("first_batch"))
-    if ours and theirs and ours != theirs and not _is_in_other_dtype(target["first_batch"], golden["first_batch"]):
+    if (
+        not joined
+        and ours
+        and theirs
+        and ours != theirs
+        and not _is_in_other_dtype(target["first_batch"], golden["first_batch"])
+    ):
         notes.append("the first batches differ: the two runs were not given the same data")
     for key, name in _HEADERS.items():
         if key in target and key in golden and key not in ignored and _text(target[key]) != _text(golden[key]):

@@ -23,7 +23,8 @@ def next_config(comparison: Comparison) -> dict[str, Any]:
     names: dict[str, None] = {}
     calls = [origin.name, *origin.spread["first"]]
     for unit in comparison.units:
-        calls += [m.target.name for m, rows in unit.groups if m.target and any(r.role == INTRODUCED for r in rows)]
+        groups = unit.groups if unit.differs else ()
+        calls += [m.target.name for m, rows in groups if m.target and any(r.role == INTRODUCED for r in rows)]
     for name in calls:
         names[_whole_call(name)] = None
     steps = sorted({unit.step for unit in comparison.units if unit.step is not None})

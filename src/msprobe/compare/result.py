@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
@@ -21,14 +21,50 @@ _VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
 
 
 @dataclass(frozen=True)
+class Tally:
+    """Rows by verdict, those that were not compared by reason, and the kinds of these reasons."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    kinds: set[Kind] = field(default_factory=set)
+
+    def add(self, other: Tally) -> None:
+        self.counts.update(other.counts)
+        self.reasons.update(other.reasons)
+        self.kinds.update(other.kinds)
+
+
+def tally_rows(groups: Sequence[Group]) -> Tally:
+    """Of rows that have been judged."""
+    tally = Tally()
+    for _, rows in groups:
+        for row in rows:
+            verdict = row.judgement.verdict
+            tally.counts[verdict] += 1
+            if verdict == NOT_COMPARED:
+                tally.reasons[row.why.word] += 1
+                tally.kinds.add(row.why.kind)
+    return tally
+
+
+@dataclass(frozen=True)
 class UnitResult:
-    """One rank in one step: its matched calls with their rows, in execution order."""
+    """One rank in one step: its matched calls with their rows, in execution order.
+
+    Where both sides are equal byte for byte, the rows are made each time that somebody asks for `groups`; `tally` has
+    their number.
+    """
 
     step: Optional[int]
     rank: Optional[int]
     label: str
-    groups: list[Group]
-    stacks: tuple[dict[str, list[str]], dict[str, list[str]]] = field(repr=False)
+    groups: Sequence[Group] = field(repr=False)
+    stacks: tuple[Mapping[str, list[str]], Mapping[str, list[str]]] = field(repr=False)
+    tally: Tally = field(default_factory=Tally, repr=False)
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.tally.counts[ERROR] or self.tally.counts[WARNING])
 
     def rows(self) -> Iterator[Row]:
         for _, rows in self.groups:
@@ -75,6 +111,9 @@ class Comparison:
         if self.origin is not None:
             origin = asdict(self.origin)
             origin["evidence"] = list(self.origin.evidence)
+            for key in ("ranks", "dimension", "collective"):
+                if not origin[key]:
+                    del origin[key]
         return {
             "verdict": self.verdict,
             "origin": origin,

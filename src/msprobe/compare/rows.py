@@ -15,6 +15,7 @@ from msprobe.dump.reader import items, leaves
 from msprobe.dump.record_keys import DAMAGED
 
 if TYPE_CHECKING:
+    from msprobe.compare.layout.search import Case
     from msprobe.compare.measure.tensors import TensorMetrics
 
 PASS = "pass"
@@ -66,7 +67,8 @@ class Row:
     What it is made of (the match, the two slots and items) is fixed. Each stage of a comparison returns its own
     result, and the row holds it: `measurement` of measuring, `judgement` of judging, `role` (introduced, propagated or
     empty) of following the differences, `cause` of the origin (the discrete choice that the difference follows from).
-    `absent` is the side that has no such item ("target", "golden" or empty); `merged` says how shards were joined.
+    `absent` is the side that has no such item ("target", "golden" or empty). `joined` is there where the ranks of a run
+    were compared as one: the shards, and how they were put together (`layout.search.Case`).
     """
 
     __slots__ = (
@@ -75,10 +77,10 @@ class Row:
         "golden",
         "golden_slot",
         "is_input",
+        "joined",
         "judgement",
         "match",
         "measurement",
-        "merged",
         "role",
         "slot",
         "target",
@@ -92,7 +94,6 @@ class Row:
         target: Item,
         golden: Item,
         absent: str = "",
-        merged: str = "",
     ) -> None:
         self.match = match
         self.slot = slot
@@ -101,7 +102,7 @@ class Row:
         self.target = target
         self.golden = golden
         self.absent = absent
-        self.merged = merged
+        self.joined: Optional[Case] = None
         self.measurement = UNMEASURED
         self.judgement = UNJUDGED
         self.role = ""

@@ -19,11 +19,8 @@ from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
 from msprobe.dump.json_files import events
-<<<<<<< HEAD
 from msprobe.dump.parallel import Parallel, read_parallel
-=======
 from msprobe.dump.plural import are, count
->>>>>>> seeds2
 from msprobe.dump.record_keys import DAMAGED
 from msprobe.dump.stack_frames import frames_of, stacks_of
 from msprobe.dump.untrusted.parents import cut_loops

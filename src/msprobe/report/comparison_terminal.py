@@ -31,6 +31,10 @@ def answer(comparison: Comparison) -> list[str]:
             lines.append(f"  module  {origin.module}")
         place = [f"step {origin.step}" if origin.step is not None else "", f"rank {origin.rank}"]
         lines.append("  where   " + ", ".join([p for p in place if p and p != "rank None"] + [origin.direction]))
+        if origin.ranks:
+            lines.append(f"  ranks   {', '.join(map(str, origin.ranks))}" + _dimension(origin.dimension))
+        if origin.collective:
+            lines.append(f"  after   {origin.collective}")
         if origin.source:
             lines.append(f"  source  {origin.source}")
         if origin.library:
@@ -60,6 +64,10 @@ def answer(comparison: Comparison) -> list[str]:
     return lines
 
 
+def _dimension(name: str) -> str:
+    return f" ({name})" if name and name != "ranks" else ""
+
+
 def _title(comparison: Comparison) -> str:
     counts = comparison.counts
     bad = counts[WARNING] + counts[ERROR]
@@ -72,7 +80,8 @@ def _worth_listing(comparison: Comparison) -> list[list[object]]:
     """What stands in the way of "same"; a row that is rightly left out is counted, and the report files have it."""
     wanted = (WARNING, ERROR) if comparison.verdict == DIFFERS else (NOT_COMPARED,)
     listed: list[list[object]] = []
-    for _, row in comparison.rows() if comparison.verdict != SAME else ():
+    units = [unit for unit in comparison.units if any(unit.tally.counts[verdict] for verdict in wanted)]
+    for row in (row for unit in units for row in unit.rows()) if comparison.verdict != SAME else ():
         if row.verdict in wanted and (row.verdict != NOT_COMPARED or row.why.kind not in BENIGN):
             listed.append(
                 [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Optional
 
 from msprobe.compare.calls import Call, forward_name
@@ -53,7 +54,7 @@ class CallDetails:
             "role": row.role,
             "reason": row.reason,
             "cause": row.cause,
-            "merged": row.merged,
+            "merged": row.joined.text if row.joined is not None else "",
             "distance": row.distance,
             "tolerance": row.tolerance,
             "target": item_of(row.target),
@@ -79,7 +80,7 @@ class CallDetails:
         if unit not in self._flows:
             if len(self._flows) > 4:
                 self._flows.clear()
-            self._flows[unit] = Flow(self._table.units[unit].groups)
+            self._flows[unit] = Flow(list(self._table.units[unit].groups))
         return self._flows[unit], self._starts[unit]
 
     def _link(self, start: int, at: Place, flow: Flow) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class CallDetails:
         return {"row": number, "name": row.name[:LONGEST], "verdict": row.verdict, "role": row.role}
 
 
-def _stack(call: Optional[Call], known: dict[str, list[str]]) -> list[str]:
+def _stack(call: Optional[Call], known: Mapping[str, list[str]]) -> list[str]:
     if call is None:
         return []
     return known.get(call.name) or known.get(forward_name(call)) or []

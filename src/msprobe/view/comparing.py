@@ -10,8 +10,10 @@ from msprobe.compare import Comparison, Origin, compare
 from msprobe.compare.align.mapping import map_names
 from msprobe.compare.calls import Match, forward_name
 from msprobe.compare.inputs import open_inputs
+from msprobe.compare.layout.report import joined_label
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import Row
+from msprobe.compare.sources import Pair
 from msprobe.dump.errors import DumpError
 from msprobe.view.material import Answer, Material, Progress, Sides
 
@@ -22,8 +24,10 @@ def load_comparison(
     translation = map_names(mapping) if mapping else None
     show = progress or (lambda things, total, text: things)
     material = of_comparison(compare(target, golden, mapping=translation, progress=show))
-    pairs = open_inputs(target, golden).pairs
-    sides: dict[str, Sides] = {pair.target.label: (pair.target, pair.golden) for pair in pairs}
+    inputs = open_inputs(target, golden)
+    pairs = [*inputs.pairs, *(Pair(ranks.target[0], ranks.golden[0]) for ranks in inputs.joins)]
+    labels = [pair.target.label if inputs.pairs else joined_label(pair.target) for pair in pairs]
+    sides: dict[str, Sides] = {label: (pair.target, pair.golden) for label, pair in zip(labels, pairs)}
     gone = [unit.label for unit in material.units if unit.label not in sides]
     if gone:
         raise DumpError(f"{gone[0]} was deleted or moved while msprobe compared it: open the dumps again.")

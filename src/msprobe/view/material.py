@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from msprobe.compare.inputs import Source
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import Row
+from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 from msprobe.view.watched import Watched, is_watched
 

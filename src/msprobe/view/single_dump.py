@@ -9,11 +9,12 @@ from typing import Any, Optional
 from msprobe.analyze.overflow import OverflowAnalysis, analyse
 from msprobe.analyze.overflow_event import Event
 from msprobe.compare.calls import Match, calls_of, forward_name
-from msprobe.compare.inputs import Source, open_sources
+from msprobe.compare.inputs import open_sources
 from msprobe.compare.measure.distance import number
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import ERROR, INTRODUCED, PASSED, PROPAGATED, Item, Judgement, Row, slots
+from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.plural import count, have
 from msprobe.dump.reader import RankDump

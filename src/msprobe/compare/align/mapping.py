@@ -110,9 +110,9 @@ def _read_all(path: Path) -> list[Any]:
         raise DumpError(f"{path} is not YAML: {str(error).splitlines()[0]}.") from None
 
 
-def read_mapping(path: Path) -> dict[str, str]:
+def read_document(path: Path) -> Any:
     """A YAML file of texts by texts."""
-    return _texts(_read(path), path)
+    return _read(path)
 
 
 def _mapping(value: Any, path: Path) -> dict[Any, Any]:

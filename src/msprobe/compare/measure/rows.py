@@ -10,11 +10,11 @@ import math
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from msprobe.compare.inputs import Source
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.tensors import NotComparable, TensorMetrics, compare_files
 from msprobe.compare.reasons import NO_REASON, OTHER_BYTES, Kind, Reason
 from msprobe.compare.rows import EQUAL, Measurement, Row, is_tensor
+from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 
 Files = tuple[Path, Path]

@@ -26,6 +26,11 @@ class Origin:
     parameter, buffer, gradient, parameter gradient, training, random, choice or received. `direction` is the phase:
     forward, backward or after the backward. `source` is the user's line (`file:line in function`), `library` the
     innermost one of installed code; `next` says what to run to know more; `spread` counts what followed.
+
+    Where the ranks of a run were compared as one: `ranks` are those that have the fault, `dimension` the one of the
+    mesh that it is about, `collective` the exchange between ranks just before; the kind may also be missing all-reduce,
+    reduced twice, wrong factor, wrong group, shard mis-sliced, replica not synchronised, gradient not averaged or wrong
+    microbatch scaling.
     """
 
     name: str
@@ -41,6 +46,9 @@ class Origin:
     spread: dict[str, Any] = field(default_factory=dict)
     library: Optional[str] = None
     next: str = ""
+    ranks: tuple[int, ...] = ()
+    dimension: str = ""
+    collective: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,8 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     call = match.call
     handed = found.kind in ("input", "wiring", "gradient") and row is not None and row.slot.startswith("input.")
     given = row if handed else None
-    name = row.name if found.kind == "weight" and row else call.name
+    of_weight = found.kind == "weight" or (bool(found.ranks) and row is not None and "parameters." in row.slot)
+    name = row.name if of_weight and row else call.name
     module = None if found.kind == "training" else module_of(call, unit.trace.groups, given)
     if module is None and found.phase is Phase.BACKWARD and call.direction == FORWARD:
         module = _running_backward(unit.trace, found.index)
@@ -88,7 +97,7 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     if found.kind == "weight":
         evidence.append(_weights(unit.trace))
     if row is not None:
-        said = slot_text(call, row.slot)
+        said = slot_text(call, row.slot) if row.match.call.name == call.name else row.name
         evidence.append(f"{said}: {row.reason or 'differs'}" + amount(row))
         evidence.append(f"target: {summary_of(row.target)}")
         evidence.append(f"golden: {summary_of(row.golden)}")
@@ -101,7 +110,7 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         module=module,
         direction=found.phase.text,
         step=unit.step,
-        rank=unit.rank,
+        rank=found.ranks[0] if len(found.ranks) == 1 else unit.rank,
         source=user_line(unit.stacks, match),
         kind=found.kind,
         slot=row.slot if row else "",
@@ -110,6 +119,9 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
         spread=spread(unit.trace, found),
         library=library_line(unit.stacks, match),
         next=next_step(found),
+        ranks=found.ranks,
+        dimension=found.dimension,
+        collective=found.collective,
     )
 
 

@@ -20,7 +20,8 @@ UNORDERED = "inputs with the same statistics"
 @dataclass(frozen=True)
 class Candidate:
     """A suspect of one unit; `index` is its place there, `received` that it came from another rank, `said` a sentence
-    that is ready, `other` the call of the other run that stands in its place."""
+    that is ready, `other` the call of the other run that stands in its place. Where the ranks of a run are compared as
+    one: the `ranks` that have the fault, the `dimension` of the mesh, the `collective` before it."""
 
     kind: str
     index: int
@@ -33,6 +34,9 @@ class Candidate:
     phase: Phase = Phase.FORWARD
     said: str = ""
     other: str = ""
+    ranks: tuple[int, ...] = ()
+    dimension: str = ""
+    collective: str = ""
 
 
 _ARGUMENTS = {

@@ -1,0 +1,112 @@
+"""The cost of `msprobe compare` by number of ranks: equal ranks, of which one differs.
+
+python benchmarks/compare_ranks.py [--ranks 1024] [--rows 10000] [--rounds 3]
+
+CPU time and memory of complete processes with start-up. Each rank has numbers of its own. The golden dump's files are
+hard links to the target's, except those of the rank that differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tables
+
+from compare import OURS, cost, in_turn, tensor, write_statistics
+
+FRAMES = [f"File /srv/train/model.py, line {line}, in forward, \n y = self.layer(x)" for line in range(12)]
+CALLS_PER_STACK = 50
+
+
+def write_template(root: Path, rows: int) -> dict[str, bytes]:
+    """The files of one rank; `#` stands in every statistic where a rank puts its own digits."""
+    directory = write_statistics(root, rows) / "step0" / "rank"
+    dump: dict[str, Any] = json.loads((directory / "dump.json").read_bytes())
+    names = list(dump["data"])
+    text = json.dumps(dump)
+    for key in ("Max", "Min", "Mean", "Norm"):
+        text = _with_marks(text, f'"{key}": ')
+    parents = {name: f"Module.layers.{place // 40}.Block.forward.0" for place, name in enumerate(names)}
+    stacks = {
+        str(start): [names[start : start + CALLS_PER_STACK], FRAMES] for start in range(0, len(names), CALLS_PER_STACK)
+    }
+    return {
+        "dump.json": text.encode(),
+        "construct.json": json.dumps(parents).encode(),
+        "stack.json": json.dumps(stacks).encode(),
+    }
+
+
+def _with_marks(text: str, key: str) -> str:
+    """Each number after the key, as 10 characters and a `#`."""
+    head, *parts = text.split(key)
+    return head + "".join(key + part[:10] + "#" + part[part.index(",") :] for part in parts)
+
+
+def write_ranks(work: Path, template: dict[str, bytes], ranks: int) -> tuple[Path, Path]:
+    """Two dumps in which one rank in the middle differs in one call; the name of that rank is `ranks // 2`."""
+    target, golden = work / f"target{ranks}", work / f"golden{ranks}"
+    for rank in range(ranks):
+        ours, theirs = (root / "step0" / f"rank{rank}" for root in (target, golden))
+        ours.mkdir(parents=True)
+        theirs.mkdir(parents=True)
+        for name, content in template.items():
+            own = content.replace(b"#", str(1000 + rank).encode()) if name == "dump.json" else content
+            (ours / name).write_bytes(own)
+            (theirs / name).hardlink_to(ours / name)
+    differing = target / "step0" / f"rank{ranks // 2}" / "dump.json"
+    data = json.loads(differing.read_bytes())
+    names = list(data["data"])
+    data["data"][names[len(names) // 4]]["output"] = [tensor(7.0, [8, 16])]
+    differing.unlink()
+    differing.write_text(json.dumps(data))
+    return target, golden
+
+
+def check_answer(target: Path, golden: Path, ranks: int, template: dict[str, bytes]) -> None:
+    """The origin is named, on the right rank; every row is counted."""
+    import subprocess
+
+    done = subprocess.run([*OURS, str(target), str(golden), "--json"], capture_output=True, text=True, check=False)
+    summary = json.loads(done.stdout)
+    names = list(json.loads(template["dump.json"].replace(b"#", b""))["data"])
+    origin = summary["origin"] or {}
+    if (origin.get("name"), origin.get("rank")) != (names[len(names) // 4], ranks // 2):
+        sys.exit(f"{ranks} ranks: the origin is {origin.get('name')} on rank {origin.get('rank')}")
+    print(f"- {ranks} ranks, {summary['rows']:,} rows: origin {origin['name']} on rank {origin['rank']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    print(tables.machine())
+    print(f"\n## {args.ranks} ranks of {args.rows:,} rows, one differs\n")
+    with tempfile.TemporaryDirectory() as directory:
+        work = Path(directory)
+        template = write_template(work / "template", args.rows)
+        dumps = {ranks: write_ranks(work, template, ranks) for ranks in (args.ranks // 8, args.ranks)}
+        os.sync()  # writing back must not be part of a time
+        check_answer(*dumps[args.ranks], args.ranks, template)
+        few, all_ranks = ([*OURS, *map(str, dumps[ranks])] for ranks in dumps)
+        found = in_turn({"few": lambda: cost(few, work), "all": lambda: cost(all_ranks, work)}, args.rounds)
+        memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+        two = in_turn(
+            {"one": lambda: cost(all_ranks, work), "two": lambda: cost([*all_ranks, "--jobs", "2"], work)}, args.rounds
+        )
+    print(f"- {found['all'][0]:.1f} CPU-s, {memory:.2f} GB in the largest process")
+    print(f"- {found['all'][0] / found['few'][0]:.1f} times the CPU time of {args.ranks // 8} ranks")
+    print(f"- two processes: {two['one'][1] / two['two'][1]:.2f} times as fast as one (wall)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What only one layout does, where its effect was seen to agree: not compared, but nothing to worry about.
+
+A run in parallel exchanges tensors between its ranks, and prepares them for that; one device does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+from msprobe.compare.calls import GRADS
+from msprobe.compare.judge.effects import Effects
+from msprobe.compare.measure.distance import count
+from msprobe.compare.phases import Phase, phases_of
+from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
+
+ADDED_UP = Reason(Kind.KIND, "a sum over ranks can only be put together from saved tensors")
+_AFTER_SUM = Reason(Kind.COVERED, f"{ADDED_UP.detail}; what was compared after it agrees")
+_AFTER = Reason(Kind.COVERED, "only one layout needs this call; what was compared after it agrees")
+_NORMS = Reason(Kind.COVERED, "the ranks add their norms up in another way; what the optimizer works on agrees")
+SURE = 0.6
+"""Calls that were matched with less are matched by their place alone."""
+_LAST_PART = Reason(
+    Kind.COVERED, "the record has the gradient of the last microbatch only; the calls' gradients were compared"
+)
+
+
+def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
+    """New judgements by the id of the row."""
+    found: dict[int, Judgement] = {}
+    if microbatches > 1:
+        for match, rows in groups:
+            for row in rows if match.call.direction == GRADS else ():
+                if row.joined is not None and not row.joined.explained:
+                    found[id(row)] = Judgement(NOT_COMPARED, 0.0, _LAST_PART)
+    _cover_inside(groups, found)
+    _cover_norms(groups, found)
+    if any(_differs(row) and id(row) not in found for _, rows in groups for row in rows):
+        return found
+    last = max((place for place, (_, rows) in enumerate(groups) if any(map(_agrees, rows))), default=-1)
+    for match, rows in groups[:last]:
+        for row in rows:
+            if row.verdict == NOT_COMPARED and match.how == "unmatched" and row.why.kind is Kind.UNMATCHED:
+                found[id(row)] = Judgement(NOT_COMPARED, 0.0, _AFTER)
+            elif row.why is ADDED_UP:
+                found.setdefault(id(row), Judgement(NOT_COMPARED, 0.0, _AFTER_SUM))
+    return found
+
+
+def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
+    """Ranks may compute their parts in ways that have no counterpart (a shifted index, a mask): where the results of
+    the module around such a call agree, it does not matter."""
+    effects: Optional[Effects] = None
+    for match, rows in groups:
+        bad = [row for row in rows if _is_odd(row)] if match.call.kind == "api" else []
+        if not bad:
+            continue
+        effects = effects or Effects(groups, golden=False)
+        module = effects.agreeing_module(match.target) if match.target is not None else None
+        if module is not None:
+            for row in bad:
+                what = ADDED_UP.detail if row.why is ADDED_UP else "each rank has its own part of the work"
+                why = Reason(Kind.COVERED, f"{what}; the results of {module} agree")
+                found[id(row)] = Judgement(NOT_COMPARED, 0.0, why)
+
+
+def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
+    """The norm of all gradients is added up in other parts, by other calls: where the updates agree, it does."""
+    after = [one for one, phase in zip(groups, phases_of(groups)) if phase is Phase.AFTER and one[0].how != "unmatched"]
+    odd, tensors = [], []
+    for match, rows in after:
+        for row in rows:
+            if not is_tensor(row.golden) or row.golden is None or count(row.golden) < 2 or match.confidence < SURE:
+                odd.append(row)
+            else:
+                tensors.append(row)
+    if not any(map(_agrees, tensors)) or any(_is_odd(row) and id(row) not in found for row in tensors):
+        return
+    for row in odd:
+        if _is_odd(row):
+            found[id(row)] = Judgement(NOT_COMPARED, 0.0, _NORMS)
+
+
+def _is_odd(row: Row) -> bool:
+    return _differs(row) or row.why.kind is Kind.SHAPE or row.why is ADDED_UP
+
+
+def _differs(row: Row) -> bool:
+    return row.verdict in (WARNING, ERROR)
+
+
+def _agrees(row: Row) -> bool:
+    return row.verdict == PASS and not row.is_input and is_tensor(row.golden)

@@ -1,0 +1,90 @@
+"""When the ranks of two runs are compared as one, and what is wrong with ranks that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.compare.layout.dimensions import ranks_text
+from msprobe.compare.sources import Source
+from msprobe.dump.errors import DumpError
+
+
+def other_layout(target: Sequence[Source], golden: Sequence[Source]) -> bool:
+    """Whether the ranks of one step do not simply pair: another number of ranks, other groups or other meshes."""
+    ours, theirs = world_size(target), world_size(golden)
+    if ours is not None and theirs is not None and ours != theirs:
+        return True
+    if ours is None or theirs is None:
+        return len(target) != len(golden)
+    return len(target) == len(golden) > 1 and _arrangement(target) != _arrangement(golden)
+
+
+def world_size(ranks: Sequence[Source]) -> Optional[int]:
+    """As run.json has it; None where it does not, as in other tools' dumps."""
+    sizes = {size for rank in ranks if isinstance(size := rank.run.get("world_size"), int)}
+    if len(sizes) == 1:
+        return sizes.pop()
+    return 1 if not sizes and len(ranks) == 1 and "msprobe" in ranks[0].run else None
+
+
+def _arrangement(ranks: Sequence[Source]) -> Any:
+    """What run.json says of groups and meshes, in a form that can be compared."""
+    groups: set[tuple[int, ...]] = set()
+    meshes: set[str] = set()
+    stages: set[str] = set()
+    for rank in ranks:
+        listed = rank.run.get("groups")
+        for group in listed if isinstance(listed, list) else []:
+            if isinstance(group, list):
+                groups.add(tuple(sorted(group)))
+        parallel = rank.run.get("parallel")
+        if isinstance(parallel, dict):
+            for mesh in parallel.get("meshes") or []:
+                if isinstance(mesh, dict):
+                    meshes.add(f"{mesh.get('names')} {mesh.get('ranks')}")
+            if isinstance(parallel.get("pipeline"), dict):
+                stages.add(str(parallel["pipeline"].get("stages")))
+    return groups, meshes, stages
+
+
+def check_ranks(path: Path, ranks: Sequence[Source]) -> None:
+    """Raises DumpError where the ranks of a step cannot be one run."""
+    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    sizes = {size for rank in ranks if isinstance(size := rank.run.get("world_size"), int)}
+    if len(sizes) > 1:
+        listed = " and ".join(str(size) for size in sorted(sizes))
+        raise DumpError(
+            f"{path}: its ranks say that the world has {listed} ranks, so they are not of one run. "
+            "Give a dump that one run wrote."
+        )
+    size = next(iter(sizes), len(numbers))
+    missing = sorted(set(range(size)) - set(numbers)) if len(numbers) == len(ranks) else []
+    if len(ranks) < size or missing:
+        lost = missing or list(range(len(ranks), size))
+        raise DumpError(
+            f"{path}: {ranks_text(lost)} of {size} {'is' if len(lost) == 1 else 'are'} missing, so the shards cannot "
+            "be put together. Collect every rank (without `rank` in config.json), or compare rank by rank with --rank."
+        )
+    _check_versions(path, ranks)
+
+
+def _check_versions(path: Path, ranks: Sequence[Source]) -> None:
+    for key, name in (
+        ("framework", "frameworks"),
+        ("torch", "versions of PyTorch"),
+        ("mindspore", "versions of MindSpore"),
+    ):
+        seen = {str(rank.run[key]) for rank in ranks if key in rank.run}
+        if len(seen) > 1:
+            raise DumpError(
+                f"{path}: its ranks have other {name} ({', '.join(sorted(seen))}): they are not of one run."
+            )
+    for key in ("task", "level"):
+        seen = {str(rank.head.get(key)) for rank in ranks}
+        if len(seen) > 1:
+            raise DumpError(
+                f"{path}: its ranks were collected with another {key} ({', '.join(sorted(seen))}). "
+                f"Collect all ranks with the same {key}."
+            )

@@ -1,0 +1,218 @@
+"""Which fault of a parallel run explains the first difference: its kind, its ranks, the dimension of the mesh.
+
+Each test reads the shards of the row again and asks one question: is a copy different on some rank, is the tensor a
+multiple of what it should be, is it still a part of a sum, was it summed over other ranks, is a shard another slice?
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Optional
+
+from msprobe.compare.calls import GRADS
+from msprobe.compare.layout.dimensions import ALL_RANKS, MICROBATCH, ranks_text
+from msprobe.compare.layout.evidence import (
+    CLOSE,
+    Diagnosis,
+    Loaded,
+    copies_of,
+    error_with,
+    group_text,
+    load_case,
+    name_dimensions,
+    place_text,
+)
+from msprobe.compare.layout.fitting import fit
+from msprobe.compare.layout.guilty import guilty_ranks, of_order, of_slice
+from msprobe.compare.layout.reductions import of_partial_input, of_reduction
+from msprobe.compare.layout.search import Case, reorder
+from msprobe.compare.layout.shards import local_shape
+from msprobe.compare.layout.ways import A, P, R, assemble, possible_ways
+from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.phases import Phase
+from msprobe.dump.collectives import is_collective
+
+
+def diagnose(found: Candidate, trace: Trace) -> Candidate:
+    """The suspect in terms of ranks, where its shards say more than the assembled tensor does."""
+    if found.kind == "training":
+        return found
+    case = found.row.joined if found.row is not None else None
+    diagnosis = None
+    if case is not None and case.saved:
+        diagnosis = next(_tests(found, case, trace), None)
+    if diagnosis is None:
+        ranks = guilty_ranks(case) if case is not None else ()
+        return replace(found, ranks=ranks, collective=_collective(found.index, trace))
+    index = found.index if diagnosis.at is None else diagnosis.at
+    return replace(
+        found,
+        kind=diagnosis.kind,
+        said=diagnosis.said,
+        index=index,
+        match=trace.groups[index][0],
+        ranks=diagnosis.ranks,
+        dimension=diagnosis.dimension,
+        collective=_collective(found.index, trace),
+    )
+
+
+def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
+    views = load_case(case)
+    if views is None:
+        return
+    for test in (_of_weight, of_order, _of_gradient, _of_factor, of_reduction, of_partial_input, of_slice, _of_copy):
+        diagnosis = test(found, case, trace, views)
+        if diagnosis is not None:
+            yield diagnosis
+
+
+# A weight
+
+
+def _of_weight(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    row = case.row
+    if not row.slot.startswith("parameters.") or found.kind != "weight":
+        return None
+    name = f"{row.slot.partition('.')[2]} of {row.match.call.key}"
+    way = views.layout.target
+    copies = copies_of(case, views)
+    bad = [one for one in copies if one.bad]
+    if bad and len(bad) < len(copies):
+        ranks = tuple(sorted({rank for one in bad for rank in one.ranks}))
+        dimension = name_dimensions(case.target, way.along(R))
+        fine = sorted({rank for one in copies if not one.bad for rank in one.ranks})
+        said = f"replica not synchronised: {name} differs on {ranks_text(ranks)} from the copy on {ranks_text(fine)}"
+        return Diagnosis("replica not synchronised", said, ranks, dimension)
+    return of_slice(found, case, trace, views)
+
+
+# The gradients that the optimizer gets
+
+
+def _of_gradient(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    """After the backward, a gradient that differs from rank to rank, or is a multiple of what it should be."""
+    if found.phase is not Phase.AFTER and case.row.match.call.direction != GRADS:
+        return None
+    if views.shards.ndim == 0 or views.golden.size < 2:
+        return None
+    where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
+    copies = copies_of(case, views)
+    if len(copies) > 1 and max(one.error for one in copies) - min(one.error for one in copies) < CLOSE:
+        return None
+    local = local_shape(case.target.first)
+    for placement, word, what in ((A, "averaged", "average"), (P, "summed", "sum")):
+        for way in possible_ways(local, views.golden.shape, case.target.sizes, (placement,)):
+            axes = way.along(placement)
+            if not axes or error_with(views, way) > CLOSE:
+                continue
+            name = name_dimensions(case.target, axes)
+            said = (
+                f"gradient not {word}: {where} differs from rank to rank, and the {what} over "
+                f"{group_text(case, axes[0])} is the golden run's: it was not reduced"
+            )
+            return Diagnosis("gradient not averaged", said, tuple(case.target.ranks), name)
+    return None
+
+
+# A factor
+
+
+def _of_factor(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    """Every copy is the same multiple of what it should be."""
+    try:
+        fits = [
+            fit(reorder(one, views.layout.orders), views.golden) for one in assemble(views.shards, views.layout.target)
+        ]
+    except ValueError:
+        return None
+    if not fits or any(one.error > CLOSE or abs(one.factor / fits[0].factor - 1) > CLOSE for one in fits):
+        return None
+    times = 1.0 / fits[0].factor if fits[0].factor else math.inf
+    if abs(times - 1) < 0.01 or not math.isfinite(times):
+        return None
+    where, slot = place_text(found, trace), slot_text(found.match.call, case.row.slot)
+    batch = _batch_dimensions(trace)
+    for name, size in sorted(_sizes(case, trace).items(), key=lambda one: (one[0] != MICROBATCH, one[0] not in batch)):
+        kind, text = _factor_words(found, name, size, times)
+        if kind:
+            said = f"{kind}: {slot} of {where} is {_number(times)} times what it should be: {text}"
+            ranks = tuple(case.target.ranks) if len(case.target.ranks) > 1 or name == MICROBATCH else ()
+            return Diagnosis(kind, said, ranks, name)
+    return None
+
+
+def _sizes(case: Case, trace: Trace) -> dict[str, int]:
+    """The dimensions of the run with their sizes, those of the row first."""
+    found = dict(zip(case.target.names, case.target.sizes))
+    for _, rows in trace.groups:
+        for row in rows:
+            if row.joined is not None:
+                for name, size in zip(row.joined.target.names, row.joined.target.sizes):
+                    found.setdefault(name, size)
+    return {name: size for name, size in found.items() if size > 1}
+
+
+def _batch_dimensions(trace: Trace) -> set[str]:
+    """The dimensions that split the batch: gradients that differ along them are scaled."""
+    found: Optional[set[str]] = None
+    for _, rows in trace.groups:
+        for row in rows:
+            case = row.joined
+            if case is not None and case.layout is not None and case.explained and case.layout.factor != 1.0:
+                split = {n for n, one in zip(case.target.names, case.layout.target.placements) if one != R}
+                found = split if found is None else found & split
+    return found or set()
+
+
+def _factor_words(found: Candidate, name: str, size: int, times: float) -> tuple[str, str]:
+    more, less = math.isclose(times, size, rel_tol=0.01), math.isclose(times * size, 1.0, rel_tol=0.01)
+    if not more and not less:
+        return "", ""
+    if name == MICROBATCH:
+        text = f"the loss of {size} microbatches is {'not divided' if more else 'divided once too often'} by {size}"
+        return "wrong microbatch scaling", text
+    ranks = f"{size} ranks" if name == ALL_RANKS else f"the {size} ranks of {name}"
+    if found.phase is Phase.AFTER or found.match.call.direction == GRADS:
+        if more:
+            return "gradient not averaged", f"the gradients of {ranks} were summed, not averaged"
+        return "wrong factor", f"it was divided by {size} once too often, the number of {ranks}"
+    if more:
+        return "reduced twice", f"it was summed over {ranks} once too often"
+    return "wrong factor", f"the sum over {ranks} was divided by {size}: a mean in place of a sum"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+# A rank that computes something else
+
+
+def _of_copy(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    copies = copies_of(case, views)
+    bad = [one for one in copies if one.bad]
+    if not bad or len(bad) == len(copies) or not views.layout.target.along(R):
+        return None
+    ranks = tuple(sorted({rank for one in bad for rank in one.ranks}))
+    if len(ranks) == len(case.target.ranks):
+        return None
+    dimension = name_dimensions(case.target, views.layout.target.along(R))
+    fine = sorted({rank for one in copies if not one.bad for rank in one.ranks})
+    where, slot = place_text(found, trace), slot_text(found.match.call, case.row.slot)
+    said = f"{slot} of {where} differs on {ranks_text(ranks)}; the copy on {ranks_text(fine)} is the golden run's"
+    return Diagnosis(found.kind, said, ranks, dimension)
+
+
+def _collective(index: int, trace: Trace) -> str:
+    """The collective before a place, as far as it is in the same module."""
+    parent = trace.groups[index][0].call.parent
+    for place in range(index - 1, max(index - 30, -1), -1):
+        call = trace.groups[place][0].target
+        if call is not None and is_collective(call.key):
+            inside = parent is None or call.parent == parent or place >= index - 3
+            return call.name if inside else ""
+    return ""

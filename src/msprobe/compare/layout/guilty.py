@@ -1,0 +1,147 @@
+"""Which ranks have the fault: shards that are another slice, copies that differ, parts of a sum that are wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Optional
+
+import numpy as np
+
+from msprobe.compare.layout.evidence import CLOSE, FAR, Diagnosis, Loaded, golden_at, load_case, place_text
+from msprobe.compare.layout.fitting import error_of, find_order, fit
+from msprobe.compare.layout.search import Case
+from msprobe.compare.layout.ways import Array, P, assemble, axis_of
+from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.phases import Phase
+
+
+def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    """A shard that is another slice of the golden tensor than the one that its rank should have."""
+    way = views.layout.target
+    sliced = [axis for axis, one in enumerate(way.placements) if axis_of(one) is not None]
+    if not sliced:
+        return None
+    shards = case.target
+    wrong: list[tuple[int, str]] = []
+    axis = axis_of(way.placements[sliced[0]])
+    assert axis is not None
+    for place in np.ndindex(views.shards.shape):
+        if any(place[one] for one in range(len(place)) if one != sliced[0]):
+            continue
+        piece, own = views.shards[place], _own_slice(views, place, sliced[0], axis)
+        if own is None or error_of(piece, own) < CLOSE or piece.shape != own.shape:
+            continue
+        ranks = shards.ranks_at(range(len(place)), place)
+        start = _find(piece, views.golden, axis)
+        if start is not None:
+            last = start + piece.shape[axis] - 1
+            wrong.append((ranks[0], f"elements {start}-{last} of dimension {axis}"))
+        elif _same_rows(piece, own, axis):
+            wrong.append((ranks[0], "its slices in another order"))
+    if not wrong:
+        return None
+    call, row = found.match.call, case.row
+    listed = "; ".join(f"rank {rank} has {text}" for rank, text in wrong)
+    said = f"shard mis-sliced: {slot_text(call, row.slot)} of {place_text(found, trace)}: {listed}"
+    return Diagnosis("shard mis-sliced", said, tuple(rank for rank, _ in wrong), shards.names[sliced[0]])
+
+
+def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    """A weight whose slices are in another order than those of the same weight in other layers, or than what it is
+    multiplied with."""
+    if found.phase is not Phase.FORWARD or found.kind == "weight":
+        return None
+    weights = [
+        (index, row.joined)
+        for index, (_, rows) in enumerate(trace.groups)
+        for row in rows
+        if "parameters." in row.slot and row.joined is not None and row.joined.layout is not None
+    ]
+    usual: dict[tuple[str, ...], Counter[object]] = {}
+    for _, one in weights:
+        usual.setdefault(one.kind, Counter())[one.layout.orders if one.layout is not None else ()] += 1
+    for index, one in weights:
+        if one.layout is None or not one.layout.orders or not one.explained:
+            continue
+        if sum(usual[one.kind].values()) > 1 and len(usual[one.kind]) == 1:
+            continue
+        plain = load_case(replace(one, layout=one.layout._replace(orders=())))
+        if plain is None:
+            continue
+        weight = replace(found, row=one.row, match=one.row.match, index=index)
+        diagnosis = of_slice(weight, one, trace, plain)
+        if diagnosis is not None:
+            return diagnosis._replace(at=index)
+    return None
+
+
+def _own_slice(views: Loaded, place: tuple[int, ...], dimension: int, axis: int) -> Optional[Array]:
+    """The slice of the golden tensor at a place along one dimension, the shards in order."""
+    start = 0
+    for before in range(place[dimension]):
+        index = (*place[:dimension], before, *place[dimension + 1 :])
+        start += views.shards[index].shape[axis]
+    length = views.shards[place].shape[axis]
+    found: Array = np.take(views.golden, range(start, min(start + length, views.golden.shape[axis])), axis)
+    return found
+
+
+def _find(piece: Array, golden: Array, axis: int) -> Optional[int]:
+    length = piece.shape[axis]
+    for start in range(golden.shape[axis] - length + 1):
+        if error_of(piece, np.take(golden, range(start, start + length), axis)) < CLOSE:
+            return start
+    return None
+
+
+def _same_rows(piece: Array, own: Array, axis: int) -> bool:
+    return find_order(piece, own, axis) is not None
+
+
+def guilty_ranks(case: Case) -> tuple[int, ...]:
+    """The ranks whose shards differ from their part of the golden tensor; empty where that cannot be said."""
+    if not case.saved or case.layout is None:
+        return ()
+    views = load_case(case)
+    if views is None:
+        return ()
+    way = views.layout.target
+    partial = way.along(P)
+    if partial:
+        return _guilty_of_sum(case, views, partial[0])
+    errors: dict[int, float] = {}
+    for place in np.ndindex(views.shards.shape):
+        own = golden_at(views, place)
+        rank = case.target.held[int(case.target.cells[place])].rank
+        errors[rank] = max(errors.get(rank, 0.0), error_of(views.shards[place], own))
+    if not errors:
+        return ()
+    least = min(errors.values())
+    bad = tuple(sorted(rank for rank, error in errors.items() if error > max(FAR * least, 1e-6)))
+    return bad if bad and len(bad) < len(errors) else tuple(sorted(errors))
+
+
+def _guilty_of_sum(case: Case, views: Loaded, axis: int) -> tuple[int, ...]:
+    """The rank whose part of a sum is wrong: what is too much, or too little, is a multiple of that part, or is there
+    where only that part is."""
+    try:
+        total = assemble(views.shards, views.layout.target)[0]
+    except ValueError:
+        return ()
+    if total.shape != views.golden.shape or views.shards.ndim != 1:
+        return ()
+    away: Array = total - views.golden.astype(np.float64)
+    shares: dict[int, float] = {}
+    for place in range(views.shards.shape[axis]):
+        part = views.shards[place].astype(np.float64)
+        rank = case.target.held[int(case.target.cells[place])].rank
+        if fit(part, away).error < 0.05:
+            return (rank,)
+        size = float(np.abs(away).sum())
+        shares[rank] = float(np.abs(away)[part != 0].sum()) / size if size else 0.0
+    best = max(shares.values(), default=0.0)
+    chosen = [rank for rank, share in shares.items() if share == best]
+    others = [share for rank, share in shares.items() if rank not in chosen]
+    return tuple(chosen) if best > 0.8 and all(share < 0.5 for share in others) else ()

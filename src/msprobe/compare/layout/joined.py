@@ -1,0 +1,187 @@
+"""The ranks of one run as one: stages joined, the calls of ranks and microbatches that belong together side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from msprobe.compare.align.plan import plan
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
+from msprobe.compare.layout.dimensions import rank_of
+from msprobe.compare.layout.parts import Part, modules, name_of, passes, read_calls, split, whole
+from msprobe.compare.sources import Source
+
+
+class Held(NamedTuple):
+    """What one rank recorded of a call, in one microbatch; `name` is the call's in that dump."""
+
+    rank: int
+    microbatch: int
+    source: Source
+    name: str
+    record: Any
+
+
+@dataclass
+class JoinedRun:
+    """`calls` is the run as alignment sees it: one call for those of all ranks and microbatches, in `held`.
+
+    `stages` are the ranks of each stage of a pipeline, in order; one list of all ranks where there is none.
+    """
+
+    sources: list[Source]
+    calls: list[Call] = field(default_factory=list)
+    held: dict[str, list[Held]] = field(default_factory=dict)
+    stages: list[list[int]] = field(default_factory=list)
+    microbatches: int = 1
+    alone: list[str] = field(default_factory=list)
+    """Calls that only some ranks of a stage made, with these ranks."""
+
+    def names(self) -> dict[str, tuple[int, str]]:
+        """The first rank that made each call, and its name there."""
+        return {name: (held[0].rank, held[0].name) for name, held in self.held.items() if held}
+
+
+def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
+    """`other` are the ranks of the run it is compared with: it says whether the batch was taken in parts."""
+    ranks = {rank_of(place, source): source for place, source in enumerate(sources)}
+    read = {rank: read_calls(source) for rank, source in ranks.items()}
+    calls = {rank: made for rank, (made, _) in read.items()}
+    expected = [read_calls(source)[0] for source in other]
+    ours = max(passes(one) for one in calls.values())
+    theirs = max(passes(one) for one in expected)
+    run = JoinedRun(list(sources), stages=_stages(calls))
+    parts: dict[int, list[Part]] = {}
+    for rank, made in calls.items():
+        if ours > theirs:
+            skip = _skipped(made, expected[0], len(ranks))
+            parts[rank] = split(rank, ranks[rank], made, read[rank][1], skip)
+        else:
+            parts[rank] = [whole(rank, ranks[rank], made, read[rank][1])]
+    run.microbatches = max(len(one) for one in parts.values())
+    pieces = [_stage(run, [part for rank in stage for part in parts[rank]]) for stage in run.stages]
+    _concatenate(run, pieces)
+    return run
+
+
+def _stages(calls: dict[int, list[Call]]) -> list[list[int]]:
+    """Ranks that run the same modules are of one stage."""
+    stages: list[tuple[set[str], list[int]]] = []
+    for rank, made in calls.items():
+        paths = modules(made)
+        for known, ranks in stages:
+            if len(paths & known) * 2 >= max(len(paths | known), 1):
+                ranks.append(rank)
+                break
+        else:
+            stages.append((paths, [rank]))
+    return [ranks for _, ranks in stages]
+
+
+def _skipped(made: Sequence[Call], expected: Sequence[Call], world: int) -> int:
+    """How many of the first passes are no microbatch: torch's pipelines run the model once to learn the shapes."""
+    batch = {call.key: size for call in expected if (size := _batch(call)) and call.number == 0}
+    sizes: dict[str, list[int]] = {}
+    for call in made:
+        size = _batch(call)
+        if size and call.key in batch:
+            sizes.setdefault(call.key, []).append(size)
+    for key, found in sizes.items():
+        ways = [k for k in range(1, world + 1) if world % k == 0]
+        if len(found) < 2 or any(sum(found) * k == batch[key] for k in ways):
+            return 0
+        if any(sum(found[1:]) * k == batch[key] for k in ways):
+            return 1
+    return 0
+
+
+def _batch(call: Call) -> int:
+    """The first size of a module's result; 0 where it has none."""
+    if call.kind != "module" or call.direction != FORWARD or call.recompute or not isinstance(call.record, dict):
+        return 0
+    output = call.record.get("output")
+    first = output[0] if isinstance(output, list) and output else None
+    shape = first.get("shape") if isinstance(first, dict) else None
+    return shape[0] if isinstance(shape, list) and len(shape) > 1 and isinstance(shape[0], int) else 0
+
+
+Piece = tuple[list[Call], dict[str, list[Held]]]
+
+
+def _stage(run: JoinedRun, parts: Sequence[Part]) -> Piece:
+    """The calls of the first part, and what the others have for each."""
+    leader = parts[0]
+    held = {call.name: [_held(leader, call)] for call in leader.calls}
+    calls = list(leader.calls)
+    names = [call.name for call in calls]
+    for part in parts[1:]:
+        if [call.name for call in part.calls] == names:
+            for call in part.calls:
+                held[call.name].append(_held(part, call))
+            continue
+        for match in plan(part.calls, leader.calls):
+            if match.target is not None and match.golden is not None:
+                held[match.golden.name].append(_held(part, match.target))
+            elif match.target is not None and part.microbatch == 0 and not match.target.recompute:
+                run.alone.append(f"only rank {part.rank} calls {part.names[match.target.name]}")
+    return calls, held
+
+
+def _held(part: Part, call: Call) -> Held:
+    return Held(part.rank, part.microbatch, part.source, part.names[call.name], call.record)
+
+
+def _concatenate(run: JoinedRun, pieces: Sequence[Piece]) -> None:
+    """One sequence: forwards from the first stage to the last, backwards the other way, then the updates."""
+    if len(pieces) == 1:
+        run.calls, run.held = pieces[0]
+        return
+    offsets: dict[tuple[str, str], int] = {}
+    phases: list[list[list[Call]]] = [[], [], []]
+    taken: set[str] = set()
+    for calls, held in pieces:
+        renamed = _continue_numbers(calls, offsets, taken)
+        for before, after in zip(calls, renamed):
+            run.held.setdefault(after.name, []).extend(held[before.name])
+        backwards = [place for place, call in enumerate(renamed) if call.direction in (BACKWARD, GRADS)]
+        first = backwards[0] if backwards else len(renamed)
+        last = backwards[-1] + 1 if backwards else len(renamed)
+        for phase, cut in zip(phases, (renamed[:first], renamed[first:last], renamed[last:])):
+            phase.append(cut)
+        taken.update(call.name for call in renamed)
+    joined: dict[str, Call] = {}
+    for call in (one for phase in (phases[0], phases[1][::-1], phases[2]) for cut in phase for one in cut):
+        joined.setdefault(call.name, call)
+    run.calls = [call._replace(order=order) for order, call in enumerate(joined.values())]
+
+
+def _continue_numbers(calls: Sequence[Call], offsets: dict[tuple[str, str], int], taken: set[str]) -> list[Call]:
+    """APIs are counted on from stage to stage; a module has its name in one stage only."""
+    seen: dict[tuple[str, str], int] = {}
+    names: dict[str, str] = {}
+    numbered = []
+    for call in calls:
+        number = call.number
+        if call.kind == "api":
+            number += offsets.get((call.key, FORWARD), 0)
+            seen[call.key, FORWARD] = max(seen.get((call.key, FORWARD), 0), call.number + 1)
+        names[call.name] = name_of(call, number)
+        numbered.append(number)
+    for key, count in seen.items():
+        offsets[key] = offsets.get(key, 0) + count
+    return [
+        call._replace(name=names[call.name], number=number, parent=names.get(call.parent or "", call.parent))
+        for call, number in zip(calls, numbered)
+    ]
+
+
+def sort_by_golden(matches: Sequence[Match]) -> list[Match]:
+    """Matches in the golden run's order: the stages of a pipeline run at the same time."""
+    place = -1.0
+    keyed = []
+    for index, match in enumerate(matches):
+        if match.golden is not None:
+            place = float(match.golden.order)
+        keyed.append((place, index, match))
+    return [match for _, _, match in sorted(keyed, key=lambda one: one[:2])]

@@ -1,0 +1,178 @@
+"""Reductions over ranks: one that is missing, one over other ranks, one that was made twice or with another factor."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+
+from msprobe.compare.calls import BACKWARD, GRADS
+from msprobe.compare.layout.evidence import CLOSE, Diagnosis, Loaded, golden_at, group_text
+from msprobe.compare.layout.fitting import error_of
+from msprobe.compare.layout.search import Case
+from msprobe.compare.layout.shards import load
+from msprobe.compare.layout.ways import Array, P
+from msprobe.compare.origin.trace import Trace, module_of
+from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.phases import Phase
+from msprobe.compare.reasons import Reason
+from msprobe.compare.rows import Row
+
+
+def of_reduction(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    """The row is what some reduction makes of the partial sums that were recorded before it."""
+    if case.row.match.call.direction == GRADS or found.phase is Phase.AFTER or views.shards.ndim == 0:
+        return None
+    for index in range(found.index, max(found.index - 40, -1), -1):
+        for row in trace.groups[index][1]:
+            other = row.joined
+            if other is None or row is case.row or other.layout is None or not other.explained or row.is_input:
+                continue
+            axes = other.layout.target.along(P)
+            if len(axes) != 1 or other.target.sizes != case.target.sizes or other.target.first.get("shape") is None:
+                continue
+            parts = load(other.target)
+            if isinstance(parts, Reason) or parts.flat[0].shape != views.shards.flat[0].shape:
+                continue
+            if _alike(parts, np.roll(parts, 1, axes[0])):
+                continue
+            diagnosis = _compare_reductions(found, case, trace, views, parts, axes[0], index)
+            if diagnosis is not None:
+                return diagnosis
+    return None
+
+
+def _compare_reductions(
+    found: Candidate, case: Case, trace: Trace, views: Loaded, parts: Array, axis: int, index: int
+) -> Optional[Diagnosis]:
+    """`parts` are the partial sums of the call at `index`, along a dimension of the mesh."""
+    names, sizes = case.target.names, case.target.sizes
+    own = _sums(parts, axis)
+    if _alike(views.shards, own):
+        return None
+    place = _maker(index + 1, trace)
+    maker = trace.groups[index if place is None else place][0].call
+    what = f"{maker.name} in {module_of(maker, trace.groups) or maker.key}"
+    group, ranks = group_text(case, axis), tuple(case.target.ranks)
+    if _alike(views.shards, parts) or _alike(views.shards, _in_place_of(views, own, parts)):
+        reduction = "all-reduce of the gradient" if maker.direction == BACKWARD else "all-reduce"
+        said = (
+            f"missing {reduction}: {found.match.call.name} is given what {what} computed on each rank alone, "
+            f"not the sum over {group}"
+        )
+        return Diagnosis("missing all-reduce", said, ranks, names[axis], place)
+    size = parts.shape[axis]
+    for times, kind, text in (
+        (size, "reduced twice", f"was summed over {group} once too often"),
+        (1 / size, "wrong factor", f"was averaged over {group}, not summed"),
+    ):
+        if _alike(views.shards, _in_place_of(views, own, _scaled(own, times))):
+            return Diagnosis(kind, f"{kind}: the result of {what} {text}", ranks, names[axis], place)
+    for other in range(len(sizes)):
+        if other != axis and sizes[other] > 1 and _alike(views.shards, _sums(parts, other)):
+            said = (
+                f"wrong group: the partial sums of {what} were summed over {group_text(case, other)}, not over {group}"
+            )
+            return Diagnosis("wrong group", said, ranks, names[other], place)
+    if parts.ndim > 1 and _alike(views.shards, _sums(own, None)):
+        said = f"wrong group: the partial sums of {what} were summed over all ranks, not over {group}"
+        return Diagnosis("wrong group", said, ranks, names[axis], place)
+    return None
+
+
+def _in_place_of(views: Loaded, right: Array, wrong: Array) -> Array:
+    """What each rank would have if one summand of its tensor were `wrong`: autograd adds gradients up unseen."""
+    out: Array = np.empty(right.shape, dtype=object)
+    for place in np.ndindex(right.shape):
+        golden = golden_at(views, place)
+        fits = golden.shape == right[place].shape
+        out[place] = golden - right[place] + wrong[place] if fits else np.full(1, np.nan)
+    return out
+
+
+def _scaled(parts: Array, times: float) -> Array:
+    out: Array = np.empty(parts.shape, dtype=object)
+    for place in np.ndindex(parts.shape):
+        out[place] = times * parts[place]
+    return out
+
+
+def _sums(parts: Array, axis: Optional[int]) -> Array:
+    """For each rank the sum over its group along an axis; over all ranks without one."""
+    out: Array = np.empty(parts.shape, dtype=object)
+    for place in np.ndindex(parts.shape):
+        if axis is None:
+            group = list(parts.flat)
+        else:
+            group = [parts[(*place[:axis], one, *place[axis + 1 :])] for one in range(parts.shape[axis])]
+        out[place] = np.sum([np.asarray(one).astype(np.float64) for one in group], axis=0)
+    return out
+
+
+def _alike(ours: Array, theirs: Array) -> bool:
+    return all(error_of(ours[place], theirs[place]) < CLOSE for place in np.ndindex(ours.shape))
+
+
+def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    """A call that needs a sum was given its parts."""
+    if found.kind not in ("call", "choice", "received"):
+        return None
+    rows = trace.groups[found.index][1]
+    for row in rows:
+        given = row.joined
+        if given is None or not row.is_input or given.layout is None or not given.explained:
+            continue
+        axes = given.layout.target.along(P)
+        if not axes:
+            continue
+        name = given.target.names[axes[0]]
+        parts = load(given.target)
+        if not isinstance(parts, Reason) and _alike(parts, np.roll(parts, 1, axes[0])):
+            group = group_text(given, axes[0])
+            said = (
+                f"wrong factor: {slot_text(found.match.call, row.slot)} of {found.match.call.name} is the same on "
+                f"every rank and 1/{parts.shape[axes[0]]} of what it should be: "
+                f"a mean over {group} in place of a sum"
+            )
+            return Diagnosis("wrong factor", said, tuple(given.target.ranks), name, _giver(found.index, trace))
+        maker = _maker(found.index, trace)
+        made = trace.groups[maker][0].call if maker is not None else found.match.call
+        module = module_of(made, trace.groups) or made.key
+        what = "all-reduce of the gradient" if found.match.call.direction == BACKWARD else "all-reduce"
+        said = (
+            f"missing {what}: {found.match.call.name} is given what {made.name} in {module} computed on each rank "
+            f"alone, not the sum over {group_text(given, axes[0])}"
+        )
+        return Diagnosis("missing all-reduce", said, tuple(given.target.ranks), name, maker)
+    return None
+
+
+def _giver(index: int, trace: Trace) -> Optional[int]:
+    """The nearest call before that returned a partial sum."""
+    for place in range(index - 1, -1, -1):
+        match, rows = trace.groups[place]
+        same = match.call.direction == trace.groups[index][0].call.direction
+        if same and any(_is_partial(row) for row in rows if not row.is_input):
+            return place
+    return None
+
+
+def _maker(index: int, trace: Trace) -> Optional[int]:
+    """The call before that gave a partial sum of complete inputs: goes back through those that passed it on."""
+    last = None
+    for place in range(index - 1, -1, -1):
+        match, rows = trace.groups[place]
+        if match.how == "unmatched" or match.call.direction != trace.groups[index][0].call.direction:
+            continue
+        results = [row for row in rows if not row.is_input and _is_partial(row)]
+        if not results or match.call.kind == "module":
+            continue
+        last = place
+        if not any(_is_partial(row) for row in rows if row.is_input):
+            return place
+    return last
+
+
+def _is_partial(row: Row) -> bool:
+    case = row.joined
+    return case is not None and case.layout is not None and case.explained and P in case.layout.target.placements

@@ -1,0 +1,129 @@
+"""The shards of one row: what each rank and microbatch recorded of it, arranged along the dimensions of the mesh."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Union
+
+import numpy as np
+
+from msprobe.compare.layout.dimensions import MICROBATCH, Grid, ranks_text
+from msprobe.compare.layout.joined import Held
+from msprobe.compare.layout.ways import Array
+from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.rows import Item, is_tensor
+from msprobe.compare.sources import Source
+from msprobe.dump.errors import DumpError
+from msprobe.dump.tensor_files import codec
+
+
+class Place(NamedTuple):
+    """Where a shard is: the rank, and the name of the call in its dump."""
+
+    rank: int
+    microbatch: int
+    source: Source
+    name: str
+
+
+@dataclass(frozen=True)
+class Shards:
+    """`cells` is an array of places in `held` and `items`, one dimension of it for each of `names`."""
+
+    held: Sequence[Place]
+    items: Sequence[dict[str, Any]]
+    names: tuple[str, ...]
+    cells: Array
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self.cells.shape)
+
+    @property
+    def first(self) -> dict[str, Any]:
+        return self.items[int(self.cells.flat[0])]
+
+    @property
+    def saved(self) -> bool:
+        return all(item.get("data_name") for item in self.items)
+
+    def shapes(self) -> Array:
+        found: Array = np.empty(self.cells.shape, dtype=object)
+        for index in np.ndindex(self.cells.shape):
+            found[index] = tuple(local_shape(self.items[int(self.cells[index])]))
+        return found
+
+    def arrays(self) -> Array:
+        """Raises DumpError where a file cannot be read."""
+        found: Array = np.empty(self.cells.shape, dtype=object)
+        for index in np.ndindex(self.cells.shape):
+            place = int(self.cells[index])
+            held, name = self.held[place], self.items[place]["data_name"]
+            found[index] = _read(held.source.tensor_path(name))
+        return found
+
+    def ranks_at(self, axes: Sequence[int], place: Sequence[int]) -> list[int]:
+        """The ranks at a place along some dimensions."""
+        index: list[Any] = [slice(None)] * self.cells.ndim
+        for axis, one in zip(axes, place):
+            index[axis] = one
+        found = np.asarray(self.cells[tuple(index)]).reshape(-1)
+        return sorted({self.held[int(one)].rank for one in found})
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted({one.rank for one in self.held})
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(path: Path) -> Array:
+    """Mapped, not copied; a row is looked at more than once."""
+    array: Array = codec.load(path, mmap=True)
+    return array
+
+
+def forget_files() -> None:
+    """A file may be another one at the next comparison."""
+    _read.cache_clear()
+
+
+def local_shape(item: dict[str, Any]) -> list[int]:
+    """The shape of what a rank holds; a DTensor's `shape` is that of the complete tensor."""
+    local = item.get("local_shape")
+    return local if isinstance(local, list) else item["shape"]
+
+
+def arrange(held: Sequence[Held], items: Sequence[Item], grid: Grid) -> Union[Shards, Reason]:
+    """Why not where some rank has no such tensor, and the others make up no part of the mesh."""
+    kept = [(one, item) for one, item in zip(held, items) if item is not None and is_tensor(item)]
+    if not kept:
+        return Reason(Kind.UNMATCHED, "no rank has such an item")
+    ranks = sorted({one.rank for one, _ in kept})
+    counts = {rank: sum(one.rank == rank for one, _ in kept) for rank in ranks}
+    lacking = sorted({one.rank for one in held} - set(ranks))
+    part = grid.of_ranks(ranks)
+    if part is None or len(set(counts.values())) != 1:
+        short = lacking or [rank for rank in ranks if counts[rank] < max(counts.values())]
+        return Reason(Kind.UNMATCHED, f"{ranks_text(short or ranks)} have no such item" if short else "odd ranks")
+    parts = counts[ranks[0]]
+    shape = (*part.sizes, parts) if parts > 1 else part.sizes
+    cells: Array = np.zeros(shape, dtype=np.int64)
+    seen: dict[int, int] = {}
+    for place, (one, _) in enumerate(kept):
+        index = part.places[one.rank]
+        if parts > 1:
+            index = (*index, seen.get(one.rank, 0))
+            seen[one.rank] = seen.get(one.rank, 0) + 1
+        cells[index] = place
+    names = (*part.names, MICROBATCH) if parts > 1 else part.names
+    return Shards([Place(*one[:4]) for one, _ in kept], [item for _, item in kept if item is not None], names, cells)
+
+
+def load(shards: Shards) -> Union[Array, Reason]:
+    try:
+        return shards.arrays()
+    except DumpError as error:
+        return Reason(Kind.UNREADABLE, str(error))

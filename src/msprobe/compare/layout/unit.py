@@ -1,0 +1,244 @@
+"""One step of two runs in different layouts: joined, aligned, put together, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional
+
+from msprobe.compare.align.plan import plan
+from msprobe.compare.align.translate import Translation
+from msprobe.compare.layout import statistics
+from msprobe.compare.layout.covering import ADDED_UP
+from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
+from msprobe.compare.layout.fixed import LayoutFile, fixed_placements, grid_of_file
+from msprobe.compare.layout.joined import Held, JoinedRun, join, sort_by_golden
+from msprobe.compare.layout.search import (
+    Case,
+    Factors,
+    Layout,
+    Memory,
+    agree_with_kind,
+    kind_of,
+    reorder,
+    search,
+    settle_backward,
+)
+from msprobe.compare.layout.shards import arrange, forget_files, load
+from msprobe.compare.layout.ways import REDUCED, assemble
+from msprobe.compare.measure.distance import ValueKey, value_key
+from msprobe.compare.measure.rows import from_files, from_records
+from msprobe.compare.measure.tensors import NotComparable, compare_arrays
+from msprobe.compare.pairing import Pairing
+from msprobe.compare.phases import Phase, phases_of
+from msprobe.compare.reasons import NO_REASON, Kind, Reason
+from msprobe.compare.rows import Group, Item, Measurement, Row, is_tensor, slots_of
+from msprobe.compare.sources import Pair, Source
+from msprobe.dump.collectives import is_collective
+
+SAMPLE = 40
+
+
+class JoinTask(NamedTuple):
+    """The ranks of one step on both sides."""
+
+    target: tuple[Source, ...]
+    golden: tuple[Source, ...]
+    file: Optional[LayoutFile] = None
+
+
+@dataclass(frozen=True)
+class JoinedUnit:
+    """The measured rows of one step, and how the ranks belong together.
+
+    `names` has the rank and the name in its dump of calls that were named anew, on both sides; `alone` says which calls
+    only some ranks of the target made; `factors` how the backward is scaled."""
+
+    groups: list[Group]
+    grids: Pair[Grid]
+    stages: Pair[list[list[int]]]
+    microbatches: Pair[int]
+    names: Pair[dict[str, tuple[int, str]]]
+    alone: list[str]
+    factors: Factors
+
+
+def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUnit:
+    forget_files()
+    target, golden = join(task.target, task.golden), join(task.golden, task.target)
+    matches = plan(target.calls, golden.calls, mode, translation)
+    if len(target.stages) > 1:
+        matches = sort_by_golden(matches)
+    pairing = Pairing(translation)
+    groups: list[Group] = [(match, pairing.rows(match)) for match in matches]
+    rows = _Rows(groups, target, golden, task.file)
+    grids, cases = rows.arranged(*_arrangements(task))
+    names = [
+        *(("target", name, size) for name, size in zip(grids.target.names, grids.target.sizes)),
+        *(("golden", name, size) for name, size in zip(grids.golden.names, grids.golden.sizes)),
+        ("target", MICROBATCH, target.microbatches),
+        ("golden", MICROBATCH, golden.microbatches),
+    ]
+    factors = settle_backward(cases, names)
+    memory = Memory()
+    for case in cases:
+        search(case, factors, memory)
+        memory.add(case)
+    agree_with_kind(cases, memory)
+    for case in cases:
+        case.row.joined = case
+    for _, made in groups:
+        for row in made:
+            row.measurement = rows.unarranged(row) if row.joined is None else _measure(row.joined)
+    return JoinedUnit(
+        groups,
+        grids,
+        Pair(target.stages, golden.stages),
+        Pair(target.microbatches, golden.microbatches),
+        Pair(target.names(), golden.names()),
+        target.alone,
+        factors,
+    )
+
+
+def _arrangements(task: JoinTask) -> tuple[list[Grid], list[Grid]]:
+    """The ways to arrange the ranks of both sides; the one that the user's file gives, where it gives one."""
+    found = []
+    for side in ("target", "golden"):
+        sources = getattr(task, side)
+        ranks = [rank_of(place, source) for place, source in enumerate(sources)]
+        given = grid_of_file(getattr(task.file, side), ranks, task.file.path) if task.file is not None else None
+        found.append(arrangements(sources) if given is None else [given])
+    return found[0], found[1]
+
+
+class _Rows:
+    """The rows of a unit with what every rank has of them."""
+
+    def __init__(
+        self, groups: Sequence[Group], target: JoinedRun, golden: JoinedRun, file: Optional[LayoutFile]
+    ) -> None:
+        self._file = file
+        self._groups = groups
+        self._runs = (target, golden)
+        self._slots: dict[int, dict[str, Item]] = {}
+        self._obstacles: dict[int, Reason] = {}
+        self._exchanged = {key for run in self._runs for key in self._collective_inputs(run)}
+
+    def _items(self, held: Sequence[Held], slot: str) -> list[Item]:
+        found = []
+        for one in held:
+            known = self._slots.get(id(one.record))
+            if known is None:
+                known = dict(slots_of(one.record)) if isinstance(one.record, dict) else {}
+                self._slots[id(one.record)] = known
+            found.append(known.get(slot))
+        return found
+
+    def _collective_inputs(self, run: JoinedRun) -> Iterator[Optional[ValueKey]]:
+        """What is given to collectives: where a shard of a sum goes."""
+        for call in run.calls:
+            if is_collective(call.key):
+                for one in run.held[call.name]:
+                    for slot, item in slots_of(one.record) if isinstance(one.record, dict) else ():
+                        if slot.startswith("input."):
+                            yield value_key(item)
+
+    def cases(self, grids: Pair[Grid], most: Optional[int] = None) -> list[Case]:
+        made = []
+        phases = phases_of(self._groups)
+        for (match, rows), phase in zip(self._groups, phases):
+            if match.target is None or match.golden is None:
+                continue
+            held = self._runs[0].held[match.target.name], self._runs[1].held[match.golden.name]
+            for row in rows:
+                if row.absent or not is_tensor(row.target) or not is_tensor(row.golden):
+                    continue
+                ours = arrange(held[0], self._items(held[0], row.slot), grids.target)
+                theirs = arrange(held[1], self._items(held[1], row.golden_slot), grids.golden)
+                if isinstance(ours, Reason) or isinstance(theirs, Reason):
+                    self._obstacles[id(row)] = ours if isinstance(ours, Reason) else theirs  # type: ignore[assignment]
+                    continue
+                fixed = (
+                    fixed_placements(ours, row.target_name or "", grids.target, self._file),
+                    fixed_placements(theirs, row.golden_name or "", grids.golden, self._file),
+                )
+                reduced = any(value_key(item) in self._exchanged for item in (*ours.items, *theirs.items))
+                kind = kind_of(match, row, ours)
+                made.append(Case(row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed))
+                if most is not None and len(made) >= most:
+                    return made
+        return made
+
+    def arranged(self, ours: Sequence[Grid], theirs: Sequence[Grid]) -> tuple[Pair[Grid], list[Case]]:
+        """The arrangement of both sides' ranks that explains most of the first rows."""
+        pairs = [Pair(a, b) for a in ours for b in theirs]
+        best: Optional[tuple[float, Pair[Grid]]] = None
+        for pair in pairs if len(pairs) > 1 else []:
+            cases = [case for case in self.cases(pair, 3 * SAMPLE) if case.phase is Phase.FORWARD][:SAMPLE]
+            for case in cases:
+                search(case, None, Memory())
+            score = sum(case.explained for case in cases) + 0.5 * (pair.target.known + pair.golden.known)
+            if best is None or score > best[0]:
+                best = (score, pair)
+        chosen = best[1] if best is not None else pairs[0]
+        return chosen, self.cases(chosen)
+
+    def unarranged(self, row: Row) -> Measurement:
+        if id(row) in self._obstacles:
+            return Measurement(None, self._obstacles[id(row)])
+        return from_records(row)
+
+
+def _measure(case: Case) -> Measurement:
+    """The distance of the assembled tensors; the row shows their statistics."""
+    row, layout = case.row, case.layout
+    if layout is None:
+        ours, theirs = (one.shapes().flat[0] for one in (case.target, case.golden))
+        text = f"shards {list(ours)} and {list(theirs)} fit in no way; give the layout in --layout FILE"
+        return Measurement(None, Reason(Kind.SHAPE, text))
+    if case.saved:
+        return _measure_arrays(case, row, layout)
+    ours, theirs = statistics.merge(case.target, layout.target), statistics.merge(case.golden, layout.golden)
+    row.target, row.golden = ours[0], theirs[0]
+    reduced = any(one in REDUCED for way in (layout.target, layout.golden) for one in way.placements)
+    if reduced and any(item.get("Norm") is None for item in (ours[0], theirs[0])):
+        return Measurement(None, ADDED_UP)
+    found = [_of_statistics(row, one, theirs[0], layout.factor) for one in ours]
+    worst = max(range(len(found)), key=lambda place: found[place].distance or 0.0)
+    row.target = ours[worst]
+    return found[worst]
+
+
+def _of_statistics(row: Row, ours: dict[str, Any], theirs: dict[str, Any], factor: float) -> Measurement:
+    scaled = dict(ours)
+    for key in statistics.KEYS:
+        if factor != 1.0 and isinstance(scaled.get(key), (int, float)):
+            scaled[key] = scaled[key] * factor
+    trial = Row(row.match, row.slot, row.golden_slot, scaled, theirs)
+    return from_records(trial)
+
+
+def _measure_arrays(case: Case, row: Row, layout: Layout) -> Measurement:
+    loaded = load(case.target), load(case.golden)
+    for one in loaded:
+        if isinstance(one, Reason):
+            return Measurement(None, one)
+    ours = assemble(loaded[0], layout.target)  # type: ignore[arg-type]
+    theirs = assemble(loaded[1], layout.golden)  # type: ignore[arg-type]
+    golden = theirs[0]
+    worst: Optional[Measurement] = None
+    for array in ours:
+        array = reorder(array, layout.orders)
+        if layout.factor != 1.0:
+            array = array * layout.factor
+        try:
+            found = from_files((compare_arrays(array, golden), NO_REASON))
+        except NotComparable as error:
+            found = Measurement(None, error.reason)
+        if worst is None or (found.distance or 0.0) > (worst.distance or 0.0):
+            worst = found
+            row.target = statistics.of_array(case.target.first, array)
+    row.golden = statistics.of_array(case.golden.first, golden)
+    assert worst is not None
+    return worst

@@ -1,0 +1,164 @@
+"""Dumps of a small model in any layout, computed with numpy: every kind of fault in milliseconds, without processes.
+
+Two blocks `x + down(relu(up(x)))` and a loss; `up` is split by columns, `down` by rows, their sum is an all-reduce.
+Data-parallel ranks have their part of the batch, and their gradients of the weights are averaged before the update.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+from written import write_dump
+
+BATCH, WIDTH, WIDE = 8, 6, 12
+Array = Any
+
+
+@dataclass
+class Rank:
+    """What one rank records; tensors are saved unless only statistics are wanted."""
+
+    directory: Path
+    saves: bool
+    data: dict[str, Any] = field(default_factory=dict)
+    parents: dict[str, Optional[str]] = field(default_factory=dict)
+    count: int = 0
+
+    def item(self, array: Array) -> dict[str, Any]:
+        array = np.asarray(array, dtype=np.float32)
+        wide = array.astype(np.float64)
+        item = {
+            "type": "torch.Tensor",
+            "dtype": "torch.float32",
+            "shape": list(array.shape),
+            "Max": float(wide.max()),
+            "Min": float(wide.min()),
+            "Mean": float(wide.mean()),
+            "Norm": float(np.sqrt((wide * wide).sum())),
+            "requires_grad": True,
+        }
+        if self.saves:
+            folder = self.directory / "dump_tensor_data"
+            folder.mkdir(parents=True, exist_ok=True)
+            self.count += 1
+            np.save(folder / f"{self.count}.npy", array)
+            item["data_name"] = f"{self.count}.npy"
+        return item
+
+    def call(self, name: str, inputs: list[Array], output: Array, parent: Optional[str], **parameters: Array) -> None:
+        record: dict[str, Any] = {
+            "input_args": [self.item(one) for one in inputs],
+            "input_kwargs": {},
+            "output": [self.item(output)],
+        }
+        if parameters:
+            record["parameters"] = {key: self.item(value) for key, value in parameters.items()}
+        self.data[name] = record
+        self.parents[name] = parent
+
+
+def weights(layer: int) -> tuple[Array, Array]:
+    made = np.random.default_rng(layer + 7)
+    return made.normal(size=(WIDTH, WIDE)) / 3, made.normal(size=(WIDE, WIDTH)) / 3
+
+
+def batch() -> Array:
+    return np.random.default_rng(1).normal(size=(BATCH, WIDTH))
+
+
+def write_run(root: Path, dp: int = 1, tp: int = 1, fault: str = "", saves: bool = True, mesh: bool = True) -> Path:
+    """A run of dp x tp ranks; rank = data part * tp + tensor part."""
+    world = dp * tp
+    ranks = {
+        place: Rank(root / "step0" / ("rank" if world == 1 else f"rank{place[0] * tp + place[1]}"), saves)
+        for place in itertools.product(range(dp), range(tp))
+    }
+    x = {place: batch().reshape(dp, -1, WIDTH)[0 if fault == "same data" else place[0]] for place in ranks}
+    for layer in range(2):
+        x = _block(ranks, x, layer, dp, tp, fault if layer == 1 else "")
+    loss = {}
+    for place, rank in ranks.items():
+        loss[place] = np.mean(x[place] ** 2)
+        rank.call("Functional.mse_loss.0.forward", [x[place]], loss[place], None)
+    _update(ranks, x, dp, tp, fault)
+    for place, rank in ranks.items():
+        number = None if world == 1 else place[0] * tp + place[1]
+        run: dict[str, Any] = {"msprobe": "0", "world_size": world, "settings": {"precision": "high"}}
+        if world > 1 and mesh:
+            grid = np.arange(world).reshape(dp, tp).tolist()
+            meshes = [{"names": ["dp", "tp"], "ranks": grid, "coordinate": list(place)}]
+            run["parallel"] = {"groups": {"default_pg": list(range(world))}, "meshes": meshes}
+        task = "tensor" if saves else "statistics"
+        write_dump(root, rank.data, rank.parents, rank=number, task=task, run=run)
+    return root
+
+
+def _block(ranks: dict[Any, Rank], x: dict[Any, Array], layer: int, dp: int, tp: int, fault: str) -> dict[Any, Array]:
+    up, down = weights(layer)
+    parts: dict[Any, Array] = {}
+    for place, rank in ranks.items():
+        part = place[1]
+        own_up, own_down = np.split(up, tp, 1)[part], np.split(down, tp, 0)[part]
+        if fault == "mis-sliced" and part == 1:
+            own_up = np.roll(up, 1, 1)[:, WIDE // tp * part :][:, : WIDE // tp]
+        if fault == "stale weight" and place == max(ranks):
+            own_down = own_down * 1.01
+        hidden = x[place] @ own_up
+        rank.call(
+            f"Functional.linear.{2 * layer}.forward", [x[place], own_up], hidden, f"Module.{layer}.up.L.forward.0"
+        )
+        rank.call(f"Module.{layer}.up.L.forward.0", [x[place]], hidden, f"Module.{layer}.B.forward.0", weight=own_up)
+        active = np.maximum(hidden, 0)
+        if fault == "one rank" and place == max(ranks):
+            active = active * 1.02
+        rank.call(f"Functional.relu.{layer}.forward", [hidden], active, f"Module.{layer}.B.forward.0")
+        parts[place] = active @ own_down
+        name = f"Module.{layer}.down.L.forward.0"
+        rank.call(f"Functional.linear.{2 * layer + 1}.forward", [active, own_down], parts[place], name)
+    out = {}
+    for place, rank in ranks.items():
+        total = sum(parts[place[0], one] for one in range(tp))
+        if fault == "missing all-reduce":
+            total = parts[place]
+        elif fault == "reduced twice":
+            total = total * tp
+        elif fault == "mean for sum":
+            total = total / tp
+        elif fault == "wrong group":
+            total = sum(parts[one, place[1]] for one in range(dp))
+        if tp > 1 and fault != "missing all-reduce":
+            name = f"Module.{layer}.down.L.forward.0"
+            rank.call(f"Distributed.all_reduce.{layer}.forward", [parts[place]], total, name)
+        own_down = np.split(down, tp, 0)[place[1]]
+        if fault == "stale weight" and place == max(ranks):
+            own_down = own_down * 1.01
+        relu = rank.data[f"Functional.relu.{layer}.forward"]["output"][0]
+        rank.call(f"Module.{layer}.down.L.forward.0", [x[place]], total, f"Module.{layer}.B.forward.0", weight=own_down)
+        rank.data[f"Module.{layer}.down.L.forward.0"]["input_args"] = [relu]
+        out[place] = x[place] + total
+        block = f"Module.{layer}.B.forward.0"
+        rank.call(f"Tensor.__add__.{layer}.forward", [x[place], total], out[place], block)
+        rank.call(block, [x[place]], out[place], None)
+    return out
+
+
+def _update(ranks: dict[Any, Rank], x: dict[Any, Array], dp: int, tp: int, fault: str) -> None:
+    """The gradient of a scale that is applied last, and the update of it."""
+    grads = {place: (2 * x[place] ** 2 / x[place].size).sum(0) for place in ranks}
+    for place, rank in ranks.items():
+        given = np.full_like(x[place], 2.0 / x[place].size) * x[place]
+        rank.data["Functional.mse_loss.0.backward"] = {
+            "input": [rank.item(np.ones(()))],
+            "output": [rank.item(given)],
+        }
+        rank.parents["Functional.mse_loss.0.backward"] = None
+        mean = sum(grads[one, place[1]] for one in range(dp)) / dp
+        if fault == "not averaged":
+            mean = grads[place]
+        elif fault == "summed":
+            mean = mean * dp
+        rank.call("Tensor.add_.0.forward", [np.ones(WIDTH), mean], np.ones(WIDTH) - 0.1 * mean, None)

@@ -1,0 +1,157 @@
+"""Ranks that are equal byte for byte are not compared row by row, and the result is the same as if they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+from written import call, model_data, saved, scalar, tensor, write_dump
+
+from msprobe.compare import Comparison, compare, execute
+from msprobe.report.comparison_terminal import answer, print_comparison
+from msprobe.report.jsonl import write_jsonl
+
+RANKS, ROWS, WRONG = 64, 300, 37
+RELU = "Functional.relu.0.forward"
+
+Edit = Callable[[int, dict[str, Any]], None]
+
+
+def _write(root: Path, ranks: int, edit: Optional[Edit] = None, rows: int = ROWS) -> Path:
+    """Ranks of one model with numbers of their own."""
+    for rank in range(ranks):
+        data, construct = model_data(rows)
+        for record in data.values():
+            record["output"] = [tensor(1.0 + rank / 7)]
+        if edit is not None:
+            edit(rank, data)
+        write_dump(root, data, construct, {"0": [list(data), ["File train.py, line 1, in f, \n x"]]}, rank=rank)
+    return root
+
+
+def _differ(rank: int, data: dict[str, Any]) -> None:
+    if rank == WRONG:
+        data[RELU]["output"] = [tensor(9.0)]
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    work = tmp_path_factory.mktemp("ranks")
+    return _write(work / "target", RANKS, _differ), _write(work / "golden", RANKS)
+
+
+def _in_full(monkeypatch: pytest.MonkeyPatch, *dumps: Path) -> Comparison:
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "outline_of", lambda pair: None)
+        return compare(*dumps)
+
+
+def _count_runs(monkeypatch: pytest.MonkeyPatch) -> list[execute.Task]:
+    """The units that are compared row by row from now on."""
+    seen: list[execute.Task] = []
+    real = execute.run_pair
+
+    def run_pair(task: execute.Task, mapper: execute.Mapper = execute.in_turn) -> Any:
+        seen.append(task)
+        return real(task, mapper)
+
+    monkeypatch.setattr(execute, "run_pair", run_pair)
+    return seen
+
+
+@pytest.mark.fast
+def test_one_wrong_rank_of_many_is_named_and_equal_ranks_are_not_built(
+    dumps: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = _in_full(monkeypatch, *dumps)
+    runs = _count_runs(monkeypatch)
+    found = compare(*dumps)
+    print_comparison(found)
+    assert [task.pair.target.rank for task in runs] == [0, WRONG]
+    assert found.origin is not None
+    assert (found.origin.name, found.origin.rank) == (RELU, WRONG)
+    assert found.summary() == full.summary()
+    assert answer(found) == answer(full)
+    assert f"Rows: {sum(full.counts.values())}" in capsys.readouterr().out
+
+
+def test_every_row_is_in_a_report_of_rows(
+    dumps: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(_in_full(monkeypatch, *dumps), tmp_path / "full")
+    for jobs in (1, 2):
+        write_jsonl(compare(*dumps, jobs=jobs), tmp_path / "found")
+        assert (tmp_path / "found").read_bytes() == (tmp_path / "full").read_bytes()
+
+
+@pytest.mark.parametrize("odd", ["null", "empty", "infinite", "NaN", "uninitialised", "structure", "md5"])
+def test_items_that_prove_nothing_are_counted_as_in_full(
+    odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks may have the same outline, and one of them an item that cannot be compared even with itself."""
+    nothing = dict.fromkeys(("Max", "Min", "Mean", "Norm"))
+
+    def edit(rank: int, data: dict[str, Any]) -> None:
+        item = data[RELU]["output"][0]
+        if odd in ("null", "empty"):
+            item.update(nothing, shape=[0] if odd == "empty" and rank % 2 == 0 else [3])
+        elif odd == "infinite":
+            item.update(Max=float("inf"), Min=float("inf") if rank % 2 == 0 else 1.0, Norm=float("inf"))
+        elif odd == "NaN":
+            item.update(dict.fromkeys(nothing, float("nan")) if rank % 2 else {})
+        elif odd == "uninitialised":
+            data["Torch.empty.0.forward"] = call(scalar(3), output=tensor(rank + 1.0))
+        elif odd == "structure":
+            item["shape"] = [rank % 2]
+            for key in nothing:
+                del item[key]
+        else:
+            item["md5"] = f"{rank + 171:08x}"
+
+    both = [_write(tmp_path / side, 6, edit, rows=40) for side in ("target", "golden")]
+    full = _in_full(monkeypatch, *both)
+    assert compare(*both).summary() == full.summary()
+    assert full.reasons or odd == "md5"
+
+
+def test_saved_tensors_are_always_compared(tmp_path: Path) -> None:
+    """Another order of the elements has the same statistics."""
+    for side in ("target", "golden"):
+        for rank in range(4):
+            array = np.arange(16, dtype=np.float32)
+            if (side, rank) == ("target", 2):
+                array = array[::-1].copy()
+            item = saved(tmp_path / side / "step0" / f"rank{rank}", "out", array)
+            write_dump(tmp_path / side, {RELU: call(tensor(1.0), output=item)}, rank=rank, task="tensor")
+    found = compare(tmp_path / "target", tmp_path / "golden")
+    assert found.origin is not None
+    assert found.origin.rank == 2
+
+
+def test_only_the_directory_of_tensors_may_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [_write(tmp_path / side, 3) for side in ("target", "golden")]
+    for root in both:
+        for file in root.rglob("dump.json"):
+            file.write_text(file.read_text().replace('"dump_data_dir": null', f'"dump_data_dir": "{root}"'))
+    runs = _count_runs(monkeypatch)
+    assert compare(*both).verdict == "same"
+    assert len(runs) <= 1
+    (both[0] / "step0" / "rank1" / "training.json").write_text('{"events": [{"event": "backward"}]}')
+    assert compare(*both).verdict == "same"
+    assert 1 in [task.pair.target.rank for task in runs]
+
+
+def test_a_damaged_file_beside_equal_records_is_reported(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+    both = [_write(tmp_path / side, 4, rows=40) for side in ("target", "golden")]
+    assert compare(*both).verdict == "same"
+    (both[1] / "step0" / "rank3" / "stack.json").write_text("{")
+    found = compare(*both)
+    assert found.verdict == "not_compared"
+    assert any("rank3" in note and "stack.json" in note for note in found.notes)
+    (both[1] / "step0" / "rank3" / "stack.json").write_text("{}")
+    (both[1] / "step0" / "rank2" / "run.json").write_text(json.dumps([]))
+    assert any("rank2" in note and "run.json" in note for note in compare(*both).notes)

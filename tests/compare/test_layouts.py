@@ -1,0 +1,175 @@
+"""Runs in different layouts, against one device and each other: put together, judged, and the fault named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from layout_dumps import write_run
+
+from msprobe.compare import compare
+from msprobe.dump.errors import DumpError
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("single"))
+
+
+@pytest.mark.parametrize("mesh", [True, False])
+@pytest.mark.parametrize(("dp", "tp"), [(1, 2), (2, 1), (2, 2), (1, 4), (4, 2)])
+def test_a_clean_layout_is_the_same_as_one_device(tmp_path: Path, single: Path, dp: int, tp: int, mesh: bool) -> None:
+    result = compare(write_run(tmp_path, dp, tp, mesh=mesh), single)
+    assert [(row.name, row.reason) for _, row in result.rows() if row.verdict in ("warning", "error")] == []
+    assert result.verdict == "same"
+    assert compare(single, tmp_path).verdict == "same"
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [((1, 2), (1, 4)), ((2, 1), (1, 2)), ((2, 2), (1, 2)), ((4, 1), (2, 2))])
+def test_one_layout_against_another(tmp_path: Path, ours: tuple[int, int], theirs: tuple[int, int]) -> None:
+    target, golden = write_run(tmp_path / "a", *ours), write_run(tmp_path / "b", *theirs)
+    assert compare(target, golden).verdict == "same"
+    wrong = write_run(tmp_path / "c", *ours, fault="one rank")
+    origin = compare(wrong, golden).origin
+    assert origin is not None
+    assert origin.name == "Functional.relu.1.forward"
+    assert origin.ranks == (ours[0] * ours[1] - 1,)
+
+
+def test_the_layout_is_said_once_with_its_dimensions(tmp_path: Path, single: Path) -> None:
+    notes = compare(write_run(tmp_path, 2, 2), single).notes
+    (said,) = [note for note in notes if note.startswith("layout of the target")]
+    assert "dp = ranks 0, 2" in said
+    assert "tp = ranks 0, 1" in said
+    assert "rows agree" in said
+
+
+CASES = [
+    (1, 2, "missing all-reduce", "missing all-reduce", "Functional.linear.3.forward", "tp", (0, 1)),
+    (2, 2, "missing all-reduce", "missing all-reduce", "Functional.linear.3.forward", "tp", (0, 1, 2, 3)),
+    (1, 2, "reduced twice", "reduced twice", "Module.1.down.L.forward.0", "tp", (0, 1)),
+    (1, 4, "mean for sum", "wrong factor", "Functional.linear.3.forward", "tp", (0, 1, 2, 3)),
+    (2, 2, "wrong group", "wrong group", "Functional.linear.3.forward", "dp", (0, 1, 2, 3)),
+    (1, 2, "mis-sliced", "shard mis-sliced", "Module.1.up.L.forward.0.parameters.weight", "tp", (1,)),
+    (2, 1, "stale weight", "replica not synchronised", "Module.1.down.L.forward.0.parameters.weight", "dp", (1,)),
+    (2, 1, "not averaged", "gradient not averaged", "Tensor.add_.0.forward", "dp", (0, 1)),
+    (2, 2, "summed", "gradient not averaged", "Tensor.add_.0.forward", "dp", (0, 1, 2, 3)),
+    (2, 1, "same data", "shard mis-sliced", "Functional.linear.0.forward", "dp", (1,)),
+]
+
+
+@pytest.mark.parametrize(("dp", "tp", "fault", "kind", "name", "dimension", "ranks"), CASES)
+def test_a_planted_fault_is_named_with_its_ranks(
+    tmp_path: Path,
+    single: Path,
+    dp: int,
+    tp: int,
+    fault: str,
+    kind: str,
+    name: str,
+    dimension: str,
+    ranks: tuple[int, ...],
+) -> None:
+    result = compare(write_run(tmp_path, dp, tp, fault), single)
+    origin = result.origin
+    assert result.exit_code == 1
+    assert origin is not None
+    assert (origin.kind, origin.name) == (kind, name), origin.sentence
+    assert origin.dimension == dimension
+    assert origin.ranks == ranks
+    assert origin.sentence.startswith(kind) or kind == "call"
+
+
+@pytest.mark.parametrize(("dp", "tp"), [(1, 2), (2, 1), (2, 2)])
+def test_statistics_are_merged_as_far_as_that_is_exact(tmp_path: Path, dp: int, tp: int) -> None:
+    golden = write_run(tmp_path / "golden", saves=False)
+    result = compare(write_run(tmp_path / "clean", dp, tp, saves=False), golden)
+    assert [(row.name, row.reason) for _, row in result.rows() if row.verdict in ("warning", "error")] == []
+    assert result.verdict == "same"
+    assert any("compared by statistics that were merged from the ranks" in note for note in result.notes)
+    sums = [row.reason for _, row in result.rows() if "a sum over ranks" in row.reason]
+    assert bool(sums) == (tp > 1)
+    wrong = compare(write_run(tmp_path / "wrong", dp, tp, "one rank", saves=False), golden)
+    assert wrong.origin is not None
+    assert wrong.origin.name == "Functional.relu.1.forward"
+
+
+def test_a_missing_all_reduce_is_found_in_statistics_too(tmp_path: Path) -> None:
+    golden = write_run(tmp_path / "golden", saves=False)
+    result = compare(write_run(tmp_path / "wrong", 1, 2, "missing all-reduce", saves=False), golden)
+    assert result.exit_code == 1
+    assert result.origin is not None
+    assert result.origin.module == "Module.1.down.L"
+
+
+def test_a_missing_rank_is_an_error(tmp_path: Path, single: Path) -> None:
+    run = write_run(tmp_path, 1, 4)
+    shutil.rmtree(run / "step0" / "rank2")
+    with pytest.raises(DumpError, match="rank 2 of 4 is missing"):
+        compare(run, single)
+
+
+def test_ranks_of_different_runs_are_an_error(tmp_path: Path, single: Path) -> None:
+    run, other = write_run(tmp_path / "a", 1, 2), write_run(tmp_path / "b", 1, 4)
+    shutil.rmtree(run / "step0" / "rank1")
+    shutil.copytree(other / "step0" / "rank1", run / "step0" / "rank1")
+    with pytest.raises(DumpError, match="they are not of one run"):
+        compare(run, single)
+
+
+def test_placements_that_contradict_each_other_are_an_error(tmp_path: Path, single: Path) -> None:
+    run = write_run(tmp_path, 1, 2)
+    for rank, placement in ((0, "S(1)"), (1, "S(0)")):
+        path = run / "step0" / f"rank{rank}" / "dump.json"
+        content = json.loads(path.read_text())
+        weight = content["data"]["Module.1.up.L.forward.0"]["parameters"]["weight"]
+        weight["layout"] = {"shape": [6, 12], "mesh": 0, "placements": ["R", placement]}
+        path.write_text(json.dumps(content))
+    with pytest.raises(DumpError, match="contradict each other"):
+        compare(run, single)
+
+
+def test_a_recorded_placement_is_used(tmp_path: Path, single: Path) -> None:
+    run = write_run(tmp_path, 1, 2)
+    for rank in (0, 1):
+        path = run / "step0" / f"rank{rank}" / "dump.json"
+        content = json.loads(path.read_text())
+        weight = content["data"]["Module.1.up.L.forward.0"]["parameters"]["weight"]
+        weight["layout"] = {"shape": [6, 12], "mesh": 0, "placements": ["R", "S(1)"]}
+        path.write_text(json.dumps(content))
+    result = compare(run, single)
+    assert result.verdict == "same"
+    (row,) = [row for _, row in result.rows() if row.name == "Module.1.up.L.forward.0.parameters.weight"]
+    assert row.joined is not None
+    assert row.joined.recorded
+
+
+def test_a_layout_file_overrides_what_is_found(tmp_path: Path, single: Path) -> None:
+    run = write_run(tmp_path / "run", 1, 2, mesh=False)
+    file = tmp_path / "layout.yaml"
+    file.write_text('target: {model: 2}\nrows:\n  "Functional.linear.1.forward.output.0": {model: "R"}\n')
+    result = compare(run, single, layout=file)
+    (row,) = [row for _, row in result.rows() if row.name == "Functional.linear.1.forward.output.0"]
+    assert row.joined is not None
+    assert row.joined.text == "model R"
+    assert row.joined.error > 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "must be a mapping"),
+        ("target: {tp: 3}", "makes 3 ranks; the dump has 2"),
+        ("target: {tp: two}", "names of dimensions to their sizes"),
+        ('rows: {"*": {tp: "T(0)"}}', "is none of: R, S"),
+    ],
+)
+def test_a_bad_layout_file_is_one_clear_error(tmp_path: Path, single: Path, text: str, message: str) -> None:
+    file = tmp_path / "layout.yaml"
+    file.write_text(text)
+    with pytest.raises(DumpError, match=message):
+        compare(write_run(tmp_path / "run", 1, 2), single, layout=file)

@@ -1,0 +1,58 @@
+"""The suite of parallel layouts is as large as it claims, and a representative part of it gives the right answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FAULTS, LAYOUTS = 30, 12
+
+
+def _run(file: Path, *arguments: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "benchmarks.parallel.run", "--json", str(file), *arguments]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert file.exists(), done.stderr
+    return [one for found in json.loads(file.read_text()).values() for one in found]
+
+
+def test_there_are_enough_faults_and_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.parallel.cases import CASES, CLEAN, KINDS
+
+    faults = [case for case in CASES if case.kind != CLEAN]
+    clean = [case for case in CASES if case.kind == CLEAN]
+    assert len({case.id for case in CASES}) == len(CASES)
+    assert len({case.fault for case in faults}) >= FAULTS
+    assert len(clean) >= LAYOUTS
+    assert {case.layout for case in faults} <= {case.layout for case in clean}
+    assert {case.kind for case in CASES} == set(KINDS)
+
+
+def test_a_tensor_parallel_model_agrees_with_one_device_and_its_faults_are_named(tmp_path: Path) -> None:
+    cases = ["tensor2/clean", "tensor2/no_all_reduce", "tensor2/norm_of_one_rank", "tensor2/shard_shifted"]
+    arguments = [word for case in cases for word in ("--case", case)]
+    found = _run(tmp_path / "found.json", "--only", "tensor2", "--mode", "tensor", *arguments)
+    assert {one["case"]: one["verdict"] for one in found if one["case"] in cases} == {
+        case: "same" if case.endswith("clean") else "right" for case in cases
+    }
+
+
+@pytest.mark.slow
+def test_every_clean_layout_agrees_with_one_device(tmp_path: Path) -> None:
+    found = _run(tmp_path / "found.json", "--case", "/clean")
+    assert [one["case"] for one in found if one["verdict"] != "same"] == []
