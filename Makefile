@@ -36,7 +36,7 @@ test: lint
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m fast tests
 
-# Damaged files for every reader, for FUZZ seconds.
+# Damaged files for every reader, for FUZZ seconds of CPU time.
 FUZZ ?= 600
 
 fuzz: $(STAMP)

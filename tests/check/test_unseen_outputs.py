@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any, Optional
 
@@ -134,6 +135,17 @@ def test_results_with_a_huge_field_are_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "results.csv"
     file.write_text(",".join(RESULT_COLUMNS) + "\n" + "x" * 200_000 + ",pass,pass,\n")
     with pytest.raises(DumpError, match="is not a results file of msprobe: field larger"):
+        read_csv(file, RESULT_COLUMNS)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_results_that_are_no_regular_file_are_refused(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "results.csv"
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/null")  # /dev/zero would take all memory, should this fail
+    with pytest.raises(DumpError, match="it is not a regular file"):
         read_csv(file, RESULT_COLUMNS)
 
 

@@ -70,10 +70,14 @@ def values(name: str, kind: str) -> torch.Tensor:
 
 
 def dump(path: Path, name: str, kind: str, task: str, mode: str) -> Path:
+    return dump_of(path, values(name, kind), task, mode)
+
+
+def dump_of(path: Path, tensor: torch.Tensor, task: str, mode: str) -> Path:
     section = {"summary_mode": mode} if mode else {}
     debugger = PrecisionDebugger(configured(path, task=task, level="debug", section=section))
     debugger.start()
-    debugger.save(values(name, kind), "x")
+    debugger.save(tensor, "x")
     debugger.stop()
     debugger.step()
     return path / "dump"
@@ -90,9 +94,12 @@ UNSIGNED = ("uint4", "uint16", "uint32", "uint64")
 """Nothing to turn round."""
 
 
+MODES = pytest.mark.parametrize(("task", "mode"), [("statistics", "statistics"), ("statistics", "md5"), ("tensor", "")])
+
+
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("name", TORCH)
-@pytest.mark.parametrize(("task", "mode"), [("statistics", "statistics"), ("statistics", "md5"), ("tensor", "")])
+@MODES
 def test_a_fault_is_found_from_both_sides(tmp_path: Path, name: str, task: str, mode: str) -> None:
     right = dump(tmp_path / "right", name, "right", task, mode)
     assert compare(right, dump(tmp_path / "again", name, "right", task, mode)).exit_code == 0
@@ -101,3 +108,55 @@ def test_a_fault_is_found_from_both_sides(tmp_path: Path, name: str, task: str, 
             continue  # the statistics of complex numbers, and of an order, are the same
         wrong = dump(tmp_path / kind, name, kind, task, mode)
         assert (compare(wrong, right).exit_code, compare(right, wrong).exit_code) == (1, 1), kind
+
+
+def placed(layout: str, other: bool) -> torch.Tensor:
+    """The same stored values, at other places."""
+    stored = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    if layout == "coo":
+        return torch.sparse_coo_tensor([[0, 0, 1, 2], [0, 1, 1, 3 if other else 2]], stored, (4, 4)).coalesce()
+    if layout == "csr":
+        return torch.sparse_csr_tensor([0, 1, 2, 3, 4], [0, 1, 2, 0 if other else 3], stored, (4, 4))
+    return torch.nested.nested_tensor(list(stored.split([1, 3] if other else [2, 2])), layout=torch.jagged)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["coo", "csr", "nested"])
+@MODES
+def test_values_at_other_places_are_found(tmp_path: Path, layout: str, task: str, mode: str) -> None:
+    right = dump_of(tmp_path / "right", placed(layout, other=False), task, mode)
+    assert compare(right, dump_of(tmp_path / "again", placed(layout, other=False), task, mode)).exit_code == 0
+    wrong = dump_of(tmp_path / "wrong", placed(layout, other=True), task, mode)
+    for sides in ((wrong, right), (right, wrong)):
+        found = compare(*sides)
+        assert (found.exit_code, [row.verdict for _, row in found.rows()]) == (1, ["error"])
+        assert "the values stand at other places" in next(row.reason for _, row in found.rows())
+
+
+def spoilt(kind: str, other: bool) -> torch.Tensor:
+    """Data whose statistics are the same on both sides, and whose bytes are not."""
+    inf = float("inf")
+    sides: dict[str, tuple[Any, Any, torch.dtype]] = {
+        "one-hot": ([0, 1, 0, 0], [0, 0, 1, 0], torch.int64),
+        "mask of booleans": ([True, False, True], [True, True, False], torch.bool),
+        "token ids": ([5, 9, 2, 7], [9, 5, 7, 2], torch.int64),
+        "mask of -inf": ([0, -inf, 0, 0], [0, 0, -inf, 0], torch.float32),
+        "mask of -1e9": ([0, -1e9, 0, 0], [0, 0, -1e9, 0], torch.float32),
+        "beside an infinity": ([inf, 1, 5, 0], [inf, 1, 3, 0], torch.float32),
+        "above 2**53": ([2**60 + 1, 7, 0], [2**60 + 1, 6, 1], torch.int64),
+        "conjugate": ([1 + 2j, 3 - 1j], [1 - 2j, 3 + 1j], torch.complex64),
+    }
+    right, wrong, dtype = sides[kind]
+    return torch.tensor(wrong if other else right, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["one-hot", "mask of booleans", "token ids", "mask of -inf", "mask of -1e9", "beside an infinity", "above 2**53",
+     "conjugate"],
+)  # fmt: skip
+@pytest.mark.parametrize(("task", "mode"), [("statistics", "md5"), ("tensor", "")])
+def test_other_bytes_with_the_same_statistics_are_found(tmp_path: Path, kind: str, task: str, mode: str) -> None:
+    right = dump_of(tmp_path / "right", spoilt(kind, other=False), task, mode)
+    wrong = dump_of(tmp_path / "wrong", spoilt(kind, other=True), task, mode)
+    assert (compare(wrong, right).exit_code, compare(right, wrong).exit_code) == (1, 1)

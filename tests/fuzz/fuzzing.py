@@ -131,11 +131,11 @@ def _limit() -> Iterator[None]:
 
 
 def fuzz(targets: list[Target], seconds: float, first: int, most_findings: int = 100) -> tuple[Counter[str], int]:
-    """Attacks until the time is over; each target gets its share of the time. Files for each target, and findings."""
-    ends, findings = time.monotonic() + seconds, 0
+    """Attacks for so many seconds of CPU time, of which each target gets its share. Files for each target, findings."""
+    ends, findings = time.process_time() + seconds, 0
     spent = dict.fromkeys(range(len(targets)), 0.0)
     tried: Counter[str] = Counter()
-    while time.monotonic() < ends and findings < most_findings:
+    while time.process_time() < ends and findings < most_findings:
         turn = min(spent, key=spent.__getitem__)
         target, start = targets[turn], time.process_time()
         findings += not target.attack(first + tried[target.name])

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +15,7 @@ import real_dumps
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from msprobe.dump.errors import DumpError
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.check import check
 
@@ -91,5 +97,78 @@ def test_a_damaged_file_never_stops_the_reader(dump, pattern, changes):
         assert len(opened.tensors) >= 30
     finally:
         path.write_bytes(whole)
+        if hidden:
+            hidden.write_bytes(text)
+
+
+@contextlib.contextmanager
+def ended_soon() -> Iterator[None]:
+    """What waits at a pipe is ended."""
+
+    def ended(*_: object) -> None:
+        raise AssertionError("it waited")
+
+    before = signal.signal(signal.SIGALRM, ended)
+    signal.alarm(60)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+opened: list[str] = []
+"""The files that this process opens while `watching`."""
+watching = False
+
+
+def _watch(event: str, args: tuple[object, ...]) -> None:
+    if watching and event == "open":
+        opened.append(str(args[0]))
+
+
+sys.addaudithook(_watch)
+
+
+def read_everything(dump: GraphDump) -> None:
+    for operator in dump.execution:
+        with contextlib.suppress(DumpError):
+            dump.arguments(operator)
+    for tensor in dump.tensors:
+        with contextlib.suppress(DumpError):
+            dump.statistics(tensor)
+    dump.history(0, 0)
+    dump.order(0, 0)
+    check(dump)
+    assert dump.notes is not None
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["*.ir", "*.pb", "ms_execution_order*", "ms_global*", "config.json", "statistic.csv", "mapping.csv", "Add*op0.json",
+     "Mul*output*.npy"],
+)  # fmt: skip
+def test_a_special_file_in_its_place_is_not_opened(dump, tmp_path, monkeypatch, pattern, kind):
+    path = next(dump.rglob(pattern))
+    hidden = next(dump.rglob("*.ir")) if pattern == "*.pb" else None
+    content, text = path.read_bytes(), hidden.read_bytes() if hidden else b""
+    (tmp_path / "private").write_bytes(content)
+    path.unlink()
+    if hidden:
+        hidden.unlink()
+    try:
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(tmp_path / "private")
+        monkeypatch.setitem(globals(), "watching", True)
+        opened.clear()
+        with ended_soon():
+            read_everything(GraphDump(dump))
+        assert kind == "pipe" or str(path) not in opened
+    finally:
+        path.unlink()
+        path.write_bytes(content)
         if hidden:
             hidden.write_bytes(text)

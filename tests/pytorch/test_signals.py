@@ -130,8 +130,17 @@ def test_a_handler_that_stops_while_lines_are_handed_over_does_not_wait_for_ever
             signal.raise_signal(signal.SIGUSR1)
         original(worker)
 
+    def ended(*_):
+        raise AssertionError("it waited for ever")
+
     monkeypatch.setattr(Worker, "_take_pending", interrupted)
-    debugger._lifecycle._writer._worker.hand_over()
+    before = signal.signal(signal.SIGALRM, ended)
+    signal.alarm(60)
+    try:
+        debugger._lifecycle._writer._worker.hand_over()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     monkeypatch.undo()
     assert stopped
     debugger.step()

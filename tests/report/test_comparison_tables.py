@@ -18,7 +18,7 @@ from msprobe.report.csv import write_csv
 from msprobe.report.jsonl import write_jsonl
 from msprobe.view.export import export_comparison
 
-RELU = "Functional.relu.0.forward"
+RELU, GELU = "Functional.relu.0.forward", "Functional.gelu.0.forward"
 VALUES = ["NPU max", "NPU min", "NPU mean", "NPU l2norm", "Bench max", "Bench min", "Bench mean", "Bench l2norm"]
 
 
@@ -75,6 +75,19 @@ def test_a_name_never_becomes_a_formula(tmp_path: Path, name: str) -> None:
     rows = table(tmp_path, data, data)
     assert all(not cell.startswith(("=", "+", "-", "@")) for row in rows for cell in list(row.values())[:2])
     assert rows[0]["NPU max"].startswith("'")
+
+
+@pytest.mark.parametrize("member", ["dtype", "md5", "Max", "Norm"])
+def test_no_member_of_an_item_becomes_a_formula(tmp_path: Path, member: str) -> None:
+    formula = "=HYPERLINK(1)"
+    data = {RELU: call(output={**tensor(1.0), "md5": "aa", member: formula})}
+    rows = table(tmp_path, data, data)
+    if member == "md5":  # a column of dumps with checksums alone
+        alone = {**tensor(1.0), **dict.fromkeys(("Max", "Min", "Mean", "Norm")), "md5": formula}
+        rows = table(tmp_path, *[{RELU: call(output=alone)}] * 2)
+    cells = [cell for row in rows for cell in row.values()]
+    assert any(formula in cell for cell in cells) == (member != "Max")  # a figure that is none is left out
+    assert not any(cell.startswith("=") for cell in cells)
 
 
 def test_xlsx_goes_on_in_a_second_sheet_and_survives_control_characters(
@@ -137,13 +150,26 @@ def test_items_that_are_none_cost_their_own_row_in_every_report(tmp_path: Path) 
     ]
     for side, last in (("target", 2.0), ("golden", 3.0)):
         calls = {f"Functional.relu.{n}.forward": call(item, output=item) for n, item in enumerate(odd)}
-        write_dump(tmp_path / side, {**calls, "Functional.gelu.0.forward": call(tensor(1.0), output=tensor(last))})
+        write_dump(tmp_path / side, {**calls, GELU: call(tensor(1.0), output=tensor(last))})
     found = compare(tmp_path / "target", tmp_path / "golden")
     assert found.origin is not None
-    assert found.origin.name == "Functional.gelu.0.forward"
+    assert found.origin.name == GELU
     assert "its shape is none" in {row.why.detail for _, row in found.rows()}
     write_csv(found, tmp_path / "out.csv")
     write_jsonl(found, tmp_path / "out.jsonl")
     export_comparison(found, tmp_path / "out.html")
     xlsx.write_xlsx(found, tmp_path / "out.xlsx")
+    print_comparison(found)
+
+
+@pytest.mark.parametrize("damaged", ["target", "golden"])
+@pytest.mark.parametrize("member", [{"Max": 10**400}, {"Norm": 10**400}, {"Norm": [1.0]}, {"Min": {}}, {"Mean": "x"}])
+def test_a_figure_that_is_none_beside_a_difference(tmp_path: Path, member: dict[str, Any], damaged: str) -> None:
+    """The row differs in its other figures, so that it is judged, explained and printed."""
+    for side, value in (("target", 2.0), ("golden", 3.0)):
+        item = {**tensor(value), **(member if side == damaged else {})}
+        write_dump(tmp_path / side, {RELU: call(item, output=item), GELU: call(item, output=tensor(value))})
+    found = compare(tmp_path / "target", tmp_path / "golden")
+    assert found.exit_code == 1
+    assert found.origin is not None
     print_comparison(found)

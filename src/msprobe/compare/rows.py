@@ -171,8 +171,6 @@ def slots(call: Call) -> Iterator[tuple[str, Item]]:
 
 def slots_of(record: dict[str, Any]) -> Iterator[tuple[str, Item]]:
     for slot, item in items(record):
-        if isinstance(item, dict) and item.get("layout") == "nested":
-            item = _of_parts(item)
         yield slot, _sound(item)
     if RAISED in record:
         yield RAISED, plain(record[RAISED])
@@ -184,12 +182,13 @@ def _sound(item: Any) -> Item:
     """The item as later stages may rely on it: a tensor has a list of sizes as its shape, else it is unreadable."""
     if not isinstance(item, dict):
         return None if item is None else plain(item)
-    shape = item.get("shape")
+    known: dict[str, Any] = _of_parts(item) if item.get("layout") == "nested" else item
+    shape = known.get("shape")
     if type(shape) is list:
         for size in shape:
             if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
                 return {"type": "damaged", "dtype": None, "shape": [], "unreadable": "its shape is none"}
-    return item
+    return known
 
 
 def _of_parts(item: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +196,7 @@ def _of_parts(item: dict[str, Any]) -> dict[str, Any]:
     places = item.get("places")
     sizes = places.get("sizes") if isinstance(places, dict) else None
     shape = sizes.get("shape") if isinstance(sizes, dict) else None
-    return {**item, "shape": shape[:1]} if isinstance(shape, list) else item
+    return {**item, "shape": shape[:1] if isinstance(shape, list) else []}
 
 
 def plain(value: Any) -> dict[str, Any]:

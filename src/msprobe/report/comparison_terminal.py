@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msprobe.compare.measure import distance
 from msprobe.compare.reasons import BENIGN
 from msprobe.compare.result import DIFFERS, SAME, Comparison
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Row
@@ -109,5 +110,5 @@ def _side(row: Row, item: object) -> str:
         return "-"
     if "value" in item:
         return str(item["value"])
-    norm = item.get("Norm")
-    return f"norm {norm:.6g}" if isinstance(norm, (int, float)) else str(item.get("md5", item.get("type", "")))
+    norm = distance.number(item.get("Norm"))
+    return f"norm {norm:.6g}" if norm is not None else str(item.get("md5", item.get("type", "")))

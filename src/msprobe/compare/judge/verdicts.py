@@ -280,10 +280,10 @@ def _is_alike(row: Row) -> bool:
 
 
 def _values_of(row: Row) -> Optional[tuple[object, ...]]:
-    """What identifies the values of both sides; None without statistics (plain values, checksums alone)."""
+    """What identifies the values of both sides; None without statistics (plain values, checksums alone, damage)."""
     items = (row.target or {}, row.golden or {})
     found = tuple(item.get(key) for item in items for key in ("Norm", "Max", "Min"))
-    return None if None in found else found
+    return found if all(isinstance(value, (int, float, str)) for value in found) else None
 
 
 def _as_float32(value: float) -> float:

@@ -111,11 +111,13 @@ def _is_constant(item: dict[str, Any]) -> bool:
 
 
 def files_of(row: Row, target: Source, golden: Source) -> Union[Files, Reason, None]:
-    """The two tensor files of a row where both sides have one; why not where one has a name that is no file's."""
+    """The two tensor files of a row where both sides have one; why not where one has a name that is no file's.
+
+    Of a sparse or nested tensor a file has the stored values: at other places they are another tensor."""
     if row.absent or row.target is None or row.golden is None:
         return None
     ours, theirs = row.target.get("data_name"), row.golden.get("data_name")
-    if not ours or not theirs or row.target.get("shape") != row.golden.get("shape"):
+    if not ours or not theirs or any(row.target.get(key) != row.golden.get(key) for key in ("shape", "places")):
         return None
     try:
         return target.tensor_path(ours), golden.tensor_path(theirs)

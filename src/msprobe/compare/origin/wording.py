@@ -204,12 +204,9 @@ def summary_of(item: Optional[dict[str, Any]]) -> str:
         return "nothing"
     if "value" in item:
         return str(item["value"])
-    parts = [f"{key.lower()} {item[key]:.6g}" for key in distance.STATISTICS if _is_number(item.get(key))]
+    known = {key: distance.number(item.get(key)) for key in distance.STATISTICS}
+    parts = [f"{key.lower()} {value:.6g}" for key, value in known.items() if value is not None]
     shape = item.get("shape", "")
     if item.get("layout") == "nested" and isinstance(shape, list) and shape:
         shape = f" in {shape[0]} parts"
     return f"{distance.dtype_name(item)}{shape} " + (", ".join(parts) or str(item.get("md5", "")))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float))
