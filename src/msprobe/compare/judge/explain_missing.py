@@ -7,6 +7,7 @@ agrees there, or where a call's own results agree, the rest is covered by that.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -76,11 +77,14 @@ class _Explainer:
         self._sides = (Effects(groups, golden=False), Effects(groups, golden=True))
         self._run = _Run(groups)
         self._other_way = other_update or _updates_in_another_way(groups, self._run.phases)
-        backward = [row for match, rows in groups if match.call.direction in (BACKWARD, GRADS) for row in rows]
-        self._backward_agrees = bool(backward) and not any(row.verdict in (WARNING, ERROR) for row in backward)
         self._found: Judgements = {}
         self._reordered: dict[str, list[tuple[Row, bool]]] = {}
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
+
+    @functools.cached_property
+    def _backward_agrees(self) -> bool:
+        backward = [row for match, rows in self._groups if match.call.direction in (BACKWARD, GRADS) for row in rows]
+        return bool(backward) and not any(row.verdict in (WARNING, ERROR) for row in backward)
 
     def _is_elsewhere(self, row: Row) -> bool:
         """Both values occur in other calls of the same API in the same module of the other run. Keys are rounded: two
@@ -123,7 +127,7 @@ class _Explainer:
             match, rows = self._groups[place]
             if self._other_way and self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks):
                 self._cover_update(rows)
-            elif self._backward_agrees and is_made_by_engine(match, self._stacks):
+            elif is_made_by_engine(match, self._stacks) and self._backward_agrees:
                 covered = _covered("made in the backward of a function, and all gradients that were compared agree")
                 self._found.update((id(row), covered) for row in rows if row.verdict != PASS)
             elif match.how != "unmatched":

@@ -79,10 +79,10 @@ class Noise:
             both = min(max(own, NOISE_MARGIN * measured), max(cap, 1.0))
             return Limits(both, both)
         given = 0.0 if row.is_input else context.accepted
-        if context.takes_root and given:
-            given = min(2.0 * math.sqrt(given), WIDEST)  # a root enlarges what is small beside the largest element
-        if context.is_relative:
-            cap = max(cap, min(given, WIDEST))  # what a product or a quotient was given, it passes on
+        if given > 0.0 and context.takes_root:
+            given = 2.0 * math.sqrt(given)  # a root enlarges what is small beside the largest element
+        if given > cap and context.is_relative:
+            cap = min(given, WIDEST)  # what a product or a quotient was given, it passes on
         extreme = min(max(own, AMPLIFICATION * level, given), cap)
         if context.has_kink and context.direction == BACKWARD:
             extreme = min(max(extreme, TAIL * math.sqrt(self._forward)), WIDEST)

@@ -22,6 +22,7 @@ _KINKS = {
     "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "maxpool", "maxpool2d", "sign", "where",
 }  # fmt: skip
 """Operations whose gradient jumps: rounding before one flips the gradient of the few elements beside the jump."""
+_ROOTS = {"sqrt", "sqrt_", "_foreach_sqrt"}
 _RELATIVE = {
     "mul", "div", "square", "pow", "sqrt", "rsqrt", "reciprocal", "exp", "addcmul", "addcdiv", "neg", "clone",
 }  # fmt: skip
@@ -54,10 +55,10 @@ class Context:
             self._take_whole_calls(match)
         self.direction = call.direction
         self.key = call.key
-        word = module_class(call.key) if self.module else call.key.rpartition(".")[2]
-        self.has_kink = word.lower() in _KINKS
-        self.takes_root = word.lower() in ("sqrt", "sqrt_", "_foreach_sqrt")
-        self.has_algorithms = word.lower().startswith("conv")
+        word = (module_class(call.key) if self.module else call.key.rpartition(".")[2]).lower()
+        self.has_kink = word in _KINKS
+        self.takes_root = word in _ROOTS
+        self.has_algorithms = word.startswith("conv")
 
     def _take_whole_calls(self, match: Match) -> None:
         """Rows of a fused match are outputs alone: the shapes that went in are in the records."""
