@@ -118,6 +118,11 @@ def test_a_damaged_item_costs_its_own_row_only() -> None:
     assert [row.verdict for row in groups[0][1]].count("pass") == 2
 
 
+def test_an_item_that_no_stage_can_read_is_not_compared() -> None:
+    row = one({**tensor(1.0), "places": [1]}, {**tensor(1.0), "places": [2]})
+    assert (row.verdict, row.why.kind) == ("not_compared", Kind.UNREADABLE)
+
+
 def test_the_target_of_a_copy_is_no_input() -> None:
     name = "Tensor.copy_.0.forward"
     runs = [{name: call(tensor(value), tensor(1.0), output=tensor(1.0))} for value in (5.0, 9.0)]

@@ -85,6 +85,9 @@ def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
     for target, golden in pieces:
         if target.shape != golden.shape:
             raise NotComparable(Reason(Kind.SHAPE, f"{list(target.shape)} and {list(golden.shape)}"))
+        for dtype in (target.dtype, golden.dtype):
+            if dtype.kind in "USMmO" or dtype.type is np.void:
+                raise NotComparable(Reason(Kind.UNREADABLE, f"a file holds {dtype}, which are no numbers"))
     total: Optional[list[float]] = None
     done = 0
     size = max([_sampled_scale(side) for piece in pieces for side in piece], default=0.0)
