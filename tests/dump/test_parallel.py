@@ -17,7 +17,13 @@ SOUND = {
         {"names": ["dp", "tp"], "ranks": [[0, 1], [2, 3]], "coordinate": [1, 0]},
         {"names": None, "ranks": [3, 2], "coordinate": None},
     ],
-    "pipeline": {"stages": 4, "stage": [1, 3], "schedule": "ScheduleInterleaved1F1B", "microbatches": 4},
+    "pipeline": {
+        "stages": 4,
+        "stage": [1, 3],
+        "schedule": "ScheduleInterleaved1F1B",
+        "microbatches": 4,
+        "models": [1, None],
+    },
     "context": {"mesh": 1, "dimension": "cp", "order": "load_balanced", "sequence_dimension": [2]},
     "parameters": {
         "up.weight": {"shape": [8, 4], "mesh": 0, "placements": ["S(0,2)", "S(0)"]},
@@ -26,6 +32,7 @@ SOUND = {
         "flat": {"flat": True, "parts": [["a.weight", [2, 3], 4, 6], ["a.bias", [3], 0, 3]]},
     },
     "batch": {"part": 1, "of": 2, "order": "strided"},
+    "modules": {"layers.0": "layers.4"},
 }
 
 
@@ -50,6 +57,8 @@ def test_everything_that_is_written_is_read(tmp_path):
         "norm": Layout(None, None, (Placement("R"),), sequence_parallel=True),
     }
     assert found.flat == {"flat": (FlatPart("a.weight", (2, 3), 4, 6), FlatPart("a.bias", (3,), 0, 3))}
+    assert found.modules == {"layers.0": "layers.4"}
+    assert found.pipeline.models == (1, None)
     assert (found.pipeline.stages, found.pipeline.stage, found.pipeline.microbatches) == (4, (1, 3), 4)
     assert (found.context.mesh, found.context.order, found.context.sequence_dimension) == (line, "load_balanced", (2,))
     assert found.batch == BatchPart(1, 2, "strided")
@@ -110,6 +119,8 @@ def test_a_placement_is_written_as_it_was_read(tmp_path, text):
         (["pipeline", "stage"], [4], "stages [4] of 4"),
         (["pipeline", "schedule"], 3, "schedule"),
         (["pipeline", "microbatches"], 0, "microbatches"),
+        (["pipeline", "models"], ["first"], "the stage of a model"),
+        (["modules", "layers.0"], 4, "the path of module 'layers.0'"),
         (["context", "order"], "random", "'random'"),
         (["context", "mesh"], 2, '"context" refers to mesh 2'),
         (["batch", "part"], 2, "part 2 of 2"),

@@ -88,13 +88,13 @@ class FlatPart:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """`stage` lists the stages of this rank; `modules` gives the path in the complete model where it is another."""
+    """`stage` lists the stages of this rank; `models` gives the stage of each model that start() was given."""
 
     stages: int
     stage: tuple[int, ...]
     schedule: str
     microbatches: Optional[int]
-    modules: Mapping[str, str] = field(default_factory=dict)
+    models: tuple[Optional[int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,8 @@ class Parallel:
     pipeline: Optional[Pipeline] = None
     context: Optional[Context] = None
     batch: Optional[BatchPart] = None
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """The path in the complete model of a module that has another path on this rank."""
 
     def layout_of(self, item: Any) -> Optional[Layout]:
         """The layout of a tensor in a record; None where it is complete on this rank, or nothing is known of it."""
@@ -148,6 +150,7 @@ def _parse(value: Any) -> Parallel:
         _mesh(one, f"mesh {number}") for number, one in enumerate(as_list(parts.get("meshes", []), '"meshes"'))
     )
     layouts, flat = {}, {}
+    modules = as_object(parts.get("modules", {}), '"modules"')
     for name, one in as_object(parts.get("parameters", {}), '"parameters"').items():
         where = f"the layout of parameter {name!r}"
         if as_object(one, where).get("flat") is True:
@@ -165,12 +168,14 @@ def _parse(value: Any) -> Parallel:
         _pipeline(parts["pipeline"]) if parts.get("pipeline") is not None else None,
         _context(parts["context"], meshes) if parts.get("context") is not None else None,
         _batch(parts["batch"]) if parts.get("batch") is not None else None,
+        {path: as_text(full, f"the path of module {path!r}") for path, full in modules.items()},
     )
 
 
 def _mesh(value: Any, where: str) -> Mesh:
     parts = as_object(value, where)
-    shape, level = [], parts.get("ranks")
+    shape: list[int] = []
+    level = parts.get("ranks")
     while isinstance(level, list) and len(shape) < _MOST_DIMENSIONS:
         shape.append(len(level))
         level = level[0] if level else None
@@ -255,13 +260,13 @@ def _pipeline(value: Any) -> Pipeline:
     if any(stage >= stages for stage in own):
         raise DumpError(f"this rank has pipeline stages {list(own)} of {stages}.")
     count = parts.get("microbatches")
-    modules = as_object(parts.get("modules", {}), 'the modules of "pipeline"')
+    models = as_list(parts.get("models", []), 'the models of "pipeline"')
     return Pipeline(
         stages,
         own,
         as_text(parts.get("schedule"), "the schedule of the pipeline"),
         None if count is None else as_whole(count, "the number of microbatches", 1),
-        {path: as_text(full, "the path of a module of the pipeline") for path, full in modules.items()},
+        tuple(None if one is None else as_whole(one, "the stage of a model") for one in models),
     )
 
 

@@ -17,9 +17,11 @@ IS_RECOMPUTE = "is_recompute"
 UNFINISHED = "unfinished"
 RAISED = "raised"
 OVERFLOW = "overflow"
+STAGE = "stage"  # of a pipeline, from 0
+MICROBATCH = "microbatch"  # of a pipeline, from 0
 DAMAGED = "damaged"  # what a reader puts in the place of a record that is no record
 
-FLAGS = (IS_RECOMPUTE, UNFINISHED, RAISED, DAMAGED)
+FLAGS = (IS_RECOMPUTE, UNFINISHED, RAISED, DAMAGED, STAGE, MICROBATCH)
 # What a call receives.
 RECEIVED = frozenset((INPUT_ARGS, INPUT_KWARGS, INPUT, PARAMETERS))
 # What is recorded so that the call can run again; no values of this call.

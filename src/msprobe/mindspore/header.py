@@ -16,7 +16,7 @@ def in_graph_mode() -> bool:
 
 def rank() -> Optional[int]:
     """The global rank, or None in a run without ranks."""
-    if _is_initialised():
+    if is_initialised():
         return int(management.get_rank())
     launched = os.environ.get("RANK_ID", "")  # set by msrun; communication.init() may come later
     return int(launched) if launched.isdigit() and "MS_WORKER_NUM" in os.environ else None
@@ -24,7 +24,7 @@ def rank() -> Optional[int]:
 
 def local_rank() -> int:
     """The rank inside this node, with which the `rank` key is compared."""
-    if _is_initialised():
+    if is_initialised():
         try:
             return int(management.get_local_rank())
         except (RuntimeError, ValueError):  # the backend does not know it
@@ -49,11 +49,11 @@ def mindspore_facts() -> dict[str, Any]:
         "world_size": 1,
         "groups": [],
     }
-    if _is_initialised():
+    if is_initialised():
         facts["world_size"] = int(management.get_group_size())
         facts["groups"] = [list(range(facts["world_size"]))]
     return facts
 
 
-def _is_initialised() -> bool:
+def is_initialised() -> bool:
     return bool(management.GlobalComm.INITED)

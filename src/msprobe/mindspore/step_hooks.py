@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from msprobe.collect.custom import CustomApis
+from msprobe.collect.parallel import ParallelRecord
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.collect.records.saved_variables import VariableAccess
@@ -19,6 +20,8 @@ from msprobe.mindspore.cells.cell_calls import Cells, Named, is_compiled, named_
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE
 from msprobe.mindspore.gradients.call_gradients import Gradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
+from msprobe.mindspore.header import is_initialised
+from msprobe.mindspore.parallel import Layouts, ParallelFacts, SpreadTexts
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.mindspore.tensors.variables import MindSporeVariables
 from msprobe.stats import CRC
@@ -35,6 +38,12 @@ def plain_recorder(context: StepContext, texts: TensorTexts) -> Recorder:
 
 def _no_companions(hooks: MindSporeHooks) -> Sequence[Companion]:
     return ()
+
+
+def make_texts(context: StepContext, layouts: Layouts) -> TensorTexts:
+    if is_initialised():
+        return SpreadTexts(context.statistics, context.writer, layouts)
+    return TensorTexts(context.statistics, context.writer)
 
 
 @dataclass(frozen=True)
@@ -59,12 +68,15 @@ class ApiSources:
 
 class MindSporeHooks:
     forward_hooks = RegisteredHooks
-    watchers: Sequence[Companion] = ()
 
     def __init__(self, context: StepContext, task: TaskHooks, sources: ApiSources) -> None:
-        texts = TensorTexts(context.statistics, context.writer)
+        record = ParallelRecord(context.header)
+        layouts = Layouts(record)
+        texts = make_texts(context, layouts)
         self.level = context.level
         self.recorder: Recorder = task.recorder(context, texts)
+        facts = ParallelFacts(self.recorder, record, layouts)
+        self.watchers: Sequence[Companion] = [facts] if context.task.records_every_call else []
         self.gradients = task.gradients(self.recorder, texts)
         self.variables: Optional[VariableAccess] = MindSporeVariables() if context.level.saves_variables else None
         self.apis = task.apis(self.recorder, self.gradients) if sources.patches is not None else None

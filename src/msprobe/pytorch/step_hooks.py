@@ -24,6 +24,7 @@ from msprobe.pytorch.modules.copies import RootHooks
 from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.parallel.layouts import Layouts
 from msprobe.pytorch.parallel.parallel_facts import ParallelFacts
+from msprobe.pytorch.parallel.pipeline import PipelineCalls
 from msprobe.pytorch.parallel.topology import LivingObjects
 from msprobe.pytorch.tensors import accelerators
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
@@ -88,21 +89,25 @@ class TorchHooks:
         self.apis: Optional[Apis] = None
         if sources.table is not None:
             self.apis = task.apis(self.recorder, self.gradients, self.texts, sources.table, sources.names)
-        self.watchers = self._make_watchers(context)
-        if self.watchers:
-            self.watchers.append(ParallelFacts(self.recorder, parallel, layouts, living))
+        self.watchers = self._make_watchers(context, parallel, layouts, living)
         self._task = task
         self._sources = sources
         self._companions = task.companions(self)
         self._installed: list[Callable[[], None]] = []
 
-    def _make_watchers(self, context: StepContext) -> list[Companion]:
+    def _make_watchers(
+        self, context: StepContext, parallel: ParallelRecord, layouts: Layouts, living: LivingObjects
+    ) -> list[Companion]:
         if not context.task.records_every_call:
             return []
-        if not context.level.modules or context.level.kernels:
-            return [TrainingEvents(self.recorder, self.texts)]
-        unseen = GradientsAfterBackward(self.recorder, self.gradients)
-        return [TrainingEvents(self.recorder, self.texts, unseen), unseen]
+        unseen: Optional[GradientsAfterBackward] = None
+        if context.level.modules and not context.level.kernels:
+            unseen = GradientsAfterBackward(self.recorder, self.gradients)
+        read_gradients = None if unseen is None else unseen.read_all
+        pipeline = PipelineCalls(self.recorder, parallel, self.texts.forget, read_gradients)
+        facts = ParallelFacts(self.recorder, parallel, layouts, living, pipeline)
+        events = TrainingEvents(self.recorder, self.texts, unseen)
+        return [events, facts] if unseen is None else [events, unseen, facts]
 
     def install(self, models: Sequence[Any]) -> None:
         level, parts = self.level, []

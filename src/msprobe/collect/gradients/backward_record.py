@@ -20,6 +20,7 @@ class BackwardRecord:
     """The backward record of one call while its gradients arrive, as text. `parents` are those of the forward call."""
 
     __slots__ = (
+        "chunk",
         "done",
         "held",
         "incoming",
@@ -34,8 +35,10 @@ class BackwardRecord:
         "waiting",
     )
 
-    def __init__(self, name: str, parents: list[str], outputs: int, inputs: int) -> None:
+    def __init__(self, name: str, parents: list[str], outputs: int, inputs: int, chunk: str = "") -> None:
+        """`chunk`: JSON members that the forward call has too."""
         self.name = name
+        self.chunk = chunk
         self.parents = parents
         self.parent = backward_of(parents[-1]) if parents else None
         self.incoming: list[Any] = ["null"] * outputs

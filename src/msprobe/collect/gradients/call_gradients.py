@@ -94,7 +94,7 @@ class CallGradients:
         backward = backward_of(name)
         if not selection.everything and not selection.may_want(backward, list(map(backward_of, parents))):
             return None
-        return BackwardRecord(backward, parents, outputs, inputs)
+        return BackwardRecord(backward, parents, outputs, inputs, self._recorder.chunk)
 
     def _fire(self, record: BackwardRecord, places: Places, leading: Places, outgoing: Any, incoming: Any) -> None:
         """A hook of one node fires. `incoming` and `outgoing` are all gradients of the node."""
@@ -181,6 +181,8 @@ class CallGradients:
             parts.append(f'"output": [{", ".join(record.outgoing)}]')
         if record.shared:
             parts.append(f'"shared_gradient": {list(record.shared)}')
+        if record.chunk:
+            parts.append(record.chunk)
         recorder.write_record(record.name, record.parent, ", ".join(parts))
         if not recorder.selection.everything:
             recorder.selection.leave(record.name)

@@ -71,6 +71,7 @@ class Recorder:
         self.closed = False
         self.faults = 0
         self.records = 0
+        self.chunk = ""  # JSON members of every call that begins now: its pipeline stage and microbatch
         self.on_first_batch: Optional[Callable[[object], None]] = None
         self._batch = batch
         self._with_data = with_data
@@ -128,6 +129,8 @@ class Recorder:
             text = (
                 f'"input_args": {self.values.sequence(args, path)}, "input_kwargs": {self.values.mapping(kwargs, path)}'
             )
+        if self.chunk:
+            text = f"{text}, {self.chunk}" if text else self.chunk
         stack = self._stacks.number(depth + 1) if self._stacks is not None else None
         self.writer.begin(call, name, parent, stack, text)
         return call

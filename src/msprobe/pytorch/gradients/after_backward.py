@@ -54,6 +54,15 @@ class GradientsAfterBackward(Companion):
                 self._gradients.note_parameter(record, name, gradient)
         self._gradients.write_parameters()
 
+    def read_all(self) -> None:
+        """A pipeline has run all its microbatches: the gradient of a parameter is what they add up to."""
+        if not self._recorder.with_outputs or self._recorder.closed:
+            return
+        for record, name, parameter in self._parameters:
+            if not is_lazy(parameter) and parameter.grad is not None:
+                self._gradients.note_parameter(record, name, parameter.grad)
+        self._gradients.write_parameters()
+
     def remove(self) -> None:
         with torch._C.DisableTorchFunction():
             self.begin()  # a backward pass may still come before the step ends

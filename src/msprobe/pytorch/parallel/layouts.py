@@ -54,6 +54,10 @@ class Layouts:
             self._meshes[mesh] = number
         return number
 
+    def group_mesh(self, name: str, ranks: list[int]) -> int:
+        """The number of a mesh of one dimension: a group of ranks that has no DeviceMesh."""
+        return self._record.mesh([name], ranks, [ranks.index(torch.distributed.get_rank())])
+
 
 def _ordered(spec: Any) -> Any:
     """The placements. Where mesh dimensions cut one dimension of the tensor in another order than their own, they are

@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
 
 import torch
 
@@ -32,6 +32,15 @@ def named_groups() -> dict[str, list[int]]:
         name = title if title and title != "undefined" else number
         found[f"{name}.{number}" if name in found else name] = sorted(ranks, key=ranks.get)
     return found
+
+
+def batch_part(samplers: Iterable[Any]) -> Optional[dict[str, Any]]:
+    """Which part of the global batch this rank has, where all distributed samplers agree on it."""
+    found = {(int(one.rank), int(one.num_replicas)) for one in samplers}
+    if len(found) != 1:
+        return None
+    part, of = found.pop()
+    return {"part": part, "of": of, "order": "strided"} if of > 1 else None
 
 
 class LivingObjects:

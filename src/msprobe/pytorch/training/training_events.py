@@ -6,7 +6,6 @@ time: while collecting, ours stands there, notes the event and calls torch's. Ea
 
 from __future__ import annotations
 
-import functools
 import json
 import traceback
 import weakref
@@ -19,6 +18,7 @@ import torch.nn.utils.clip_grad as clip_grad
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
+from msprobe.pytorch.stand_ins import StandIns
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.pytorch.training import optimizer_hooks
@@ -36,7 +36,7 @@ class TrainingEvents(Companion):
         self._texts = texts
         self._around = around
         self._models: Sequence[Any] = ()
-        self._put: list[tuple[Any, str, Any, Any]] = []
+        self._stand_ins = StandIns()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._named: set[int] = set()
@@ -44,7 +44,7 @@ class TrainingEvents(Companion):
         self._recorded_buffers = False
 
     def install(self, models: Sequence[Any]) -> None:
-        if self._put:
+        if self._stand_ins:
             return
         self._models = models
         self._guarded(self._record_buffers)()
@@ -59,33 +59,28 @@ class TrainingEvents(Companion):
         self._stand_in(torch.amp.GradScaler, "update", None, self._scaler_updated)
 
     def remove(self) -> None:
-        for owner, name, ours, original in reversed(self._put):
-            if vars(owner).get(name) is ours:  # what somebody has put over ours since, stays
-                setattr(owner, name, original)
-        self._put.clear()
+        self._stand_ins.remove()
         optimizer_hooks.remove()
         self._models = ()
         self._guarded(self._tell_rates)()
 
     def _stand_in(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
         """`before` is given the call's arguments; `after` those and, last, what the call returned."""
-        original = vars(owner).get(name)
-        if original is None:
-            return
         noted_before = None if before is None else self._guarded(before)
         noted_after = None if after is None else self._guarded(after)
 
-        @functools.wraps(original)
-        def ours(*args: Any, **kwargs: Any) -> Any:
-            if noted_before is not None:
-                noted_before(*args, **kwargs)
-            result = original(*args, **kwargs)
-            if noted_after is not None:
-                noted_after(*args, **kwargs)
-            return result
+        def make(original: Any) -> Any:
+            def ours(*args: Any, **kwargs: Any) -> Any:
+                if noted_before is not None:
+                    noted_before(*args, **kwargs)
+                result = original(*args, **kwargs)
+                if noted_after is not None:
+                    noted_after(*args, **kwargs)
+                return result
 
-        setattr(owner, name, ours)
-        self._put.append((owner, name, ours, original))
+            return ours
+
+        self._stand_ins.put(owner, name, make)
 
     def _guarded(self, note: _Note) -> _Note:
         """Nothing of ours reaches the script, or a compiler that follows it."""
