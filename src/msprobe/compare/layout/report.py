@@ -119,7 +119,7 @@ def _confidence(cases: Sequence[Case], grid: Grid) -> str:
     how = (
         "as recorded"
         if recorded
-        else "the mesh as recorded, the rest from the values"
+        else "the mesh as recorded or given, the rest from the values"
         if grid.known
         else "found from the values"
     )
