@@ -43,6 +43,7 @@ def test_there_are_enough_faults_and_layouts(monkeypatch: pytest.MonkeyPatch) ->
     assert {case.kind for case in CASES} == set(KINDS)
 
 
+@pytest.mark.slow
 def test_a_tensor_parallel_model_agrees_with_one_device_and_its_faults_are_named(tmp_path: Path) -> None:
     cases = ["tensor2/clean", "tensor2/no_all_reduce", "tensor2/norm_of_one_rank", "tensor2/shard_shifted"]
     arguments = [word for case in cases for word in ("--case", case)]

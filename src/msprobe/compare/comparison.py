@@ -150,11 +150,13 @@ class _Stages:
         judge.judge_step(groups, self._levels.get(pair.golden.path))
         stacks = (pair.target.stacks, pair.golden.stacks)
         events = _training(pair.target), _training(pair.golden)
+        guilty: tuple[int, ...] = ()
         other_parts = takes_other_parts(*events)
-        if joined is not None and task.join is not None:
-            stacks, events = joined_stacks(joined, task.join), joined_training(*events)
-            other_parts = False
         training = training_differences(*events)
+        if joined is not None and task.join is not None:
+            stacks, other_parts = joined_stacks(joined, task.join), False
+            training, guilty = joined_training(task.join)
+            events = [], []
         other_update = any(one.kind == "how" for one in training)
         explained = explain(groups, stacks, other_parts, other_update)
         _apply(explained, groups)
@@ -165,7 +167,7 @@ class _Stages:
             trace.unmatched.clear()  # what only one layout does is no missing call
         found = suspect(trace, training)
         if joined is not None and found is not None:
-            found = diagnose(found, trace)
+            found = diagnose(found, trace, guilty)
         buffers = other_buffers(*events)
         if found is not None and buffers:
             found = name_buffer(found, buffers, pair.target.step if self.units else None)

@@ -36,10 +36,11 @@ from msprobe.compare.phases import Phase
 from msprobe.dump.collectives import is_collective
 
 
-def diagnose(found: Candidate, trace: Trace) -> Candidate:
-    """The suspect in terms of ranks, where its shards say more than the assembled tensor does."""
+def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = ()) -> Candidate:
+    """The suspect in terms of ranks, where its shards say more than the assembled tensor does; `training` are the
+    ranks whose training loop differs."""
     if found.kind == "training":
-        return found
+        return replace(found, ranks=training)
     case = found.row.joined if found.row is not None else None
     diagnosis = None
     if case is not None and case.saved:

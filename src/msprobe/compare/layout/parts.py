@@ -54,14 +54,10 @@ _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 
 
 def _plain_path(path: str, paths: set[str], source: Source) -> str:
-    pipeline = parallel_of(source).pipeline
-    for part, complete in (
-        sorted(pipeline.modules.items(), key=lambda one: -len(one[0])) if pipeline is not None else ()
-    ):
-        if path == part or path.startswith(f"{part}."):
-            path = complete + path[len(part) :]
-            break
     steps = [step for step in path.split(".") if step not in _WRAPPERS]
+    pipeline = parallel_of(source).pipeline
+    if pipeline is not None and len(pipeline.models) > 1 and steps[0].isdigit():
+        steps = steps[1:]  # the number of the model that start() was given
     wrapped = len(paths) > 1 and all(one.split(".")[0] == "module" for one in paths)
     return ".".join(steps[1:] if wrapped and len(steps) > 1 else steps)
 

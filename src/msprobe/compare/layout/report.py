@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msprobe.compare.layout.dimensions import Grid, ranks_text
+from msprobe.compare.layout.dimensions import Grid, rank_of, ranks_text
 from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
+from msprobe.compare.origin.training import TrainingDifference, training_differences
 from msprobe.compare.sources import Source
+from msprobe.dump.reader import RankDump
 
 Stacks = tuple[dict[str, list[str]], dict[str, list[str]]]
 Event = Mapping[str, Any]
@@ -39,7 +41,21 @@ _OF_RANK = ("parameters", "elements", "names", "with_gradient")
 """What an event of the training loop says of one rank's share."""
 
 
-def joined_training(target: Sequence[Event], golden: Sequence[Event]) -> tuple[list[Any], list[Any]]:
+def joined_training(task: JoinTask) -> tuple[list[TrainingDifference], tuple[int, ...]]:
+    """What the training loop of some rank does differently, and the ranks whose loop does."""
+    golden = task.golden[0].training if isinstance(task.golden[0], RankDump) else []
+    found: dict[int, list[TrainingDifference]] = {}
+    for place, source in enumerate(task.target):
+        events = source.training if isinstance(source, RankDump) else []
+        found[rank_of(place, source)] = training_differences(*_comparable(events, golden))
+    ranks = tuple(rank for rank, said in found.items() if any(not one.note_only for one in said))
+    if not ranks:
+        return found[min(found)], ()
+    only = "" if len(ranks) == len(found) else f" on {ranks_text(ranks)}"
+    return [one._replace(sentence=f"{one.sentence}{only}") for one in found[ranks[0]]], ranks
+
+
+def _comparable(target: Sequence[Event], golden: Sequence[Event]) -> tuple[list[Any], list[Any]]:
     """The events without what differs from rank to rank: how many parameters it has."""
     ours, theirs = _shared(target), _shared(golden)
     if _clips(ours) != _clips(theirs):  # a run in parallel may clip by hand
@@ -103,7 +119,7 @@ def _confidence(cases: Sequence[Case], grid: Grid) -> str:
     how = (
         "as recorded"
         if recorded
-        else "the mesh as recorded, the rest from the values"
+        else "the mesh as recorded or given, the rest from the values"
         if grid.known
         else "found from the values"
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional, Union
 
@@ -14,10 +13,9 @@ import numpy as np
 
 from msprobe.compare.calls import GRADS, Match
 from msprobe.compare.layout import statistics
-from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order, fit
+from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order
 from msprobe.compare.layout.shards import Shards, load, local_shape
 from msprobe.compare.layout.ways import (
-    REDUCED,
     A,
     Array,
     N,
@@ -42,8 +40,6 @@ PLAIN_ENOUGH = 10.0
 """A plainer layout is preferred to one that explains the values better by less than this factor."""
 SAME = 1e-5
 MOST_WAYS = 400
-MULTIPLE = 1e-3
-"""A tensor is a multiple of another where what is left is less than this."""
 
 Orders = tuple[tuple[int, tuple[int, ...]], ...]
 
@@ -140,7 +136,7 @@ def kind_of(match: Match, row: Row, target: Shards) -> tuple[str, ...]:
 
 def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
     """Gives the case its layout and its error; leaves it without one where no way fits the shapes."""
-    views = _Views(case)
+    views = Views(case)
     if views.obstacle:
         return
     best: list[tuple[float, int, Layout]] = []
@@ -149,8 +145,8 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
         if error <= SAME or (not case.saved and error <= EXPLAINED / 20):
             case.layout, case.error = known, error
             return
-    for place, (ours, theirs) in enumerate(_pairs(case)):
-        factor = _factor(case, ours, theirs, factors)
+    for place, (ours, theirs) in enumerate(pairs_of(case)):
+        factor = factor_of(case, ours, theirs, factors)
         layout = Layout(ours, theirs, factor)
         best.append((views.error(layout), place, layout))
     if not best:
@@ -167,7 +163,7 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
     case.error = error
 
 
-def _factor(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) -> float:
+def factor_of(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) -> float:
     if factors is None or case.phase is not Phase.BACKWARD:
         return 1.0
     made = 1.0
@@ -180,7 +176,7 @@ def _factor(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) -> f
     return made
 
 
-def _pairs(case: Case) -> list[tuple[Way, Way]]:
+def pairs_of(case: Case) -> list[tuple[Way, Way]]:
     """The ways of both sides that give tensors of one shape, the plainest first."""
     reductions = _reductions(case)
     ours, theirs = case.target, case.golden
@@ -242,7 +238,7 @@ def _reductions(case: Case) -> tuple[str, ...]:
     return tuple(found)
 
 
-class _Views:
+class Views:
     """The tensors, or the statistics, that the ways of one case make; each is made once."""
 
     def __init__(self, case: Case) -> None:
@@ -315,54 +311,3 @@ def reorder(array: Array, orders: Orders) -> Array:
         if array.shape[axis] == len(order):
             array = np.take(array, order, axis)
     return array
-
-
-def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], float]:
-    """How the gradients are scaled: those of a part of the batch are of the part's own loss where that was averaged.
-
-    `names` are the dimensions of both sides with their sizes. The scaling that explains most of the first backward
-    rows is kept.
-    """
-    sample = [case for case in cases if case.phase is Phase.BACKWARD][:SAMPLE]
-    trials = [(case, _Views(case), _pairs(case)) for case in sample]
-    dimensions = [(side, name, size) for side, name, size in names if size > 1]
-    best: tuple[int, int, dict[tuple[str, str], float]] = (-1, 0, {})
-    for chosen in itertools.product((False, True), repeat=len(dimensions)):
-        factors = {(side, name): 1.0 / size for (side, name, size), use in zip(dimensions, chosen) if use}
-        explained = sum(_is_explained(case, views, pairs, factors) for case, views, pairs in trials)
-        if (explained, -sum(chosen)) > best[:2]:
-            best = (explained, -sum(chosen), factors)
-    return best[2]
-
-
-def _is_explained(case: Case, views: _Views, pairs: Sequence[tuple[Way, Way]], factors: Factors) -> bool:
-    if views.obstacle:
-        return False
-    layouts = (Layout(ours, theirs, _factor(case, ours, theirs, factors)) for ours, theirs in pairs)
-    return any(views.error(layout) <= EXPLAINED for layout in layouts)
-
-
-def agree_with_kind(cases: Sequence[Case], memory: Memory) -> None:
-    """A row that no way explains takes the way that explains it but for a factor, else that of the same row in other
-    layers. (What the optimizer works on is another parameter each time.)"""
-    for case in cases:
-        if case.explained or case.layout is None or case.recorded:
-            continue
-        views = _Views(case)
-        scaled = _but_for_a_factor(case, views)
-        for layout in [scaled] if scaled is not None else memory.expected(case):
-            error = views.error(layout)
-            if math.isfinite(error):
-                case.layout, case.error = layout, error
-
-
-def _but_for_a_factor(case: Case, views: _Views) -> Optional[Layout]:
-    if not case.saved or views.obstacle:
-        return None
-    for ours, theirs in _pairs(case):
-        if any(one in REDUCED for one in (*ours.placements, *theirs.placements)):
-            continue
-        made, golden = views.of(False, ours), views.of(True, theirs)
-        if made and golden and all(fit(one, golden[0]).error < MULTIPLE for one in made):
-            return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0)
-    return None

@@ -13,17 +13,8 @@ from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
 from msprobe.compare.layout.fixed import LayoutFile, fixed_placements, grid_of_file
 from msprobe.compare.layout.joined import Held, JoinedRun, join, sort_by_golden
-from msprobe.compare.layout.search import (
-    Case,
-    Factors,
-    Layout,
-    Memory,
-    agree_with_kind,
-    kind_of,
-    reorder,
-    search,
-    settle_backward,
-)
+from msprobe.compare.layout.search import Case, Factors, Layout, Memory, kind_of, reorder, search
+from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
 from msprobe.compare.layout.ways import REDUCED, assemble
 from msprobe.compare.measure.distance import ValueKey, value_key

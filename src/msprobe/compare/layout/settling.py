@@ -1,0 +1,67 @@
+"""What the rows of a step say together: how gradients are scaled, and the layout of rows that nothing explains."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Optional
+
+from msprobe.compare.layout.fitting import EXPLAINED, fit
+from msprobe.compare.layout.search import SAMPLE, Case, Factors, Layout, Memory, Views, factor_of, pairs_of
+from msprobe.compare.layout.ways import REDUCED, Way
+from msprobe.compare.phases import Phase
+
+MULTIPLE = 1e-3
+"""A tensor is a multiple of another where what is left is less than this."""
+
+
+def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], float]:
+    """How the gradients are scaled: those of a part of the batch are of the part's own loss where that was averaged.
+
+    `names` are the dimensions of both sides with their sizes. The scaling that explains most of the first backward
+    rows is kept.
+    """
+    sample = [case for case in cases if case.phase is Phase.BACKWARD][:SAMPLE]
+    trials = [(case, Views(case), pairs_of(case)) for case in sample]
+    dimensions = [(side, name, size) for side, name, size in names if size > 1]
+    best: tuple[int, int, dict[tuple[str, str], float]] = (-1, 0, {})
+    for chosen in itertools.product((False, True), repeat=len(dimensions)):
+        factors = {(side, name): 1.0 / size for (side, name, size), use in zip(dimensions, chosen) if use}
+        explained = sum(_is_explained(case, views, pairs, factors) for case, views, pairs in trials)
+        if (explained, -sum(chosen)) > best[:2]:
+            best = (explained, -sum(chosen), factors)
+    return best[2]
+
+
+def _is_explained(case: Case, views: Views, pairs: Sequence[tuple[Way, Way]], factors: Factors) -> bool:
+    if views.obstacle:
+        return False
+    layouts = (Layout(ours, theirs, factor_of(case, ours, theirs, factors)) for ours, theirs in pairs)
+    return any(views.error(layout) <= EXPLAINED for layout in layouts)
+
+
+def agree_with_kind(cases: Sequence[Case], memory: Memory) -> None:
+    """A row that no way explains takes the way that explains it but for a factor, else that of the same row in other
+    layers. (What the optimizer works on is another parameter each time.)"""
+    for case in cases:
+        if case.explained or case.layout is None or case.recorded:
+            continue
+        views = Views(case)
+        scaled = _but_for_a_factor(case, views)
+        for layout in [scaled] if scaled is not None else memory.expected(case):
+            error = views.error(layout)
+            if math.isfinite(error):
+                case.layout, case.error = layout, error
+
+
+def _but_for_a_factor(case: Case, views: Views) -> Optional[Layout]:
+    if not case.saved or views.obstacle:
+        return None
+    for ours, theirs in pairs_of(case):
+        if any(one in REDUCED for one in (*ours.placements, *theirs.placements)):
+            continue
+        made, golden = views.of(False, ours), views.of(True, theirs)
+        if made and golden and all(fit(one, golden[0]).error < MULTIPLE for one in made):
+            return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0)
+    return None
