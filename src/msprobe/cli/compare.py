@@ -121,12 +121,12 @@ def _run(args: argparse.Namespace) -> int:
         mapping=load_mappings(args.data_mapping, args.cell_mapping, args.api_mapping, args.layer_mapping),
         steps=args.step,
         ranks=args.rank,
+        progress=progress,
         tolerance=args.tolerance,
         noise=args.noise,
         layout=args.layout,
         jobs=args.jobs,
         engine=args.engine,
-        progress=progress,
     )
     if args.json == "":
         print(json.dumps(comparison.summary(), allow_nan=False))

@@ -149,11 +149,8 @@ def _print_producer(found: OverflowAnalysis) -> None:
         lines.append("  inside communication: its inputs were finite on every rank in this dump")
     if event.discarded:
         lines.append(f"  discarded: the outputs of {event.discarded} are finite, and nothing outside received it")
-    if event.module:
-        lines.append(f"  module: {event.module}")
-    if event.source:
-        lines.append(f"  source: {event.source}")
-    print_lines(lines)
+    facts = {"module": event.module, "source": event.source}
+    print_lines([*lines, *(f"  {name}: {text}" for name, text in facts.items() if text)])
 
 
 def _what(event: Event) -> str:

@@ -65,11 +65,11 @@ def _joined(
 ) -> list[Pair[list[Source]]]:
     """The steps of two runs in different layouts; empty where the ranks simply pair.
 
-    A rank directory that the user names is compared as it is."""
+    A rank directory that the user names is compared as it is; a rank that only some steps lack is missing there."""
     if not join and any(len(side) == 1 and side[0].path == path for side, path in _with_paths(sides, paths)):
         return []
     steps = _common_steps(sides, notes)
-    if not join and not any(other_layout(step.target, step.golden) for step in steps):
+    if not join and not all(other_layout(step.target, step.golden) for step in steps):
         return []
     for step in steps:
         check_ranks(paths.target, step.target)

@@ -27,19 +27,17 @@ def answer(comparison: Comparison) -> list[str]:
     unlike = bool(comparison.notes) and comparison.notes[0].startswith(("two ", "these look"))
     if origin is not None:
         lines.append(f"Origin: {origin.sentence}")
-        lines.append(f"  call    {origin.name}")
-        if origin.module:
-            lines.append(f"  module  {origin.module}")
         place = [f"step {origin.step}" if origin.step is not None else "", f"rank {origin.rank}"]
-        lines.append("  where   " + ", ".join([p for p in place if p and p != "rank None"] + [origin.direction]))
-        if origin.ranks:
-            lines.append(f"  ranks   {', '.join(map(str, origin.ranks))}" + _dimension(origin.dimension))
-        if origin.collective:
-            lines.append(f"  after   {origin.collective}")
-        if origin.source:
-            lines.append(f"  source  {origin.source}")
-        if origin.library:
-            lines.append(f"  inside  {origin.library}")
+        facts = {
+            "call": origin.name,
+            "module": origin.module,
+            "where": ", ".join([p for p in place if p and p != "rank None"] + [origin.direction]),
+            "ranks": ", ".join(map(str, origin.ranks)) + _dimension(origin.dimension) if origin.ranks else "",
+            "after": origin.collective,
+            "source": origin.source,
+            "inside": origin.library,
+        }
+        lines += [f"  {name:<7} {text}" for name, text in facts.items() if text]
         lines += [f"          {line}" for line in origin.evidence]
         if origin.spread["calls"]:
             calls = origin.spread["calls"]
@@ -51,8 +49,10 @@ def answer(comparison: Comparison) -> list[str]:
         lines.append("Same: every compared row agrees within the rounding of its dtype.")
     elif comparison.verdict == DIFFERS:
         lines.append("Differs, but no single origin can be named" + (f": {comparison.notes[0]}." if unlike else "."))
-    else:
+    elif counts[PASS]:
         lines.append("Not compared: what could be compared agrees, but something could not be compared (see below).")
+    else:
+        lines.append("Not compared: no row could be compared (see below).")
     lines.append(
         f"Rows: {sum(counts.values())}, of them {counts[PASS]} pass, {counts[WARNING]} warning, "
         f"{counts[ERROR]} error, {counts[NOT_COMPARED]} not compared"
