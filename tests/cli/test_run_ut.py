@@ -39,7 +39,7 @@ def dump(path: Path, **head: Any) -> Path:
         ({"framework": "jax"}, ["-api_info", "dump"], "is a jax dump"),
         ({}, ["-api_info", "dump", "-csv_path", "some.csv"], "cannot be resumed"),
         ({}, ["--online"], "is_online"),
-        ({}, ["-api_info", "dump", "-o", "dump/step0/rank/dump.json/out"], "cannot be made"),
+        ({}, ["-api_info", "dump", "-o", "dump/step0/rank/dump.json/out"], "cannot be written"),
         ({"data": RELU}, ["-api_info", "dump", "--import", "nosuch"], "No module named 'nosuch'"),
         (
             {"data": RELU, "framework": "mindspore"},

@@ -203,6 +203,24 @@ def test_a_handler_may_save_a_tensor_while_one_is_saved(tmp_path, monkeypatch, h
     assert rank.tensor(rank.debug["inner.0.debug"]["data_name"]).tolist() == [0, 0, 0]
 
 
+def test_what_a_handler_raises_while_a_tensor_is_saved_reaches_the_script(tmp_path, monkeypatch, handled):
+    from msprobe.dump.tensor_files.store import TensorStore
+
+    def handler(number, frame):
+        raise Late("too late")
+
+    handled(handler)
+    debugger = PrecisionDebugger(configured(tmp_path, level="debug", task="tensor"))
+    debugger.start()
+    raised_inside(monkeypatch, TensorStore, "_forget")
+    with pytest.raises(Late):
+        debugger.save(torch.ones(3), "one")
+    monkeypatch.undo()
+    debugger.stop()
+    debugger.step()
+    assert not Dump(tmp_path / "dump").errors
+
+
 TERMINATED = """
 import os, signal, sys, time
 import torch
