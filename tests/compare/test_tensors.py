@@ -162,3 +162,25 @@ def test_pickles_in_tensor_files_are_never_executed(tmp_path: Path, kind: str, m
     with pytest.raises(NotComparable, match=r"^unreadable"):
         compare_files(path, path)
     assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_64_bit_integers_are_compared_as_integers(dtype: Any) -> None:
+    golden = np.array([2**60, 5, 7], dtype)
+    found = compare_arrays(golden + dtype(1), golden)
+    assert found.different == 3
+    assert found.distance > 0
+    target = golden.copy()
+    target[0] += dtype(1)  # float64 has no such number
+    found = compare_arrays(target, golden)
+    assert (found.different, found.max_abs) == (1, 1.0)
+    assert found.distance > 0
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_the_imaginary_part_is_compared(dtype: Any) -> None:
+    golden = np.array([1 + 2j, 3, 4j], dtype)
+    found = compare_arrays(golden.conj(), golden)
+    assert found.different == 2
+    assert found.max_abs == 8.0
+    assert compare_arrays(golden.copy(), golden).distance == 0.0
