@@ -162,3 +162,32 @@ def _update(ranks: dict[Any, Rank], x: dict[Any, Array], dp: int, tp: int, fault
         elif fault == "summed":
             mean = mean * dp
         rank.call("Tensor.add_.0.forward", [np.ones(WIDTH), mean], np.ones(WIDTH) - 0.1 * mean, None)
+
+
+def write_pipeline(root: Path, parts: int = 1, stages: int = 1, fault: str = "") -> Path:
+    """Two layers, each an `up`; with two stages on two ranks, that take the batch in parts. Then an update of both
+    weights."""
+    ranks = {stage: Rank(root / "step0" / ("rank" if stages == 1 else f"rank{stage}"), True) for stage in range(stages)}
+    weight = {layer: np.random.default_rng(layer + 3).normal(size=(WIDTH, WIDTH)) / 2 for layer in range(2)}
+    made: dict[tuple[int, int], Array] = {}
+    for part, x in enumerate(np.split(batch(), parts)):
+        for layer in weight:
+            stage, name = layer * stages // 2, f"Module.{layer}.up.L.forward.{part}"
+            number, made[part, layer] = (layer if stages == 1 else part), x @ weight[layer]
+            ranks[stage].call(f"Functional.linear.{number}.forward", [x, weight[layer]], made[part, layer], name)
+            ranks[stage].call(name, [x], made[part, layer], None, weight=weight[layer])
+            x = made[part, layer]
+    for part, layer in itertools.product(range(parts), reversed(weight)):
+        rank, number = ranks[layer * stages // 2], layer if stages == 1 else part
+        given = [rank.item(made[part, layer])], [rank.item(made[part, layer] @ weight[layer].T)]
+        rank.data[f"Functional.linear.{number}.backward"] = dict(zip(("input", "output"), given))
+        rank.parents[f"Functional.linear.{number}.backward"] = f"Module.{layer}.up.L.forward.{part}"
+    for layer, before in weight.items():
+        gradient = np.random.default_rng(9 if fault == "update" and layer == 1 else layer).normal(size=before.shape)
+        name = f"Tensor.add_.{layer if stages == 1 else 0}.forward"
+        ranks[layer * stages // 2].call(name, [before, gradient], before - 0.1 * gradient, None)
+    for stage, rank in ranks.items():
+        run = {"msprobe": "0", "world_size": stages, "settings": {"precision": "high"}}
+        number = None if stages == 1 else stage
+        write_dump(root, rank.data, rank.parents, rank=number, task="tensor", run=run)
+    return root

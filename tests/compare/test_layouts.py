@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from layout_dumps import write_run
+from layout_dumps import write_pipeline, write_run
 
 from msprobe.compare import compare
 from msprobe.dump.errors import DumpError
@@ -173,3 +173,14 @@ def test_a_bad_layout_file_is_one_clear_error(tmp_path: Path, single: Path, text
     file.write_text(text)
     with pytest.raises(DumpError, match=message):
         compare(write_run(tmp_path / "run", 1, 2), single, layout=file)
+
+
+def test_a_pipeline_whose_update_differs_has_fewer_dimensions_there(tmp_path: Path) -> None:
+    """Weights are recorded once a microbatch, what the optimizer works on once: their layouts are not the same."""
+    golden = write_pipeline(tmp_path / "golden")
+    assert compare(write_pipeline(tmp_path / "clean", 2, 2), golden).verdict == "same"
+    result = compare(write_pipeline(tmp_path / "wrong", 2, 2, "update"), golden)
+    assert result.exit_code == 1
+    assert result.origin is not None
+    assert result.origin.name == "Tensor.add_.1.forward"
+    assert result.origin.ranks == (1,)

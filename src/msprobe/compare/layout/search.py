@@ -100,8 +100,8 @@ class Memory:
     """What was found for rows of the same kind: the same place in another layer."""
 
     layouts: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
-    weights: dict[tuple[str, str], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
-    """Of parameters, by the shapes of both sides: their gradients and states have it too."""
+    weights: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
+    """Of parameters, by the shapes and dimensions of both sides: their gradients and states have it too."""
 
     def usual(self, kind: tuple[str, ...]) -> list[Layout]:
         return [layout for layout, _ in self.layouts[kind].most_common(2)] if kind in self.layouts else []
@@ -120,18 +120,20 @@ class Memory:
         return self.usual(case.kind)[:1]
 
 
-def _shapes(case: Case) -> tuple[str, str]:
-    return str(local_shape(case.target.first)), str(local_shape(case.golden.first))
+def _shapes(case: Case) -> tuple[str, ...]:
+    sides = case.target, case.golden
+    return tuple(str(part) for one in sides for part in (local_shape(one.first), one.names))
 
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
-def kind_of(match: Match, row: Row, target: Shards) -> tuple[str, ...]:
-    """Equal for the same row of another layer."""
+def kind_of(match: Match, row: Row, target: Shards, golden: Shards) -> tuple[str, ...]:
+    """Equal for the same row of another layer, split over the same dimensions."""
     call = match.call
     parent = _NUMBER.sub("#", call.parent or "")
-    return parent, _NUMBER.sub("#", call.key), call.direction, row.slot, str(local_shape(target.first))
+    names = str((target.names, golden.names))
+    return parent, _NUMBER.sub("#", call.key), call.direction, row.slot, str(local_shape(target.first)), names
 
 
 def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:

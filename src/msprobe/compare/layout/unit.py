@@ -155,7 +155,7 @@ class _Rows:
                     fixed_placements(theirs, row.golden_name or "", grids.golden, self._file),
                 )
                 reduced = any(value_key(item) in self._exchanged for item in (*ours.items, *theirs.items))
-                kind = kind_of(match, row, ours)
+                kind = kind_of(match, row, ours, theirs)
                 made.append(Case(row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed))
                 if most is not None and len(made) >= most:
                     return made
