@@ -186,8 +186,21 @@ def write_pipeline(root: Path, parts: int = 1, stages: int = 1, fault: str = "")
         gradient = np.random.default_rng(9 if fault == "update" and layer == 1 else layer).normal(size=before.shape)
         name = f"Tensor.add_.{layer if stages == 1 else 0}.forward"
         ranks[layer * stages // 2].call(name, [before, gradient], before - 0.1 * gradient, None)
+    if fault == "one more update":
+        ranks[stages - 1].call("Tensor.add_.1.forward", [weight[0], weight[0]], 2 * weight[0], None)
     for stage, rank in ranks.items():
         run = {"msprobe": "0", "world_size": stages, "settings": {"precision": "high"}}
-        number = None if stages == 1 else stage
-        write_dump(root, rank.data, rank.parents, rank=number, task="tensor", run=run)
+        place = None if stages == 1 else stage
+        write_dump(root, rank.data, rank.parents, rank=place, task="tensor", run=run)
+    return root
+
+
+def write_scalars(root: Path, values: list[float]) -> Path:
+    """One loss a rank, as statistics."""
+    for number, value in enumerate(values):
+        rank = Rank(root, False)
+        rank.call("Functional.mse_loss.0.forward", [np.ones((8 // len(values), 2))], value, None)
+        run = {"msprobe": "0", "world_size": len(values), "settings": {"precision": "high"}}
+        place = number if len(values) > 1 else None
+        write_dump(root, rank.data, rank.parents, rank=place, run=run)
     return root

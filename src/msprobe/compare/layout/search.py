@@ -161,6 +161,8 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
                 best.append((views.error(ordered), place, ordered))
         least = min(error for error, _, _ in best)
     limit = max(PLAIN_ENOUGH * least, SAME)
+    if least <= EXPLAINED:
+        limit = min(limit, EXPLAINED)
     error, _, case.layout = min((one for one in best if one[0] <= limit), key=lambda one: one[1])
     case.error = error
 
@@ -289,7 +291,9 @@ class Views:
         if any(placement in (P, A) for way in (layout.target, layout.golden) for placement in way.placements):
             if not statistics.may_add_up(self._case.target, self._case.golden, layout.factor):
                 return math.inf
-            return max(0.5 * EXPLAINED, *(statistics.error_of(one, theirs[0], layout.factor) for one in ours))
+            exact = distance.count(self._case.golden.first) == 1  # the mean of one element is its value
+            least = 0.0 if exact else 0.5 * EXPLAINED
+            return max(least, *(statistics.error_of(one, theirs[0], layout.factor) for one in ours))
         found = [statistics.error_of(one, theirs[0], layout.factor) for one in ours]
         return max([*found, *(statistics.error_of(one, theirs[0]) for one in theirs[1:])])
 
