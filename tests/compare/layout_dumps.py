@@ -115,6 +115,8 @@ def _block(ranks: dict[Any, Rank], x: dict[Any, Array], layer: int, dp: int, tp:
         active = np.maximum(hidden, 0)
         if fault == "one rank" and place == max(ranks):
             active = active * 1.02
+        if fault == "a little" and place == max(ranks):
+            active = active * 1.01
         rank.call(f"Functional.relu.{layer}.forward", [hidden], active, f"Module.{layer}.B.forward.0")
         parts[place] = active @ own_down
         name = f"Module.{layer}.down.L.forward.0"

@@ -215,3 +215,11 @@ def test_calls_of_the_update_are_paired_by_their_number() -> None:
     assert [(one.target and one.target.name, one.golden and one.golden.name) for one in paired] == [
         (name, name) for name in names
     ]
+
+
+def test_a_shard_that_is_a_little_too_large_is_not_in_another_order(tmp_path: Path, single: Path) -> None:
+    origin = compare(write_run(tmp_path, 1, 2, "a little"), single).origin
+    assert origin is not None
+    assert (origin.name, origin.ranks) == ("Functional.relu.1.forward", (1,))
+    assert "order" not in origin.sentence
+    assert origin.kind != "shard mis-sliced"

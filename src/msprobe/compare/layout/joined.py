@@ -13,6 +13,8 @@ from msprobe.compare.layout.parts import Part, modules, name_of, passes, read_ca
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.sources import Source
 
+SHARED = 0.2
+"""Stages of a pipeline have less of their modules in common."""
 BY_NUMBER = 0.9
 """How sure a match by number is."""
 
@@ -70,12 +72,13 @@ def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
 
 
 def _stages(calls: dict[int, list[Call]]) -> list[list[int]]:
-    """Ranks that run the same modules are of one stage."""
+    """Ranks that share modules are of one stage (each may have experts of its own); so are those without modules."""
     stages: list[tuple[set[str], list[int]]] = []
     for rank, made in calls.items():
         paths = modules(made)
         for known, ranks in stages:
-            if len(paths & known) * 2 >= max(len(paths | known), 1):
+            fewer = min(len(paths), len(known))
+            if not fewer or len(paths & known) > SHARED * fewer:
                 ranks.append(rank)
                 break
         else:
