@@ -115,6 +115,8 @@ def _block(ranks: dict[Any, Rank], x: dict[Any, Array], layer: int, dp: int, tp:
         active = np.maximum(hidden, 0)
         if fault == "one rank" and place == max(ranks):
             active = active * 1.02
+        if fault == "a little" and place == max(ranks):
+            active = active * 1.01
         rank.call(f"Functional.relu.{layer}.forward", [hidden], active, f"Module.{layer}.B.forward.0")
         parts[place] = active @ own_down
         name = f"Module.{layer}.down.L.forward.0"
@@ -162,3 +164,45 @@ def _update(ranks: dict[Any, Rank], x: dict[Any, Array], dp: int, tp: int, fault
         elif fault == "summed":
             mean = mean * dp
         rank.call("Tensor.add_.0.forward", [np.ones(WIDTH), mean], np.ones(WIDTH) - 0.1 * mean, None)
+
+
+def write_pipeline(root: Path, parts: int = 1, stages: int = 1, fault: str = "") -> Path:
+    """Two layers, each an `up`; with two stages on two ranks, that take the batch in parts. Then an update of both
+    weights."""
+    ranks = {stage: Rank(root / "step0" / ("rank" if stages == 1 else f"rank{stage}"), True) for stage in range(stages)}
+    weight = {layer: np.random.default_rng(layer + 3).normal(size=(WIDTH, WIDTH)) / 2 for layer in range(2)}
+    made: dict[tuple[int, int], Array] = {}
+    for part, x in enumerate(np.split(batch(), parts)):
+        for layer in weight:
+            stage, name = layer * stages // 2, f"Module.{layer}.up.L.forward.{part}"
+            number, made[part, layer] = (layer if stages == 1 else part), x @ weight[layer]
+            ranks[stage].call(f"Functional.linear.{number}.forward", [x, weight[layer]], made[part, layer], name)
+            ranks[stage].call(name, [x], made[part, layer], None, weight=weight[layer])
+            x = made[part, layer]
+    for part, layer in itertools.product(range(parts), reversed(weight)):
+        rank, number = ranks[layer * stages // 2], layer if stages == 1 else part
+        given = [rank.item(made[part, layer])], [rank.item(made[part, layer] @ weight[layer].T)]
+        rank.data[f"Functional.linear.{number}.backward"] = dict(zip(("input", "output"), given))
+        rank.parents[f"Functional.linear.{number}.backward"] = f"Module.{layer}.up.L.forward.{part}"
+    for layer, before in weight.items():
+        gradient = np.random.default_rng(9 if fault == "update" and layer == 1 else layer).normal(size=before.shape)
+        name = f"Tensor.add_.{layer if stages == 1 else 0}.forward"
+        ranks[layer * stages // 2].call(name, [before, gradient], before - 0.1 * gradient, None)
+    if fault == "one more update":
+        ranks[stages - 1].call("Tensor.add_.1.forward", [weight[0], weight[0]], 2 * weight[0], None)
+    for stage, rank in ranks.items():
+        run = {"msprobe": "0", "world_size": stages, "settings": {"precision": "high"}}
+        place = None if stages == 1 else stage
+        write_dump(root, rank.data, rank.parents, rank=place, task="tensor", run=run)
+    return root
+
+
+def write_scalars(root: Path, values: list[float]) -> Path:
+    """One loss a rank, as statistics."""
+    for number, value in enumerate(values):
+        rank = Rank(root, False)
+        rank.call("Functional.mse_loss.0.forward", [np.ones((8 // len(values), 2))], value, None)
+        run = {"msprobe": "0", "world_size": len(values), "settings": {"precision": "high"}}
+        place = number if len(values) > 1 else None
+        write_dump(root, rank.data, rank.parents, rank=place, run=run)
+    return root

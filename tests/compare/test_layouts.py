@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from layout_dumps import write_run
+from layout_dumps import write_pipeline, write_run, write_scalars
 
 from msprobe.compare import compare
+from msprobe.compare.calls import Match, calls_of
+from msprobe.compare.layout.joined import pair_updates
 from msprobe.dump.errors import DumpError
 
 pytestmark = pytest.mark.fast
@@ -173,3 +175,51 @@ def test_a_bad_layout_file_is_one_clear_error(tmp_path: Path, single: Path, text
     file.write_text(text)
     with pytest.raises(DumpError, match=message):
         compare(write_run(tmp_path / "run", 1, 2), single, layout=file)
+
+
+def test_a_pipeline_whose_update_differs_has_fewer_dimensions_there(tmp_path: Path) -> None:
+    """Weights are recorded once a microbatch, what the optimizer works on once: their layouts are not the same."""
+    golden = write_pipeline(tmp_path / "golden")
+    assert compare(write_pipeline(tmp_path / "clean", 2, 2), golden).verdict == "same"
+    result = compare(write_pipeline(tmp_path / "wrong", 2, 2, "update"), golden)
+    assert result.exit_code == 1
+    assert result.origin is not None
+    assert result.origin.name == "Tensor.add_.1.forward"
+    assert result.origin.ranks == (1,)
+
+
+def test_an_update_that_only_one_stage_more_makes_is_no_finding(tmp_path: Path) -> None:
+    golden = write_pipeline(tmp_path / "golden")
+    assert compare(write_pipeline(tmp_path / "tied", 2, 2, "one more update"), golden).verdict == "same"
+
+
+def test_the_loss_in_statistics_is_the_mean_of_the_ranks(tmp_path: Path) -> None:
+    golden = write_scalars(tmp_path / "golden", [3.95])
+    assert compare(write_scalars(tmp_path / "clean", [3.9, 4.0]), golden).verdict == "same"
+    assert compare(write_scalars(tmp_path / "wrong", [3.9, 4.1]), golden).exit_code == 1
+
+
+def test_calls_of_the_update_are_paired_by_their_number() -> None:
+    """Three parameters: their squares, which alignment took for those of the next parameter."""
+    record: dict[str, object] = {"input_args": [], "input_kwargs": {}, "output": []}
+    names = ["Functional.linear.0.backward", *(f"Tensor.square.{number}.forward" for number in range(3))]
+    ours, theirs = (calls_of(dict.fromkeys(names, record), {}) for _ in range(2))
+    matches = [
+        Match(ours[0], theirs[0], "exact", 1.0),
+        Match(ours[1], None, "unmatched", 0.0),
+        Match(ours[2], theirs[1], "sequence", 0.9),
+        Match(ours[3], theirs[2], "sequence", 0.9),
+        Match(None, theirs[3], "unmatched", 0.0),
+    ]
+    paired = pair_updates(matches)
+    assert [(one.target and one.target.name, one.golden and one.golden.name) for one in paired] == [
+        (name, name) for name in names
+    ]
+
+
+def test_a_shard_that_is_a_little_too_large_is_not_in_another_order(tmp_path: Path, single: Path) -> None:
+    origin = compare(write_run(tmp_path, 1, 2, "a little"), single).origin
+    assert origin is not None
+    assert (origin.name, origin.ranks) == ("Functional.relu.1.forward", (1,))
+    assert "order" not in origin.sentence
+    assert origin.kind != "shard mis-sliced"

@@ -39,7 +39,14 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
     if any(_differs(row) and id(row) not in found for _, rows in groups for row in rows):
         return found
     last = max((place for place, (_, rows) in enumerate(groups) if any(map(_agrees, rows))), default=-1)
-    for match, rows in groups[:last]:
+    updates = {
+        match.call.key
+        for (match, rows), phase in zip(groups, phases_of(groups))
+        if phase is Phase.AFTER and any(map(_agrees, rows))
+    }
+    for place, (match, rows) in enumerate(groups):
+        if place >= last and match.call.key not in updates:
+            continue  # at the end, the update of a weight that two stages have
         for row in rows:
             if row.verdict == NOT_COMPARED and match.how == "unmatched" and row.why.kind is Kind.UNMATCHED:
                 found[id(row)] = Judgement(NOT_COMPARED, 0.0, _AFTER)

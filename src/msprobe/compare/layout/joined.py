@@ -10,7 +10,13 @@ from msprobe.compare.align.plan import plan
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import rank_of
 from msprobe.compare.layout.parts import Part, modules, name_of, passes, read_calls, split, whole
+from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.sources import Source
+
+SHARED = 0.2
+"""Stages of a pipeline have less of their modules in common."""
+BY_NUMBER = 0.9
+"""How sure a match by number is."""
 
 
 class Held(NamedTuple):
@@ -66,12 +72,13 @@ def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
 
 
 def _stages(calls: dict[int, list[Call]]) -> list[list[int]]:
-    """Ranks that run the same modules are of one stage."""
+    """Ranks that share modules are of one stage (each may have experts of its own); so are those without modules."""
     stages: list[tuple[set[str], list[int]]] = []
     for rank, made in calls.items():
         paths = modules(made)
         for known, ranks in stages:
-            if len(paths & known) * 2 >= max(len(paths | known), 1):
+            fewer = min(len(paths), len(known))
+            if not fewer or len(paths & known) > SHARED * fewer:
                 ranks.append(rank)
                 break
         else:
@@ -174,6 +181,37 @@ def _continue_numbers(calls: Sequence[Call], offsets: dict[tuple[str, str], int]
         call._replace(name=names[call.name], number=number, parent=names.get(call.parent or "", call.parent))
         for call, number in zip(calls, numbered)
     ]
+
+
+def pair_updates(matches: Sequence[Match]) -> list[Match]:
+    """Calls after the backward by their number, where both runs make equally many: each parameter has the same calls
+    there, and the shapes of shards mislead."""
+    phases = phases_of([(match, None) for match in matches])
+    after = [match for match, phase in zip(matches, phases) if phase is Phase.AFTER]
+    ours: dict[str, list[Call]] = {}
+    theirs: dict[str, list[Call]] = {}
+    for match in after:
+        if match.target is not None:
+            ours.setdefault(match.target.key, []).append(match.target)
+        if match.golden is not None:
+            theirs.setdefault(match.golden.key, []).append(match.golden)
+    counted = {key for key, calls in ours.items() if len(calls) == len(theirs.get(key, ()))}
+    paired: dict[str, Call] = {}
+    for key in counted:
+        golden = sorted(theirs[key], key=lambda call: call.order)
+        paired.update((one.name, other) for one, other in zip(sorted(ours[key], key=lambda c: c.order), golden))
+    taken = {call.name for call in paired.values()}
+    found = []
+    for match in matches:
+        if match.target is not None and match.target.name in paired:
+            golden_call = paired[match.target.name]
+            same = match.golden is not None and match.golden.name == golden_call.name
+            found.append(match if same else Match(match.target, golden_call, "recount", BY_NUMBER))
+        elif match.golden is None or match.golden.name not in taken:
+            found.append(match)
+        elif match.target is not None:
+            found.append(Match(match.target, None, "unmatched", 0.0))
+    return found
 
 
 def sort_by_golden(matches: Sequence[Match]) -> list[Match]:

@@ -100,8 +100,8 @@ class Memory:
     """What was found for rows of the same kind: the same place in another layer."""
 
     layouts: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
-    weights: dict[tuple[str, str], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
-    """Of parameters, by the shapes of both sides: their gradients and states have it too."""
+    weights: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
+    """Of parameters, by the shapes and dimensions of both sides: their gradients and states have it too."""
 
     def usual(self, kind: tuple[str, ...]) -> list[Layout]:
         return [layout for layout, _ in self.layouts[kind].most_common(2)] if kind in self.layouts else []
@@ -120,18 +120,20 @@ class Memory:
         return self.usual(case.kind)[:1]
 
 
-def _shapes(case: Case) -> tuple[str, str]:
-    return str(local_shape(case.target.first)), str(local_shape(case.golden.first))
+def _shapes(case: Case) -> tuple[str, ...]:
+    sides = case.target, case.golden
+    return tuple(str(part) for one in sides for part in (local_shape(one.first), one.names))
 
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
-def kind_of(match: Match, row: Row, target: Shards) -> tuple[str, ...]:
-    """Equal for the same row of another layer."""
+def kind_of(match: Match, row: Row, target: Shards, golden: Shards) -> tuple[str, ...]:
+    """Equal for the same row of another layer, split over the same dimensions."""
     call = match.call
     parent = _NUMBER.sub("#", call.parent or "")
-    return parent, _NUMBER.sub("#", call.key), call.direction, row.slot, str(local_shape(target.first))
+    names = str((target.names, golden.names))
+    return parent, _NUMBER.sub("#", call.key), call.direction, row.slot, str(local_shape(target.first)), names
 
 
 def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
@@ -159,6 +161,8 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
                 best.append((views.error(ordered), place, ordered))
         least = min(error for error, _, _ in best)
     limit = max(PLAIN_ENOUGH * least, SAME)
+    if least <= EXPLAINED:
+        limit = min(limit, EXPLAINED)
     error, _, case.layout = min((one for one in best if one[0] <= limit), key=lambda one: one[1])
     case.error = error
 
@@ -287,7 +291,9 @@ class Views:
         if any(placement in (P, A) for way in (layout.target, layout.golden) for placement in way.placements):
             if not statistics.may_add_up(self._case.target, self._case.golden, layout.factor):
                 return math.inf
-            return max(0.5 * EXPLAINED, *(statistics.error_of(one, theirs[0], layout.factor) for one in ours))
+            exact = distance.count(self._case.golden.first) == 1  # the mean of one element is its value
+            least = 0.0 if exact else 0.5 * EXPLAINED
+            return max(least, *(statistics.error_of(one, theirs[0], layout.factor) for one in ours))
         found = [statistics.error_of(one, theirs[0], layout.factor) for one in ours]
         return max([*found, *(statistics.error_of(one, theirs[0]) for one in theirs[1:])])
 

@@ -12,7 +12,7 @@ from msprobe.compare.layout import statistics
 from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
 from msprobe.compare.layout.fixed import LayoutFile, fixed_placements, grid_of_file
-from msprobe.compare.layout.joined import Held, JoinedRun, join, sort_by_golden
+from msprobe.compare.layout.joined import Held, JoinedRun, join, pair_updates, sort_by_golden
 from msprobe.compare.layout.search import Case, Factors, Layout, Memory, kind_of, reorder, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
@@ -58,8 +58,7 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
     forget_files()
     target, golden = join(task.target, task.golden), join(task.golden, task.target)
     matches = plan(target.calls, golden.calls, mode, translation)
-    if len(target.stages) > 1:
-        matches = sort_by_golden(matches)
+    matches = sort_by_golden(matches) if len(target.stages) > 1 else pair_updates(matches)
     pairing = Pairing(translation)
     groups: list[Group] = [(match, pairing.rows(match)) for match in matches]
     rows = _Rows(groups, target, golden, task.file)
@@ -155,7 +154,7 @@ class _Rows:
                     fixed_placements(theirs, row.golden_name or "", grids.golden, self._file),
                 )
                 reduced = any(value_key(item) in self._exchanged for item in (*ours.items, *theirs.items))
-                kind = kind_of(match, row, ours)
+                kind = kind_of(match, row, ours, theirs)
                 made.append(Case(row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed))
                 if most is not None and len(made) >= most:
                     return made
