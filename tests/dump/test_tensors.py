@@ -351,3 +351,10 @@ def test_reading_a_pt_file_imports_neither_torch_nor_pickle(tmp_path: Path) -> N
 def test_bytes_that_do_not_fit_the_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="3 bytes do not fit a float32 tensor"):
         encode(Payload("float32", (1,), b"abc", "pt"))
+
+
+def test_an_empty_tensor_with_a_shape_that_numpy_cannot_hold_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.pt"
+    torch.save(torch.empty(0).as_strided((0, 2**40, 2**40), (1, 1, 1)), path)
+    with pytest.raises(DumpError, match="more than numpy can hold"):
+        load(path)
