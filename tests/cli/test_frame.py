@@ -148,7 +148,8 @@ def test_a_closed_output_is_an_error_and_a_closed_error_output_is_no_error() -> 
 
 def test_control_c_is_quiet_and_exit_code_130(tmp_path: Path) -> None:
     started = (
-        "import sys, time; from msprobe import cli; from msprobe.dump import reader\n"
+        "import signal, sys, time; from msprobe import cli; from msprobe.dump import reader\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # the tests may run where Ctrl-C is ignored
         "reader.open_dump = lambda *given: time.sleep(60)\n"  # a dump that takes long to read
         "print('on', flush=True); sys.exit(cli.main(sys.argv[1:]))"
     )
