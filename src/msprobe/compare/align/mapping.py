@@ -15,7 +15,6 @@ from typing import Any, Optional
 from msprobe.compare.align.translate import ApiRule, Translation
 from msprobe.compare.calls import parse_name
 from msprobe.dump.errors import DumpError
-from msprobe.dump.untrusted.yaml_files import load_all
 
 MAX_BYTES = 16 << 20
 
@@ -99,6 +98,8 @@ def _read(path: Path) -> Any:
 
 def _read_all(path: Path) -> list[Any]:
     import yaml
+
+    from msprobe.dump.untrusted.yaml_files import load_all
 
     try:
         if path.stat().st_size > MAX_BYTES:
