@@ -150,6 +150,16 @@ def test_a_damaged_item_costs_its_own_row_only() -> None:
     assert [row.verdict for row in groups[0][1]].count("pass") == 2
 
 
+@pytest.mark.parametrize("key", ["Max", "Min", "Mean", "Norm"])
+@pytest.mark.parametrize("value", ["x", [], {}, 10**400], ids=["text", "list", "dict", "huge"])
+def test_a_statistic_that_is_no_number_is_not_compared(key: str, value: Any) -> None:
+    good, bad = tensor(1.0), {**tensor(1.0), key: value}
+    for row in (one(bad, good), one(good, bad)):
+        assert (row.verdict, row.why.kind) == ("not_compared", Kind.UNREADABLE)
+    without = {name: part for name, part in good.items() if name != key}
+    assert one(without, good).verdict == "pass"
+
+
 def test_an_item_that_no_stage_can_read_is_not_compared() -> None:
     row = one({**tensor(1.0), "places": [1]}, {**tensor(1.0), "places": [2]})
     assert (row.verdict, row.why.kind) == ("not_compared", Kind.UNREADABLE)

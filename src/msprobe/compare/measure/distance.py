@@ -160,6 +160,9 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
         return EQUAL
     values = [(number(target.get(key)), number(golden.get(key))) for key in STATISTICS]
     known = [(t, g) for t, g in values if t is not None and g is not None]
+    damaged = _damaged_statistic(target, golden) if len(known) < len(values) else ""
+    if damaged:
+        return Measurement(None, Reason(Kind.UNREADABLE, damaged))
     if not known:
         return Measurement(None, Reason(Kind.KIND, "no statistics were recorded"))
     nans = [(math.isnan(t), math.isnan(g)) for t, g in known]
@@ -170,6 +173,17 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
     if all(t and g for t, g in nans):
         return Measurement(None, Reason(Kind.HIDDEN, "NaN on both sides hides the values"))
     return _largest(values, target, golden)
+
+
+def _damaged_statistic(*items: dict[str, Any]) -> str:
+    """What is recorded as a statistic and is no number. A statistic that was not recorded is no damage."""
+    for item in items:
+        for key in STATISTICS:
+            value = item.get(key)
+            if value is not None and number(value) is None:
+                text = f"of {value.bit_length()} bits" if isinstance(value, int) else repr(value)[:40]
+                return f"{key} is {text}, not a number that a tensor can have"
+    return ""
 
 
 def _largest(
