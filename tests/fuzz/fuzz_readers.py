@@ -17,13 +17,15 @@ from pathlib import Path
 
 import dump_targets
 import other_targets
+import parallel_targets
 from fuzzing import Target, fuzz
 
 MEMORY = 8 << 30
 
 
 def make_targets(directory: Path) -> list[Target]:
-    return [*dump_targets.make_targets(directory / "dumps"), *other_targets.make_targets(directory / "others")]
+    parts = {"dumps": dump_targets, "others": other_targets, "parallel": parallel_targets}
+    return [target for name, part in parts.items() for target in part.make_targets(directory / name)]
 
 
 def main() -> int:

@@ -160,7 +160,7 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
         return EQUAL
     values = [(number(target.get(key)), number(golden.get(key))) for key in STATISTICS]
     known = [(t, g) for t, g in values if t is not None and g is not None]
-    damaged = _damaged_statistic(target, golden) if len(known) < len(values) else ""
+    damaged = damaged_statistic(target, golden) if len(known) < len(values) else ""
     if damaged:
         return Measurement(None, Reason(Kind.UNREADABLE, damaged))
     if not known:
@@ -175,7 +175,7 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
     return _largest(values, target, golden)
 
 
-def _damaged_statistic(*items: dict[str, Any]) -> str:
+def damaged_statistic(*items: dict[str, Any]) -> str:
     """What is recorded as a statistic and is no number. A statistic that was not recorded is no damage."""
     for item in items:
         for key in STATISTICS:
