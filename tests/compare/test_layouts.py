@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -264,3 +265,23 @@ def test_a_damaged_rank_costs_its_own_row(tmp_path: Path, single: Path, harm: st
         assert sum(row.verdict == "pass" for row in rows.values()) > 20
         if harm == "text":  # the others may be covered: the results of the module around the call agree
             assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("odd", [{"world_size": 10**12}, {"groups": [[0, "x"], [[1], 2], 5]}, {"world_size": -1}])
+def test_a_damaged_run_json_of_a_rank_is_one_sentence(tmp_path: Path, single: Path, odd: dict[str, object]) -> None:
+    run = write_run(tmp_path / "run", tp=2)
+    for rank in ("rank0", "rank1"):
+        file = run / "step0" / rank / "run.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **odd}))
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), hard))
+    try:
+        for pair in ((run, single), (single, run)):
+            if odd.get("world_size") == 10**12:
+                with pytest.raises(DumpError, match="ranks 2-65 and others of 1000000000000 are missing"):
+                    compare(*pair)
+            else:
+                compare(*pair)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
