@@ -60,6 +60,8 @@ class Judge:
         """Results that passed, with the values of both sides: they pass wherever they are used."""
         self._gradients: dict[str, GradientSize] = {}
         self._parents: set[Optional[str]] = set()
+        self.other_bytes = 0
+        """Rows that pass although their checksums differ: only their statistics agree."""
 
     def judge_step(self, groups: Sequence[Group], measured: Optional[Mapping[str, float]] = None) -> None:
         """Gives every measured row of a step its judgement; `measured` is the noise of rows between two golden runs,
@@ -151,6 +153,7 @@ class Judge:
                 judged = self._judge_difference(row, context)
                 if row.is_input and judged.verdict == PASS:
                     context.accepted = max(context.accepted, away)
+                self.other_bytes += judged.verdict == PASS and row.measurement.reason.kind is Kind.BYTES
                 found.append(self._with_properties(row, judged))
         if self._noise_keys and any(one.verdict in (WARNING, ERROR) for one in found):
             self._excuse_noise(rows, found)
