@@ -223,3 +223,14 @@ def sort_by_golden(matches: Sequence[Match]) -> list[Match]:
             place = float(match.golden.order)
         keyed.append((place, index, match))
     return [match for _, _, match in sorted(keyed, key=lambda one: one[:2])]
+
+
+def sort_by_target(matches: Sequence[Match]) -> list[Match]:
+    """The same where only the golden run is a pipeline: what only it calls stands behind what it called before."""
+    place = -1.0
+    places: dict[int, float] = {}
+    for match in sorted(matches, key=lambda one: -1 if one.golden is None else one.golden.order):
+        if match.target is not None:
+            place = float(match.target.order)
+        places[id(match)] = place
+    return sorted(matches, key=lambda one: (places[id(one)], one.target is None))

@@ -12,7 +12,7 @@ from msprobe.compare.layout import statistics
 from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
 from msprobe.compare.layout.fixed import LayoutFile, fixed_placements, grid_of_file
-from msprobe.compare.layout.joined import Held, JoinedRun, join, pair_updates, sort_by_golden
+from msprobe.compare.layout.joined import Held, JoinedRun, join, pair_updates, sort_by_golden, sort_by_target
 from msprobe.compare.layout.search import Case, Factors, Layout, Memory, kind_of, reorder, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
@@ -23,7 +23,7 @@ from msprobe.compare.measure.tensors import NotComparable, compare_arrays
 from msprobe.compare.pairing import Pairing
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import NO_REASON, Kind, Reason
-from msprobe.compare.rows import Group, Item, Measurement, Row, is_tensor, slots_of
+from msprobe.compare.rows import UNMEASURED, Group, Item, Measurement, Row, is_tensor, slots_of
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.collectives import is_collective
 
@@ -58,7 +58,12 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
     forget_files()
     target, golden = join(task.target, task.golden), join(task.golden, task.target)
     matches = plan(target.calls, golden.calls, mode, translation)
-    matches = sort_by_golden(matches) if len(target.stages) > 1 else pair_updates(matches)
+    if len(target.stages) > 1:
+        matches = sort_by_golden(matches)
+    elif len(golden.stages) > 1:
+        matches = sort_by_target(matches)
+    else:
+        matches = pair_updates(matches)
     pairing = Pairing(translation)
     groups: list[Group] = [(match, pairing.rows(match)) for match in matches]
     rows = _Rows(groups, target, golden, task.file)
@@ -74,12 +79,16 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
     for case in cases:
         search(case, factors, memory)
         memory.add(case)
-    agree_with_kind(cases, memory)
-    for case in cases:
         case.row.joined = case
+        if case.explained:
+            case.row.measurement = _measure(case)  # while its files are still at hand
+    agree_with_kind(cases, memory)
     for _, made in groups:
         for row in made:
-            row.measurement = rows.unarranged(row) if row.joined is None else _measure(row.joined)
+            if row.joined is None:
+                row.measurement = rows.unarranged(row)
+            elif row.measurement is UNMEASURED:
+                row.measurement = _measure(row.joined)
     return JoinedUnit(
         groups,
         grids,
