@@ -13,7 +13,7 @@ from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
 from msprobe.compare.layout.fixed import LayoutFile, fixed_placements, grid_of_file
 from msprobe.compare.layout.joined import Held, JoinedRun, join, pair_updates, sort_by_golden, sort_by_target
-from msprobe.compare.layout.search import Case, Factors, Layout, Memory, kind_of, reorder, search
+from msprobe.compare.layout.search import OWNED, Case, Factors, Layout, Memory, kind_of, reorder, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
 from msprobe.compare.layout.ways import REDUCED, assemble
@@ -73,6 +73,7 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
         *(("golden", name, size) for name, size in zip(grids.golden.names, grids.golden.sizes)),
         ("target", MICROBATCH, target.microbatches),
         ("golden", MICROBATCH, golden.microbatches),
+        *((side, OWNED, run.shared) for side, run in (("target", target), ("golden", golden))),
     ]
     factors = settle_backward(cases, names)
     memory = Memory()
@@ -164,7 +165,8 @@ class _Rows:
                 )
                 reduced = any(value_key(item) in self._exchanged for item in (*ours.items, *theirs.items))
                 kind = kind_of(match, row, ours, theirs)
-                made.append(Case(row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed))
+                owned = self._runs[0].is_owned(ours.ranks), self._runs[1].is_owned(theirs.ranks)
+                made.append(Case(row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed, owned=owned))
                 if most is not None and len(made) >= most:
                     return made
         return made
