@@ -11,6 +11,7 @@ from typing import Optional
 from msprobe.compare.calls import GRADS
 from msprobe.compare.judge.effects import Effects
 from msprobe.compare.layout.averages import cover_averages
+from msprobe.compare.layout.dispatch import cover_dispatch
 from msprobe.compare.measure.distance import count
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
@@ -37,6 +38,7 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
                     found[id(row)] = Judgement(NOT_COMPARED, 0.0, _LAST_PART)
     _cover_inside(groups, found)
     cover_averages(groups, found)
+    cover_dispatch(groups, found)
     _cover_norms(groups, found)
     if any(_differs(row) and id(row) not in found for _, rows in groups for row in rows):
         return found
