@@ -11,6 +11,7 @@ from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import rank_of
 from msprobe.compare.layout.owned import merge, place_owned, take_owned
 from msprobe.compare.layout.parts import Part, modules, name_of, passes, read_calls, split, whole
+from msprobe.compare.layout.updates import Label, label_updates
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.sources import Source
 
@@ -44,6 +45,9 @@ class JoinedRun:
     microbatches: int = 1
     alone: list[str] = field(default_factory=list)
     """Calls that only some ranks of a stage made, with these ranks."""
+
+    labels: dict[str, Label] = field(default_factory=dict)
+    """The parameters that calls after the backward work on."""
 
     def is_owned(self, ranks: Sequence[int]) -> bool:
         """Whether some ranks of their stage are not among these."""
@@ -79,6 +83,13 @@ def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
     known = set().union(*map(modules, expected))
     pieces = [_stage(run, [part for rank in stage for part in parts[rank]], known) for stage in run.stages]
     _concatenate(run, pieces)
+    labels = {
+        (rank, read[rank][1].get(name, name)): label
+        for rank, made in calls.items()
+        for name, label in label_updates(ranks[rank], made).items()
+    }
+    held = {name: (ones[0].rank, ones[0].name) for name, ones in run.held.items() if ones}
+    run.labels = {name: labels[place] for name, place in held.items() if place in labels}
     return run
 
 

@@ -10,10 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, module_path
+from msprobe.compare.calls import BACKWARD, FORWARD, Call, module_path
 from msprobe.compare.layout.parts import Part, modules, name_of
-from msprobe.compare.sources import Source
-from msprobe.dump.reader import RankDump
+from msprobe.compare.layout.updates import label_updates
 
 
 class Owned(NamedTuple):
@@ -67,8 +66,8 @@ def _own_calls(part: Part, own: set[str]) -> set[str]:
         if is_own:
             inside.add(call.name)
     inside |= {call.name for call in part.calls if call.direction == BACKWARD and (call.key, call.number) in forwards}
-    updated = _updated_parameters(part.source, part.calls)
-    return inside | {name for name, path in updated.items() if path.rpartition(".")[0] in own}
+    updates = label_updates(part.source, part.calls)
+    return inside | {name for name, label in updates.items() if label.parameter.rpartition(".")[0] in own}
 
 
 def _is_within(call: Call, calls: Mapping[str, Call], own: set[str]) -> bool:
@@ -78,42 +77,6 @@ def _is_within(call: Call, calls: Mapping[str, Call], own: set[str]) -> bool:
             return True
         above = calls.get(above.parent or "")
     return False
-
-
-def _updated_parameters(source: Source, calls: Sequence[Call]) -> dict[str, str]:
-    """The parameter that each call after the backward works on, where the loops over parameters say it: as many calls
-    of one API as there are parameters, before the optimizer's step and in it."""
-    names, start, end = _optimizer(source)
-    last = max((place for place, call in enumerate(calls) if call.direction in (BACKWARD, GRADS)), default=-1)
-    if not names or last < 0:
-        return {}
-    place = {call.name: number for number, call in enumerate(calls)}
-    first, stop = place.get(start, last), place.get(end, len(calls) - 1)
-    found: dict[str, str] = {}
-    for section in (calls[last + 1 : first + 1], calls[max(first, last) + 1 : stop + 1]):
-        by_key: dict[str, list[Call]] = defaultdict(list)
-        for call in section:
-            by_key[call.key].append(call)
-        for made in by_key.values():
-            each, rest = divmod(len(made), len(names))
-            if each and not rest:
-                found.update({call.name: names[number // each] for number, call in enumerate(made)})
-    return found
-
-
-def _optimizer(source: Source) -> tuple[list[str], str, str]:
-    """The names of the optimizer's parameters, and the calls after which its step begins and ends."""
-    names: list[str] = []
-    start = end = ""
-    for event in source.training if isinstance(source, RankDump) else []:
-        if event.get("event") == "optimizer_step" and not names:
-            for group in event.get("groups") or []:
-                listed = group.get("names") if isinstance(group, dict) else None
-                names += [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
-            start = str(event.get("after"))
-        elif event.get("event") == "optimizer_step_end" and not end:
-            end = str(event.get("after"))
-    return names, start, end
 
 
 class Placed(NamedTuple):

@@ -16,6 +16,7 @@ from msprobe.compare.layout.joined import Held, JoinedRun, join, pair_updates, s
 from msprobe.compare.layout.search import OWNED, Case, Factors, Layout, Memory, kind_of, reorder, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
+from msprobe.compare.layout.updates import pair_parameters
 from msprobe.compare.layout.ways import REDUCED, assemble
 from msprobe.compare.measure.distance import ValueKey, value_key
 from msprobe.compare.measure.rows import from_files, from_records
@@ -58,10 +59,9 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
     forget_files()
     target, golden = join(task.target, task.golden), join(task.golden, task.target)
     matches = plan(target.calls, golden.calls, mode, translation)
-    if len(target.stages) > 1:
-        matches = sort_by_golden(matches)
-    elif len(golden.stages) > 1:
-        matches = sort_by_target(matches)
+    if len(target.stages) > 1 or len(golden.stages) > 1:
+        matches = pair_parameters(matches, target.labels, golden.labels)
+        matches = sort_by_golden(matches) if len(target.stages) > 1 else sort_by_target(matches)
     else:
         matches = pair_updates(matches)
     pairing = Pairing(translation)
