@@ -8,7 +8,17 @@ from collections.abc import Iterable, Sequence
 from typing import Optional
 
 from msprobe.compare.layout.fitting import EXPLAINED, fit
-from msprobe.compare.layout.search import SAMPLE, Case, Factors, Layout, Memory, Views, factor_of, pairs_of
+from msprobe.compare.layout.search import (
+    SAMPLE,
+    Case,
+    Factors,
+    Layout,
+    Memory,
+    Views,
+    factor_of,
+    known_orders,
+    pairs_of,
+)
 from msprobe.compare.layout.ways import REDUCED, Way
 from msprobe.compare.phases import Phase
 
@@ -37,7 +47,11 @@ def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]
 def _is_explained(case: Case, views: Views, pairs: Sequence[tuple[Way, Way]], factors: Factors) -> bool:
     if views.obstacle:
         return False
-    layouts = (Layout(ours, theirs, factor_of(case, ours, theirs, factors)) for ours, theirs in pairs)
+    layouts = (
+        Layout(ours, theirs, factor_of(case, ours, theirs, factors), orders)
+        for ours, theirs in pairs
+        for orders in known_orders(case, ours)
+    )
     return any(views.error(layout) <= EXPLAINED for layout in layouts)
 
 

@@ -7,13 +7,13 @@ multiple of what it should be, is it still a part of a sum, was it summed over o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Optional
 
-from msprobe.compare.calls import GRADS
+from msprobe.compare.calls import FORWARD, GRADS
 from msprobe.compare.layout.dimensions import ALL_RANKS, MICROBATCH, ranks_text
-from msprobe.compare.layout.evidence import (
+from msprobe.compare.layout.faults.evidence import (
     CLOSE,
     Diagnosis,
     Loaded,
@@ -24,29 +24,32 @@ from msprobe.compare.layout.evidence import (
     name_dimensions,
     place_text,
 )
+from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_slice
+from msprobe.compare.layout.faults.reductions import of_partial_input, of_reduction
 from msprobe.compare.layout.fitting import fit
-from msprobe.compare.layout.guilty import guilty_ranks, of_order, of_slice
-from msprobe.compare.layout.reductions import of_partial_input, of_reduction
+from msprobe.compare.layout.joined import Alone
 from msprobe.compare.layout.search import Case, reorder
 from msprobe.compare.layout.shards import local_shape
 from msprobe.compare.layout.ways import A, P, R, assemble, possible_ways
-from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
 from msprobe.dump.collectives import is_collective
 
 
-def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = ()) -> Candidate:
+def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alone: Sequence[Alone] = ()) -> Candidate:
     """The suspect in terms of ranks, where its shards say more than the assembled tensor does; `training` are the
-    ranks whose training loop differs."""
+    ranks whose training loop differs, `alone` the calls that only some ranks make."""
     if found.kind == "training":
         return replace(found, ranks=training)
     case = found.row.joined if found.row is not None else None
     diagnosis = None
     if case is not None and case.saved:
         diagnosis = next(_tests(found, case, trace), None)
+    if diagnosis is None or diagnosis.kind == found.kind:
+        ranks = diagnosis.ranks if diagnosis is not None else guilty_ranks(case) if case is not None else ()
+        diagnosis = _of_extra(found, trace, ranks, alone) or diagnosis
     if diagnosis is None:
-        ranks = guilty_ranks(case) if case is not None else ()
         return replace(found, ranks=ranks, collective=_collective(found.index, trace))
     index = found.index if diagnosis.at is None else diagnosis.at
     return replace(
@@ -206,6 +209,22 @@ def _of_copy(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
     where, slot = place_text(found, trace), slot_text(found.match.call, case.row.slot)
     said = f"{slot} of {where} differs on {ranks_text(ranks)}; the copy on {ranks_text(fine)} is the golden run's"
     return Diagnosis(found.kind, said, ranks, dimension)
+
+
+def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Sequence[Alone]) -> Optional[Diagnosis]:
+    """The ranks with the difference make a call there that the others, and the golden run, do not make."""
+    call = found.match.call
+    if call.direction != FORWARD or found.phase is not Phase.FORWARD:
+        return None
+    golden = {match.target.name for match, _ in trace.groups if match.target is not None and match.golden is not None}
+    places = {call.name, call.parent} if call.kind == "module" else {call.parent}
+    for one in alone:
+        inside = one.call.parent in places and one.call.direction == FORWARD and not is_collective(one.call.key)
+        if inside and set(one.ranks) == set(ranks) and one.call.name not in golden:
+            where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
+            said = f"only {ranks_text(ranks)} calls {one.name} in {where}; the other ranks and the golden run do not"
+            return Diagnosis("extra call", said, ranks)
+    return None
 
 
 def _collective(index: int, trace: Trace) -> str:
