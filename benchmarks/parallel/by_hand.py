@@ -74,7 +74,9 @@ def tensor(place: Place, sequence: bool = False, marked: bool = False) -> Setup:
                 dist.all_reduce(parameter.grad, group=group.ranks)
 
     rate = 2 * RATE if place.has("rate_of_one_rank", 1) else RATE
-    return Setup(model, partial(forward_backward, model), reduce, lambda: clip_by_hand(model, split), rate)
+    setup = Setup(model, partial(forward_backward, model), reduce, lambda: clip_by_hand(model, split), rate)
+    setup.left_out = "head.weight" if place.has("head_not_updated") or place.has("head_not_updated_on_one", 1) else ""
+    return setup
 
 
 def data_and_tensor(place: Place) -> Setup:
@@ -125,7 +127,7 @@ def pipeline(place: Place, schedule: str = "gpipe", tensor_size: int = 1, tied: 
         splits = [] if tensor_size == 1 else [(group, is_split)]
         clip_by_hand(model, splits, stages, "head.weight" if tied else "")
 
-    return Setup(model, run, reduce, clip)
+    return Setup(model, run, reduce, clip, left_out="norm.bias" if place.has("norm_not_updated") else "")
 
 
 def interleaved(place: Place, schedule: Any) -> Setup:

@@ -36,7 +36,7 @@ class Place:
 class Setup:
     """What a layout gives. `model` is recorded; `run` does forward and backward of a batch; `reduce` brings the
     gradients of the ranks together; `clip` limits their norm; `stages` are recorded in place of the model, where a rank
-    has more than one."""
+    has more than one; the optimizer does not know the parameter `left_out`."""
 
     model: nn.Module
     run: Callable[[Batch], None]
@@ -45,6 +45,7 @@ class Setup:
     rate: float = RATE
     optimizer: Optional[torch.optim.Optimizer] = field(default=None)
     stages: Optional[list[nn.Module]] = None
+    left_out: str = ""
 
 
 def make_batch(step: int) -> Batch:
@@ -99,7 +100,9 @@ def train(setup: Setup, dump: Path, task: str, steps: int) -> None:
     from msprobe.pytorch import PrecisionDebugger
 
     model = setup.model
-    optimizer = setup.optimizer or torch.optim.AdamW(model.parameters(), lr=setup.rate)
+    optimizer = setup.optimizer or torch.optim.AdamW(
+        [one for name, one in model.named_parameters() if name != setup.left_out], lr=setup.rate
+    )
     debugger: Any = PrecisionDebugger(dump_path=str(dump), task=task, level="mix", step=list(range(steps)))
     for step in range(steps):
         debugger.start(model if setup.stages is None else setup.stages)

@@ -18,6 +18,7 @@ from msprobe.compare.layout.search import (
     factor_of,
     known_orders,
     pairs_of,
+    reorder,
 )
 from msprobe.compare.layout.ways import REDUCED, Way
 from msprobe.compare.phases import Phase
@@ -76,6 +77,7 @@ def _but_for_a_factor(case: Case, views: Views) -> Optional[Layout]:
         if any(one in REDUCED for one in (*ours.placements, *theirs.placements)):
             continue
         made, golden = views.of(False, ours), views.of(True, theirs)
-        if made and golden and all(fit(one, golden[0]).error < MULTIPLE for one in made):
-            return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0)
+        for orders in known_orders(case, ours) if made and golden else ():
+            if all(fit(reorder(one, orders), golden[0]).error < MULTIPLE for one in made):
+                return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0, orders)
     return None

@@ -26,6 +26,7 @@ from msprobe.compare.layout.faults.evidence import (
 )
 from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_slice
 from msprobe.compare.layout.faults.reductions import of_partial_input, of_reduction
+from msprobe.compare.layout.faults.weights import of_weight
 from msprobe.compare.layout.fitting import fit
 from msprobe.compare.layout.joined import Alone
 from msprobe.compare.layout.search import Case, reorder
@@ -68,30 +69,10 @@ def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
     views = load_case(case)
     if views is None:
         return
-    for test in (_of_weight, of_order, _of_gradient, _of_factor, of_reduction, of_partial_input, of_slice, _of_copy):
+    for test in (of_weight, of_order, _of_gradient, _of_factor, of_reduction, of_partial_input, of_slice, _of_copy):
         diagnosis = test(found, case, trace, views)
         if diagnosis is not None:
             yield diagnosis
-
-
-# A weight
-
-
-def _of_weight(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
-    row = case.row
-    if not row.slot.startswith("parameters.") or found.kind != "weight":
-        return None
-    name = f"{row.slot.partition('.')[2]} of {row.match.call.key}"
-    way = views.layout.target
-    copies = copies_of(case, views)
-    bad = [one for one in copies if one.bad]
-    if bad and len(bad) < len(copies):
-        ranks = tuple(sorted({rank for one in bad for rank in one.ranks}))
-        dimension = name_dimensions(case.target, way.along(R))
-        fine = sorted({rank for one in copies if not one.bad for rank in one.ranks})
-        said = f"replica not synchronised: {name} differs on {ranks_text(ranks)} from the copy on {ranks_text(fine)}"
-        return Diagnosis("replica not synchronised", said, ranks, dimension)
-    return of_slice(found, case, trace, views)
 
 
 # The gradients that the optimizer gets
