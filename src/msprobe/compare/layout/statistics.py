@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from msprobe.compare.layout.fitting import Fit
 from msprobe.compare.layout.shards import Shards, local_shape
 from msprobe.compare.layout.ways import REDUCED, A, R, Way, assemble, whole_shape
 from msprobe.compare.measure import distance
@@ -98,6 +99,15 @@ def error_of(ours: Item, theirs: Item, factor: float = 1.0) -> float:
         if a != b:
             worst = max(worst, abs(a - b) / own if math.isfinite(a) and math.isfinite(b) and own else math.inf)
     return worst if seen else math.inf
+
+
+def fit(ours: Item, theirs: Item) -> Fit:
+    """The factor between two tensors as far as their statistics tell: all of them have it."""
+    norms = distance.number(ours.get("Norm")), distance.number(theirs.get("Norm"))
+    if not norms[0] or not norms[1] or not all(math.isfinite(one) for one in norms if one is not None):
+        return Fit(math.inf)
+    factor = norms[1] / norms[0]
+    return Fit(error_of(ours, theirs, factor), factor)
 
 
 def may_add_up(target: Shards, golden: Shards, factor: float) -> bool:

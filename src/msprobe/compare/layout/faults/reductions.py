@@ -12,6 +12,7 @@ from msprobe.compare.layout.fitting import error_of
 from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.shards import load
 from msprobe.compare.layout.ways import Array, P
+from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
@@ -121,6 +122,34 @@ def _sums(parts: Array, axis: Optional[int]) -> Array:
 
 def _alike(ours: Array, theirs: Array) -> bool:
     return all(error_of(ours[place], theirs[place]) < CLOSE for place in np.ndindex(ours.shape))
+
+
+def of_unreduced(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
+    """By statistics: each rank has what an earlier call gave on that rank alone, where that is a part of a sum."""
+    own = [value_key(item) for item in case.target.items]
+    if not case.row.is_input or None in own or len(set(own)) == 1:
+        return None
+    for index in range(found.index - 1, max(found.index - 40, -1), -1):
+        match, rows = trace.groups[index]
+        for row in rows:
+            other = row.joined
+            if (
+                other is None
+                or row.is_input
+                or other.layout is None
+                or [value_key(i) for i in other.target.items] != own
+            ):
+                continue
+            axes = other.layout.target.along(P)
+            if axes:
+                what = f"{match.call.name} in {module_of(match.call, trace.groups) or match.call.key}"
+                said = (
+                    f"missing all-reduce: {found.match.call.name} is given what {what} computed on each rank alone, "
+                    f"not the sum over {group_text(other, axes[0])}"
+                )
+                ranks, name = tuple(other.target.ranks), other.target.names[axes[0]]
+                return Diagnosis("missing all-reduce", said, ranks, name, index)
+    return None
 
 
 def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:

@@ -18,19 +18,21 @@ from msprobe.compare.origin.wording import Candidate
 from msprobe.dump.parallel import Layout, Mesh
 
 
-def of_weight(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+def of_weight(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
     row = case.row
-    if not row.slot.startswith("parameters.") or found.kind != "weight":
+    if not row.slot.startswith("parameters.") or found.kind != "weight" or case.layout is None:
         return None
     name = f"{row.slot.partition('.')[2]} of {row.match.call.key}"
     copies = copies_of(case, views)
     bad = [one for one in copies if one.bad]
     if bad and len(bad) < len(copies):
         ranks = tuple(sorted({rank for one in bad for rank in one.ranks}))
-        dimension = name_dimensions(case.target, views.layout.target.along(R))
+        dimension = name_dimensions(case.target, case.layout.target.along(R))
         fine = sorted({rank for one in copies if not one.bad for rank in one.ranks})
         said = f"replica not synchronised: {name} differs on {ranks_text(ranks)} from the copy on {ranks_text(fine)}"
         return Diagnosis("replica not synchronised", said, ranks, dimension)
+    if views is None:
+        return None
     return of_slice(found, case, trace, views) or _of_stored_shard(case, views, name)
 
 
