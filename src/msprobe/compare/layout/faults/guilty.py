@@ -9,6 +9,7 @@ from typing import Optional
 
 import numpy as np
 
+from msprobe.compare.layout.dimensions import ranks_text
 from msprobe.compare.layout.faults.evidence import (
     CLOSE,
     FAR,
@@ -33,29 +34,36 @@ def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
     sliced = [axis for axis, one in enumerate(way.placements) if axis_of(one) is not None]
     if not sliced:
         return None
-    shards = case.target
-    wrong: list[tuple[int, str]] = []
+    wrong: dict[str, list[int]] = {}
     axis = axis_of(way.placements[sliced[0]])
     assert axis is not None
     for place in np.ndindex(views.shards.shape):
-        if any(place[one] for one in range(len(place)) if one != sliced[0]):
-            continue
         piece, own = views.shards[place], _own_slice(views, place, sliced[0], axis)
         if own is None or error_of(piece, own) < CLOSE or piece.shape != own.shape:
             continue
-        ranks = shards.ranks_at(range(len(place)), place)
+        rank = case.target.held[int(case.target.cells[place])].rank
         start = _find(piece, views.golden, axis)
         if start is not None:
-            last = start + piece.shape[axis] - 1
-            wrong.append((ranks[0], f"elements {start}-{last} of dimension {axis}"))
+            wrong.setdefault(f"elements {start}-{start + piece.shape[axis] - 1} of dimension {axis}", []).append(rank)
         elif _same_rows(piece, own, axis):
-            wrong.append((ranks[0], "its slices in another order"))
+            wrong.setdefault("its slices in another order", []).append(rank)
     if not wrong:
         return None
     call, row = found.match.call, case.row
-    listed = "; ".join(f"rank {rank} has {text}" for rank, text in wrong)
-    said = f"shard mis-sliced: {slot_text(call, row.slot)} of {place_text(found, trace)}: {listed}"
-    return Diagnosis("shard mis-sliced", said, tuple(rank for rank, _ in wrong), shards.names[sliced[0]])
+    said = "; ".join(
+        f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {text}" for text, ranks in wrong.items()
+    )
+    if not row.slot.startswith("parameters.") and not _is_permuted(views, sliced[0]):
+        said += ": another part of the data than its own"
+    ranks = tuple(sorted({rank for one in wrong.values() for rank in one}))
+    said = f"shard mis-sliced: {slot_text(call, row.slot)} of {place_text(found, trace)}: {said}"
+    return Diagnosis("shard mis-sliced", said, ranks, case.target.names[sliced[0]])
+
+
+def _is_permuted(views: Loaded, dimension: int) -> bool:
+    """No two ranks along a dimension have the same slice."""
+    line = list(np.moveaxis(views.shards, dimension, 0).reshape(views.shards.shape[dimension], -1)[:, 0])
+    return all(error_of(a, b) > CLOSE for at, a in enumerate(line) for b in line[at + 1 :])
 
 
 def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
