@@ -16,7 +16,8 @@ class Case:
     """A layout with a fault (none: clean) and the right answer.
 
     `where` is a pattern for the call or its module; `named` one for the kind and the sentence; `ranks` are those that
-    have the fault (empty: all ranks have it, so any may be named); `steps` is how many steps are recorded.
+    have the fault (empty: all ranks have it, so any may be named); `steps` is how many steps are recorded;
+    `golden` is the layout that it is compared with (empty: one device).
     """
 
     layout: str
@@ -26,10 +27,11 @@ class Case:
     named: str = ""
     ranks: tuple[int, ...] = ()
     steps: int = 1
+    golden: str = ""
 
     @property
     def id(self) -> str:
-        return f"{self.layout}/{self.fault or CLEAN}"
+        return f"{self.layout}/{self.fault or CLEAN}" + (f" against {self.golden}" if self.golden else "")
 
 
 _NORM2 = r"layers\.1\.norm2"

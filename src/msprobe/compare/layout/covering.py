@@ -10,6 +10,8 @@ from typing import Optional
 
 from msprobe.compare.calls import GRADS, Match
 from msprobe.compare.judge.effects import Effects
+from msprobe.compare.layout.averages import cover_averages
+from msprobe.compare.layout.dispatch import cover_dispatch
 from msprobe.compare.measure.distance import count, result_key
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
@@ -35,6 +37,8 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
                 if row.joined is not None and not row.joined.explained:
                     found[id(row)] = Judgement(NOT_COMPARED, 0.0, _LAST_PART)
     _cover_inside(groups, found)
+    cover_averages(groups, found)
+    cover_dispatch(groups, found)
     _cover_norms(groups, found)
     if any(_differs(row) and id(row) not in found for _, rows in groups for row in rows):
         return found

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple, Optional
 from msprobe.compare.align.plan import plan
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import rank_of
+from msprobe.compare.layout.owned import merge, place_owned, take_owned
 from msprobe.compare.layout.parts import Part, modules, name_of, passes, read_calls, split, whole
+from msprobe.compare.layout.updates import Label, label_updates
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.sources import Source
 
@@ -51,6 +53,18 @@ class JoinedRun:
     microbatches: int = 1
     alone: list[Alone] = field(default_factory=list)
 
+    labels: dict[str, Label] = field(default_factory=dict)
+    """The parameters that calls after the backward work on."""
+
+    def is_owned(self, ranks: Sequence[int]) -> bool:
+        """Whether some ranks of their stage are not among these."""
+        return any(len(ranks) < len(stage) for stage in self.stages if ranks[0] in stage)
+
+    @property
+    def shared(self) -> int:
+        """How many ranks the largest stage has."""
+        return max((len(stage) for stage in self.stages), default=1)
+
     def names(self) -> dict[str, tuple[int, str]]:
         """The first rank that made each call, and its name there."""
         return {name: (held[0].rank, held[0].name) for name, held in self.held.items() if held}
@@ -73,8 +87,16 @@ def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
         else:
             parts[rank] = [whole(rank, ranks[rank], made, read[rank][1])]
     run.microbatches = max(len(one) for one in parts.values())
-    pieces = [_stage(run, [part for rank in stage for part in parts[rank]]) for stage in run.stages]
+    known = set().union(*map(modules, expected))
+    pieces = [_stage(run, [part for rank in stage for part in parts[rank]], known) for stage in run.stages]
     _concatenate(run, pieces)
+    labels = {
+        (rank, read[rank][1].get(name, name)): label
+        for rank, made in calls.items()
+        for name, label in label_updates(ranks[rank], made).items()
+    }
+    held = {name: (ones[0].rank, ones[0].name) for name, ones in run.held.items() if ones}
+    run.labels = {name: labels[place] for name, place in held.items() if place in labels}
     return run
 
 
@@ -123,7 +145,31 @@ def _batch(call: Call) -> int:
 Piece = tuple[list[Call], dict[str, list[Held]]]
 
 
-def _stage(run: JoinedRun, parts: Sequence[Part]) -> Piece:
+def _stage(run: JoinedRun, parts: Sequence[Part], known: set[str]) -> Piece:
+    """The calls of a stage and what each part has for them; those in modules of some ranks only stand among them.
+
+    `known` are the modules of the other run."""
+    shared, owned = take_owned(parts, known)
+    calls, held = _side_by_side(run, shared)
+    if not owned:
+        return calls, held
+    place = {call.name: number for number, call in enumerate(calls)}
+    at = {(one.rank, one.microbatch, one.name): place[name] for name, ones in held.items() for one in ones}
+    pieces = [(calls, held), *(_side_by_side(run, group.parts) for group in owned)]
+    placed = []
+    for group, (own, _) in zip(owned, pieces[1:]):
+        first = group.parts[0]
+        places = {
+            name: at[first.rank, first.microbatch, real]
+            for name, real in first.names.items()
+            if (first.rank, first.microbatch, real) in at
+        }
+        placed.append(place_owned(own, group, places, len(calls)))
+    merged = merge(calls, placed)
+    return [one.call for one in merged], {one.call.name: pieces[one.group + 1][1][one.before.name] for one in merged}
+
+
+def _side_by_side(run: JoinedRun, parts: Sequence[Part]) -> Piece:
     """The calls of the first part, and what the others have for each."""
     leader = parts[0]
     held = {call.name: [_held(leader, call)] for call in leader.calls}
@@ -240,3 +286,14 @@ def sort_by_golden(matches: Sequence[Match]) -> list[Match]:
             place = float(match.golden.order)
         keyed.append((place, index, match))
     return [match for _, _, match in sorted(keyed, key=lambda one: one[:2])]
+
+
+def sort_by_target(matches: Sequence[Match]) -> list[Match]:
+    """The same where only the golden run is a pipeline: what only it calls stands behind what it called before."""
+    place = -1.0
+    places: dict[int, float] = {}
+    for match in sorted(matches, key=lambda one: -1 if one.golden is None else one.golden.order):
+        if match.target is not None:
+            place = float(match.target.order)
+        places[id(match)] = place
+    return sorted(matches, key=lambda one: (places[id(one)], one.target is None))

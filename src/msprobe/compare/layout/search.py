@@ -71,6 +71,8 @@ class Case:
     """The placements of both sides that are known, by dimension."""
     balanced: Optional[Balanced] = None
     """How the target cuts sequences, where that is not in order."""
+    owned: tuple[bool, bool] = (False, False)
+    """Only some ranks of a stage have such a call (an expert's): its input may come from all of them."""
 
     @property
     def recorded(self) -> bool:
@@ -94,6 +96,8 @@ class Case:
         return self.target.saved and self.golden.saved
 
 
+OWNED = "owned"
+"""Stands for the ranks that do not have a call, among the dimensions by which a gradient is scaled."""
 Factors = Mapping[tuple[str, str], float]
 """What a gradient that is split over a dimension must be multiplied by, by side and name of the dimension."""
 
@@ -199,6 +203,10 @@ def factor_of(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) ->
             if placement != R and not (gradient and axis_of(placement) is not None):
                 one = factors.get((side, name), 1.0)
                 made *= one if side == "target" else 1.0 / one
+    for side, owned in zip(("target", "golden"), case.owned):
+        if owned:
+            one = factors.get((side, OWNED), 1.0)
+            made *= one if side == "target" else 1.0 / one
     return made
 
 

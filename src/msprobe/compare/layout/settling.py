@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
+from msprobe.compare.calls import GRADS
 from msprobe.compare.layout.fitting import EXPLAINED, fit
 from msprobe.compare.layout.search import (
     SAMPLE,
@@ -31,9 +32,14 @@ def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]
     """How the gradients are scaled: those of a part of the batch are of the part's own loss where that was averaged.
 
     `names` are the dimensions of both sides with their sizes. The scaling that explains most of the first backward
-    rows is kept.
+    rows is kept. Gradients of parameters are among them: only they tell two runs that both split the batch from two
+    that do not.
     """
-    sample = [case for case in cases if case.phase is Phase.BACKWARD][:SAMPLE]
+    backward = [case for case in cases if case.phase is Phase.BACKWARD]
+    of_calls = [case for case in backward if case.row.match.call.direction != GRADS]
+    of_weights = [case for case in backward if case.row.match.call.direction == GRADS]
+    owned = [case for case in of_calls[SAMPLE:] if any(case.owned)]
+    sample = [*of_calls[:SAMPLE], *of_weights[: SAMPLE // 3], *owned[: SAMPLE // 3]]
     trials = [(case, Views(case), pairs_of(case)) for case in sample]
     dimensions = [(side, name, size) for side, name, size in names if size > 1]
     best: tuple[int, int, dict[tuple[str, str], float]] = (-1, 0, {})
