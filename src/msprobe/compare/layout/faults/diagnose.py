@@ -195,7 +195,12 @@ def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Seq
     if call.direction != FORWARD or found.phase is not Phase.FORWARD:
         return None
     golden = {match.target.name for match, _ in trace.groups if match.target is not None and match.golden is not None}
-    places = {call.name, call.parent} if call.kind == "module" else {call.parent}
+    parents = {match.target.name: match.target.parent for match, _ in trace.groups if match.target is not None}
+    places: set[Optional[str]] = {call.name}
+    name = call.parent
+    while name not in places:
+        places.add(name)
+        name = parents.get(name or "")
     for one in alone:
         inside = one.call.parent in places and one.call.direction == FORWARD and not is_collective(one.call.key)
         if inside and set(one.ranks) == set(ranks) and one.call.name not in golden:
