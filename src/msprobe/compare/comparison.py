@@ -214,7 +214,13 @@ class _Stages:
         """What to say beside the answer, once all units are judged."""
         idle = self._buffers if all(unit.candidate is None for unit in self.units) else []
         said = (f"buffer {name} differs when the run begins; this changes nothing that was compared" for name in idle)
-        return [*self._how, *dict.fromkeys(said)]
+        rows = sum(judge.other_bytes for judge in self._judges.values())
+        where = "1 row that passes" if rows == 1 else f"{rows} rows that pass"
+        unseen = (
+            f"in {where} the checksums differ and the statistics agree: another order of the elements would look the "
+            "same; task tensor shows it"
+        )
+        return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
 
 
 def _apply(judgements: Mapping[int, Judgement], groups: Sequence[Group]) -> None:
