@@ -190,18 +190,29 @@ def _of_copy(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]
 
 
 def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Sequence[Alone]) -> Optional[Diagnosis]:
-    """The ranks with the difference make a call there that the others, and the golden run, do not make."""
+    """The ranks with the difference make a call there that the others, and the golden run, do not make; or other ranks
+    do, in a module whose ranks exchange tensors."""
     call = found.match.call
     if call.direction != FORWARD or found.phase is not Phase.FORWARD:
         return None
     golden = {match.target.name for match, _ in trace.groups if match.target is not None and match.golden is not None}
-    places = {call.name, call.parent} if call.kind == "module" else {call.parent}
-    for one in alone:
-        inside = one.call.parent in places and one.call.direction == FORWARD and not is_collective(one.call.key)
-        if inside and set(one.ranks) == set(ranks) and one.call.name not in golden:
-            where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
-            said = f"only {ranks_text(ranks)} calls {one.name} in {where}; the other ranks and the golden run do not"
-            return Diagnosis("extra call", said, ranks)
+    parents = {match.target.name: match.target.parent for match, _ in trace.groups if match.target is not None}
+    places: set[Optional[str]] = {call.name}
+    name = call.parent
+    while name not in places:
+        places.add(name)
+        name = parents.get(name or "")
+    inside = [
+        one
+        for one in alone
+        if one.call.direction == FORWARD and not is_collective(one.call.key) and one.call.name not in golden
+    ]
+    exchanges = any(m.target and m.target.parent == call.name and is_collective(m.target.key) for m, _ in trace.groups)
+    own = [one for one in inside if one.call.parent in places and set(one.ranks) == set(ranks)]
+    for one in own or [one for one in inside if one.call.parent == call.name and exchanges]:
+        where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
+        said = f"only {ranks_text(one.ranks)} calls {one.name} in {where}; the other ranks and the golden run do not"
+        return Diagnosis("extra call", said, one.ranks)
     return None
 
 

@@ -127,7 +127,8 @@ def _alike(ours: Array, theirs: Array) -> bool:
 def of_unreduced(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
     """By statistics: each rank has what an earlier call gave on that rank alone, where that is a part of a sum."""
     own = [value_key(item) for item in case.target.items]
-    if not case.row.is_input or None in own or len(set(own)) == 1:
+    takes = case.row.is_input or found.match.call.kind == "module"
+    if not takes or None in own or len(set(own)) == 1:
         return None
     for index in range(found.index - 1, max(found.index - 40, -1), -1):
         match, rows = trace.groups[index]
