@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
@@ -31,6 +31,14 @@ class Held(NamedTuple):
     record: Any
 
 
+class Alone(NamedTuple):
+    """A call that only some ranks of a stage make: the first of its names, and what it is called in."""
+
+    ranks: tuple[int, ...]
+    call: Call
+    name: str
+
+
 @dataclass
 class JoinedRun:
     """`calls` is the run as alignment sees it: one call for those of all ranks and microbatches, in `held`.
@@ -43,8 +51,7 @@ class JoinedRun:
     held: dict[str, list[Held]] = field(default_factory=dict)
     stages: list[list[int]] = field(default_factory=list)
     microbatches: int = 1
-    alone: list[str] = field(default_factory=list)
-    """Calls that only some ranks of a stage made, with these ranks."""
+    alone: list[Alone] = field(default_factory=list)
 
     labels: dict[str, Label] = field(default_factory=dict)
     """The parameters that calls after the backward work on."""
@@ -168,6 +175,7 @@ def _side_by_side(run: JoinedRun, parts: Sequence[Part]) -> Piece:
     held = {call.name: [_held(leader, call)] for call in leader.calls}
     calls = list(leader.calls)
     names = [call.name for call in calls]
+    extra: dict[tuple[str, Optional[str]], list[tuple[Part, Call]]] = {}
     for part in parts[1:]:
         if [call.name for call in part.calls] == names:
             for call in part.calls:
@@ -176,8 +184,17 @@ def _side_by_side(run: JoinedRun, parts: Sequence[Part]) -> Piece:
         for match in plan(part.calls, leader.calls):
             if match.target is not None and match.golden is not None:
                 held[match.golden.name].append(_held(part, match.target))
-            elif match.target is not None and part.microbatch == 0 and not match.target.recompute:
-                run.alone.append(f"only rank {part.rank} calls {part.names[match.target.name]}")
+            elif match.target is not None and part.microbatch == 0:
+                extra.setdefault((match.target.key, match.target.parent), []).append((part, match.target))
+    ranks = {part.rank for part in parts}
+    for call in calls:
+        owners = {one.rank for one in held[call.name]}
+        if owners < ranks:
+            run.alone.append(Alone(tuple(sorted(owners)), call, leader.names[call.name]))
+    for found in extra.values():
+        part, call = found[0]
+        run.alone.append(Alone(tuple(sorted({one.rank for one, _ in found})), call, part.names[call.name]))
+    run.alone = [one for one in run.alone if one.call.kind == "api" and not one.call.recompute]
     return calls, held
 
 

@@ -9,7 +9,18 @@ from typing import Optional
 
 from msprobe.compare.calls import GRADS
 from msprobe.compare.layout.fitting import EXPLAINED, fit
-from msprobe.compare.layout.search import SAMPLE, Case, Factors, Layout, Memory, Views, factor_of, pairs_of
+from msprobe.compare.layout.search import (
+    SAMPLE,
+    Case,
+    Factors,
+    Layout,
+    Memory,
+    Views,
+    factor_of,
+    known_orders,
+    pairs_of,
+    reorder,
+)
 from msprobe.compare.layout.ways import REDUCED, Way
 from msprobe.compare.phases import Phase
 
@@ -43,7 +54,11 @@ def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]
 def _is_explained(case: Case, views: Views, pairs: Sequence[tuple[Way, Way]], factors: Factors) -> bool:
     if views.obstacle:
         return False
-    layouts = (Layout(ours, theirs, factor_of(case, ours, theirs, factors)) for ours, theirs in pairs)
+    layouts = (
+        Layout(ours, theirs, factor_of(case, ours, theirs, factors), orders)
+        for ours, theirs in pairs
+        for orders in known_orders(case, ours)
+    )
     return any(views.error(layout) <= EXPLAINED for layout in layouts)
 
 
@@ -68,6 +83,7 @@ def _but_for_a_factor(case: Case, views: Views) -> Optional[Layout]:
         if any(one in REDUCED for one in (*ours.placements, *theirs.placements)):
             continue
         made, golden = views.of(False, ours), views.of(True, theirs)
-        if made and golden and all(fit(one, golden[0]).error < MULTIPLE for one in made):
-            return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0)
+        for orders in known_orders(case, ours) if made and golden else ():
+            if all(fit(reorder(one, orders), golden[0]).error < MULTIPLE for one in made):
+                return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0, orders)
     return None

@@ -11,8 +11,8 @@ from msprobe.compare.align.translate import Translation
 from msprobe.compare.layout import statistics
 from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
-from msprobe.compare.layout.fixed import LayoutFile, fixed_placements, grid_of_file
-from msprobe.compare.layout.joined import Held, JoinedRun, join, pair_updates, sort_by_golden, sort_by_target
+from msprobe.compare.layout.fixed import LayoutFile, balanced_sequence, fixed_placements, grid_of_file
+from msprobe.compare.layout.joined import Alone, Held, JoinedRun, join, pair_updates, sort_by_golden, sort_by_target
 from msprobe.compare.layout.search import OWNED, Case, Factors, Layout, Memory, kind_of, reorder, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
@@ -51,7 +51,7 @@ class JoinedUnit:
     stages: Pair[list[list[int]]]
     microbatches: Pair[int]
     names: Pair[dict[str, tuple[int, str]]]
-    alone: list[str]
+    alone: list[Alone]
     factors: Factors
 
 
@@ -123,6 +123,7 @@ class _Rows:
         self._runs = (target, golden)
         self._slots: dict[int, dict[str, Item]] = {}
         self._obstacles: dict[int, Reason] = {}
+        self._sources = target.sources
         self._exchanged = {key for run in self._runs for key in self._collective_inputs(run)}
 
     def _items(self, held: Sequence[Held], slot: str) -> list[Item]:
@@ -147,6 +148,7 @@ class _Rows:
     def cases(self, grids: Pair[Grid], most: Optional[int] = None) -> list[Case]:
         made = []
         phases = phases_of(self._groups)
+        balanced = balanced_sequence(self._sources, grids.target)
         for (match, rows), phase in zip(self._groups, phases):
             if match.target is None or match.golden is None:
                 continue
@@ -166,7 +168,10 @@ class _Rows:
                 reduced = any(value_key(item) in self._exchanged for item in (*ours.items, *theirs.items))
                 kind = kind_of(match, row, ours, theirs)
                 owned = self._runs[0].is_owned(ours.ranks), self._runs[1].is_owned(theirs.ranks)
-                made.append(Case(row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed, owned=owned))
+                case = Case(
+                    row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed, balanced=balanced, owned=owned
+                )
+                made.append(case)
                 if most is not None and len(made) >= most:
                     return made
         return made
