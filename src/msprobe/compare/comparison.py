@@ -190,7 +190,8 @@ class _Stages:
                     source.forget()
         self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         label = pair.target.label if joined is None else joined_label(pair.target)
-        self.results.append(UnitResult(pair.target.step, rank, label, kept, stacks, tally))
+        ranks = joined.ranks if joined is not None else {}
+        self.results.append(UnitResult(pair.target.step, rank, label, kept, stacks, tally, ranks))
         if buffers and is_first:
             self._buffers.append(next(iter(buffers)))
         self._note(judge, groups, training, explained)
