@@ -81,6 +81,7 @@ def test_a_planted_fault_is_named_with_its_ranks(
     origin = result.origin
     assert result.exit_code == 1
     assert origin is not None
+    assert "msprobe view" in origin.next
     assert (origin.kind, origin.name) == (kind, name), origin.sentence
     assert origin.dimension == dimension
     assert origin.ranks == ranks

@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.engine import Engine, open_engine
-from msprobe.compare.equal_units import EqualGroups, EqualStacks
+from msprobe.compare.equal_units import AgreedGroups, EqualGroups, EqualStacks
 from msprobe.compare.execute import Outcome, Task, run
 from msprobe.compare.inputs import Inputs, open_inputs, pair_again
 from msprobe.compare.judge.explain_missing import explain
@@ -26,16 +26,19 @@ from msprobe.compare.origin.state import name_buffer, other_buffers
 from msprobe.compare.origin.trace import Trace, follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
 from msprobe.compare.origin.wording import argument_text
-from msprobe.compare.phases import Phase
-from msprobe.compare.reasons import Kind
+from msprobe.compare.phases import Phase, Stacks
+from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.result import DIFFERS, Comparison, Tally, UnitResult, conclude, tally_rows
-from msprobe.compare.rows import PASS, Group, Judgement
+from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Judgement
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
 from msprobe.dump.record_keys import DAMAGED
 
 ALIKE = 0.3
 """Where a smaller share of the calls has a counterpart, the two runs are of different models."""
+KEPT_ROWS = 200_000
+"""Rows that agree are kept up to this number, some 0.5 GB."""
 FEW = 20
 """Fewer calls than this say nothing about models."""
 
@@ -118,6 +121,7 @@ class _Stages:
         self.troubles: list[str] = []
         self.unfinished: list[str] = []
         self.has_equal = False
+        self._rows = 0
 
     def take(self, task: Task, outcome: Outcome) -> None:
         """Judges what was measured. A unit that is equal on both sides has the counts of the first with its outline."""
@@ -149,7 +153,7 @@ class _Stages:
             self._judges[rank] = Judge(self._preset, all(map(_is_exact, (pair.target, pair.golden))))
         judge = self._judges[rank]
         judge.judge_step(groups, self._levels.get(pair.golden.path))
-        stacks = (pair.target.stacks, pair.golden.stacks)
+        stacks = _stacks(pair)
         events = _training(pair.target), _training(pair.golden)
         guilty: tuple[int, ...] = ()
         other_parts = takes_other_parts(*events)
@@ -176,15 +180,33 @@ class _Stages:
             for _, rows in groups:
                 for row in rows:
                     row.role = trace.roles.get(id(row), "")
-        self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         tally = tally_rows(groups)
+        kept: Sequence[Group] = groups
+        if joined is None and found is None and self._may_forget(groups, tally):
+            kept, trace = AgreedGroups(task, groups), Trace((), ())
+            self.has_equal = True
+            for source in (pair.target, pair.golden):
+                if isinstance(source, RankDump):
+                    source.forget()
+        self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         label = pair.target.label if joined is None else joined_label(pair.target)
-        self.results.append(UnitResult(pair.target.step, rank, label, groups, stacks, tally))
+        ranks = joined.ranks if joined is not None else {}
+        self.results.append(UnitResult(pair.target.step, rank, label, kept, stacks, tally, ranks))
         if buffers and is_first:
             self._buffers.append(next(iter(buffers)))
         self._note(judge, groups, training, explained)
         if joined is not None:
             self._how.update(dict.fromkeys(joined_notes(joined)))
+
+    def _may_forget(self, groups: Sequence[Group], tally: Tally) -> bool:
+        """Whether the rows of a unit can be made again where they are asked for: many ranks that agree but for
+        rounding must not stay in memory. Saved tensors are not read twice."""
+        if tally.counts[ERROR] or tally.counts[WARNING] or not tally.counts[PASS] or not tally.kinds <= BENIGN:
+            return False
+        self._rows += sum(tally.counts.values())
+        if self._rows <= KEPT_ROWS:
+            return False
+        return not any(row.measured is not None for _, rows in groups for row in rows)
 
     def _note(
         self,
@@ -221,6 +243,10 @@ class _Stages:
             "same; task tensor shows it"
         )
         return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
+
+
+def _stacks(pair: Pair[Source]) -> Stacks:
+    return EqualStacks(pair.target), EqualStacks(pair.golden)
 
 
 def _apply(judgements: Mapping[int, Judgement], groups: Sequence[Group]) -> None:

@@ -43,7 +43,8 @@ class JoinTask(NamedTuple):
 class JoinedUnit:
     """The measured rows of one step, and how the ranks belong together.
 
-    `names` has the rank and the name in its dump of calls that were named anew, on both sides; `alone` says which calls
+    `names` has the rank and the name in its dump of calls that were named anew, on both sides; `ranks` the ranks of the
+    target that made each call; `alone` says which calls
     only some ranks of the target made; `factors` how the backward is scaled."""
 
     groups: list[Group]
@@ -51,6 +52,7 @@ class JoinedUnit:
     stages: Pair[list[list[int]]]
     microbatches: Pair[int]
     names: Pair[dict[str, tuple[int, str]]]
+    ranks: dict[str, tuple[int, ...]]
     alone: list[Alone]
     factors: Factors
 
@@ -96,6 +98,7 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
         Pair(target.stages, golden.stages),
         Pair(target.microbatches, golden.microbatches),
         Pair(target.names(), golden.names()),
+        {name: tuple(sorted({one.rank for one in ones})) for name, ones in target.held.items()},
         target.alone,
         factors,
     )

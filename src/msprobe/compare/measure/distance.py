@@ -158,6 +158,9 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
         return EQUAL
     if 0 in golden["shape"]:
         return EQUAL
+    found = _of_usual(target, golden)
+    if found is not None:
+        return found
     values = [(number(target.get(key)), number(golden.get(key))) for key in STATISTICS]
     known = [(t, g) for t, g in values if t is not None and g is not None]
     damaged = damaged_statistic(target, golden) if len(known) < len(values) else ""
@@ -173,6 +176,37 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
     if all(t and g for t, g in nans):
         return Measurement(None, Reason(Kind.HIDDEN, "NaN on both sides hides the values"))
     return _largest(values, target, golden)
+
+
+_DIFFERS = tuple(Reason(Kind.VALUES, f"{name} differs") for name in ("maximum", "minimum", "mean", "norm"))
+
+
+def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measurement]:
+    """The same as `_largest` for nearly every pair of tensors: one shape, floats, all finite, without a mask; None for
+    the others. Between runs that differ by rounding, most of the time of a comparison is spent here."""
+    ours: list[Any] = [target.get("Max"), target.get("Min"), target.get("Mean"), target.get("Norm")]
+    theirs: list[Any] = [golden.get("Max"), golden.get("Min"), golden.get("Mean"), golden.get("Norm")]
+    for side in (ours, theirs):
+        for value in side:
+            if type(value) is not float or not -math.inf < value < math.inf:
+                return None
+        if side[0] >= SENTINEL or side[1] <= -SENTINEL or side[0] <= -SENTINEL or side[1] >= SENTINEL:
+            return None
+    elements = count(golden)
+    if not elements or target.get("shape") != golden["shape"]:
+        return None
+    size = max(ours[3], theirs[3]) / math.sqrt(elements)
+    worst, average, place = 0.0, 0.0, 0
+    for index in (0, 1, 2, 3):
+        t, g = ours[index], theirs[index]
+        if t != g:
+            own = max(abs(t), abs(g), size) if index < 3 else max(abs(t), abs(g))
+            away = abs(t - g) / own
+            if index > 1 and away > average:
+                average = away
+            if away > worst:
+                worst, place = away, index
+    return Measurement(worst, _DIFFERS[place], average) if worst else None
 
 
 def damaged_statistic(*items: dict[str, Any]) -> str:
