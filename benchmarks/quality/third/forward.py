@@ -83,7 +83,7 @@ wrong("qwen3_moe", "three experts", assigned(f"{L0}.mlp.gate", "top_k", 3), f"{L
 wrong("olmoe", "weight of the router's loss", assigned("", "router_aux_loss_coef", 0.5), "", says=(r"0\.5",))
 wrong("olmoe", "eps of a norm", assigned(f"{A1}.k_norm", "variance_epsilon", 1e-2), f"{A1}.k_norm", call="add", says=(r"0\.01",))
 fault("olmoe", "clipped projections", "forward", None, Expect(modules=(A0,), call="clamp", direction="forward"), wrong={}, wrong_config={"clip_qkv": 0.05})
-wrong("gpt_oss", "sinks ignored", edited(A1, "s_aux=self.sinks", "s_aux=self.sinks - 5"), A1)
+wrong("gpt_oss", "sinks ignored", edited(A1, "module.sinks.reshape(1, -1, 1, 1)", "(module.sinks - 5).reshape(1, -1, 1, 1)", function="eager_attention_forward"), A1)
 wrong("gpt_oss", "router's softmax over tokens", edited(f"{L0}.mlp.router", "dim=1", "dim=0"), f"{L0}.mlp.router", call="softmax", says=("dim",))
 wrong("gpt_oss", "bias of the experts left out", edited(f"{L1}.mlp.experts", " + self.down_proj_bias[expert_idx]", ""), f"{L1}.mlp.experts", call="add|mul", config=EXPERTS)
 wrong("gpt_oss", "slope of the gate", assigned(f"{L0}.mlp.experts", "alpha", 1.5), f"{L0}.mlp.experts", says=(r"1\.5",), config=EXPERTS)
