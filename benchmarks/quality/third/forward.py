@@ -127,7 +127,7 @@ wrong("funnel", "token types ignored", edited("funnel.encoder.blocks.1.0.attenti
 wrong("funnel", "first block left out", edited("funnel.decoder", "upsampled_hidden + first_block_hidden", "upsampled_hidden + 0.5 * first_block_hidden"), "funnel.decoder", call="mul", kind="wiring")
 data("funnel", "labels shifted", lambda batch: {**batch, "labels": batch["labels"].roll(1, 1)}, "", call="cross_entropy|nll")
 wrong("mbart", "cross attention scaled", assigned("model.decoder.layers.1.encoder_attn", "scaling", 0.5), "model.decoder.layers.1.encoder_attn", says=(r"0\.5",))
-wrong("mbart", "relu in one layer", assigned("model.encoder.layers.0", "activation_fn", nn.functional.relu), "model.encoder.layers.0", says=("relu", "gelu"))
+wrong("mbart", "relu in one layer", assigned("model.encoder.layers.0", "activation_fn", nn.ReLU()), "model.encoder.layers.0", says=("relu", "gelu"))
 wrong("mbart", "positions of the decoder", assigned("model.decoder.embed_positions", "offset", 3), "model.decoder.embed_positions", says=(r"\b3\b",))
 wrong("deit", "norm left out", lambda run: wrap(run.module("deit.layers.1.layernorm_after"), lambda forward, x: x), "deit.layers.1.layernorm_after", "deit.layers.1", call="layer_norm|linear")
 wrong("deit", "attention output permuted", edited("deit.layers.0.attention", "attn_output.reshape(*input_shape, -1).contiguous()", "attn_output.flip(2).reshape(*input_shape, -1).contiguous()"), "deit.layers.0.attention", "deit.layers.0.attention.o_proj")

@@ -68,7 +68,7 @@ loop("graph_attention", "amsgrad", custom(of(ADAM)), custom(of(ADAM, amsgrad=Tru
 loop("beit", "rate of a group", custom(groups(1e-3)), custom(groups(5e-3)), RATE)
 loop("dinov2", "length of the cosine", custom(of(ADAM), schedule=cosine(4), steps=3), custom(of(ADAM), schedule=cosine(8), steps=3), RATE, step=1)
 loop("mbart", "clipping by value", custom(of(ADAM), value_clip=0.1), custom(of(ADAM), value_clip=0.001), "clip|clamp", r"0\.001")
-loop("olmoe", "decay of the averages", custom(of(ADAM), ema=0.9), custom(of(ADAM), ema=0.99), r"0\.99|average|ema", step=1)
+loop("olmoe", "decay of the averages", custom(of(ADAM), ema=0.9), custom(of(ADAM), ema=0.99), expect=Expect(modules=("",), call="mul", says=(r"0\.99",), step=1))
 loop("roberta", "initial scale", custom(of(ADAM), scale=256.0), custom(of(ADAM), scale=1024.0), "scale", expect=Expect(optimizer=True, says=("scale|1024",), step=0))
 loop("mistral", "clipped before unscaling", custom(of(ADAM), scale=256.0, clip=1.0), custom(of(ADAM), scale=256.0, clip=1.0, unscale_first=False), expect=Expect(optimizer=True, says=("unscale|scale|clip",), step=0))
 loop("xglm", "four parts and clipping", custom(of(ADAM), parts=2), custom(of(ADAM), parts=4, clip=0.01), "clip")

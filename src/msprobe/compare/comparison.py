@@ -215,7 +215,7 @@ class _Stages:
     def notes(self) -> list[str]:
         """What to say beside the answer, once all units are judged."""
         idle = self._buffers if all(unit.candidate is None for unit in self.units) else []
-        said = (f"buffer {name} differs when the run begins; this changes nothing that was compared" for name in idle)
+        said = (f"{name} differs when the run begins; this changes nothing that was compared" for name in idle)
         return [*self._how, *dict.fromkeys(said)]
 
 
