@@ -24,6 +24,12 @@ def calls_of(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [node for node in graph.graph.nodes if node.op in CALLS]
 
 
+def results_of(graph: torch.fx.GraphModule) -> list[str]:
+    """The nodes that a part returns."""
+    end = next(node for node in graph.graph.nodes if node.op == "output")
+    return [node.name for node in end.all_input_nodes]
+
+
 def readable_name(placeholder: str) -> str:
     """Shortens names: `L_self_modules_layers_modules_0_parameters_weight_` is the input `layers.0.weight`."""
     parts = _PARTS.split(placeholder)

@@ -9,7 +9,7 @@ fuses them: then prefixes of the graph are compiled, by bisection.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import torch
@@ -17,19 +17,10 @@ import torch.fx
 
 from msprobe.pytorch.compiled.check import graphs
 from msprobe.pytorch.compiled.check.judge import Verdict, judge
-from msprobe.pytorch.compiled.check.measure import Compiler, Measured, Runs, measure, same_random_numbers
-from msprobe.pytorch.compiled.check.runs import Eager, Reference, copy_inputs, widen, without_warnings
+from msprobe.pytorch.compiled.check.measure import Call, Compiler, Measured, Runs, measure, same_random_numbers
+from msprobe.pytorch.compiled.check.runs import Eager, Incoming, Reference, copy_inputs, widen, without_warnings
 
 _CANDIDATES = 4
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a region: its inputs, the random state before it, and inputs of other shapes that came earlier."""
-
-    inputs: Sequence[Any]
-    state: Any
-    earlier: Sequence[Sequence[Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +48,7 @@ class Search:
         self._runs = runs
         self._values: dict[str, Any] = {}
         self._earlier: list[dict[str, Any]] = []
+        self._gradients: dict[str, Any] = {}  # of each node's result, in eager code
         self._random: dict[str, Any] = {}
         self._has_writes = any(graphs.writes(node) for node in graph.graph.nodes)
 
@@ -64,7 +56,7 @@ class Search:
         """The part that is wrong, or None if only the complete region is."""
         self._collect_values()
         forward = [verdict for verdict in measured.wrong if not verdict.name.startswith("gradient of")]
-        candidates = list(self._wrong_values() if forward else self._wrong_gradients(measured))
+        candidates = list(self._wrong_values() if forward else self._wrong_gradients())
         for name in candidates[:_CANDIDATES]:
             found = self._try([name], name)
             if found is not None:
@@ -125,18 +117,20 @@ class Search:
 
     # Backward.
 
-    def _wrong_gradients(self, measured: Measured) -> Iterator[str]:
+    def _wrong_gradients(self) -> Iterator[str]:
         """The nodes that get a right gradient and pass on a wrong one, the last node first."""
         names = [node.name for node in graphs.calls_of(self._graph) if self._can_be_tapped(node)]
         tapped = graphs.with_taps(self._graph, names)
-        taps = [torch.zeros_like(self._values[name]).requires_grad_() for name in names]
-        earlier = [
-            [*inputs, *(torch.zeros_like(values[name]).requires_grad_() for name in names)]
-            for inputs, values in zip(self._call.earlier, self._earlier)
-        ]
-        found = measure(
-            tapped, self._compiler(tapped), [*self._call.inputs, *taps], self._call.state, self._runs, earlier
-        )
+
+        def with_zeros(inputs: Sequence[Any], values: dict[str, Any]) -> list[Any]:
+            return [*inputs, *(torch.zeros_like(values[name]).requires_grad_() for name in names)]
+
+        earlier = [with_zeros(*both) for both in zip(self._call.earlier, self._earlier)]
+        call = replace(self._call, inputs=with_zeros(self._call.inputs, self._values), earlier=earlier)
+        found = measure(tapped, self._compiler(tapped), call, self._runs)
+        if self._call.incoming is not None:
+            taps = {name: f"gradient of tap_{name}" for name in names}
+            self._gradients = {name: found.eager[tap] for name, tap in taps.items() if tap in found.eager}
         wrong = {verdict.name.removeprefix("gradient of tap_") for verdict in found.wrong}
         known = set(names)
         inputs = {node.name: graphs.readable_name(str(node.target)) for node in graphs.inputs_of(self._graph)}
@@ -161,14 +155,24 @@ class Search:
         if node in self._random:
             return None  # the backend may draw other random numbers
         part, outside = graphs.cut_out(self._graph, names, self._values)
-        inputs = [self._values[name] for name in outside]
-        call = Call(inputs, self._call.state, [[values[name] for name in outside] for values in self._earlier])
-        found = measure(part, self._compiler(part), inputs, call.state, self._runs, call.earlier)
+        earlier = [[values[name] for name in outside] for values in self._earlier]
+        incoming = self._incoming(graphs.results_of(part))
+        call = Call([self._values[name] for name in outside], self._call.state, earlier, incoming)
+        found = measure(part, self._compiler(part), call, self._runs)
         worst = found.worst
         if worst is None:
             return None
         backward = all(verdict.name.startswith("gradient of") for verdict in found.wrong)
         return Located(node, backward, part, call, worst)
+
+    def _incoming(self, nodes: Sequence[str]) -> Incoming:
+        """The gradients that eager code gives to the results of a part; None if one of them is not known."""
+        values = [(name, self._values.get(name)) for name in nodes]
+        tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
+        known = all(name in self._gradients or not value.requires_grad for name, value in tensors)
+        if not self._gradients or not known or any(isinstance(value, (tuple, list)) for _, value in values):
+            return None
+        return [self._gradients.get(name) for name, _ in tensors]
 
     # Fusion.
 
@@ -183,9 +187,8 @@ class Search:
         while low <= high:
             middle = (low + high) // 2
             part = graphs.prefix(self._graph, names[middle])
-            measured = measure(
-                part, self._compiler(part), self._call.inputs, self._call.state, self._runs, self._call.earlier
-            )
+            call = replace(self._call, incoming=self._incoming([names[middle]]))
+            measured = measure(part, self._compiler(part), call, self._runs)
             if any(verdict.name.startswith("gradient of") != forward for verdict in measured.wrong):
                 found, high = names[middle], middle - 1
             else:

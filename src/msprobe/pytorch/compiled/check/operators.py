@@ -70,7 +70,8 @@ def _trace(located: Located, decompositions: Any) -> list[_Traced]:
         compiled = aot_module_simplified(
             located.graph, inputs, fw_compiler=keep, bw_compiler=keep, decompositions=decompositions
         )
-        run(compiled, graphs.input_names(located.graph), copy_inputs(located.call.inputs), located.call.state)
+        names, call = graphs.input_names(located.graph), located.call
+        run(compiled, names, copy_inputs(call.inputs), call.state, incoming=call.incoming)
     used = [traced for traced in graphs_seen if traced.inputs]
     return used[::-1] if located.backward else used
 
