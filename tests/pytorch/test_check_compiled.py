@@ -236,6 +236,26 @@ def test_an_inductor_lowering_that_is_wrong_is_named_with_its_kernel(tmp_path, m
     assert Path(finding.kernels[0].rpartition(" in ")[2]).exists()
 
 
+def test_a_wrong_view_is_named_and_not_the_call_that_reads_it(tmp_path):
+    def turns(graph, example_inputs):
+        """Torch makes views of inputs that are outputs itself, like AOTAutograd: this compiler is not asked."""
+        results = next(node for node in graph.graph.nodes if node.op == "output").all_input_nodes
+        for node in graph.graph.nodes:
+            if node.target == "transpose" and node not in results:
+                node.args = (node.args[0], node.args[1], node.args[1])
+        graph.recompile()
+        return graph.forward
+
+    def model(x, weight):
+        turned = x.transpose(0, 1)
+        return torch.matmul(turned, weight)
+
+    answer = check_compiled(model, torch.randn(6, 6), torch.randn(6, 6), backend=turns, directory=tmp_path)
+    (finding,) = answer.findings
+    assert "x.transpose(0, 1)" in finding.source
+    assert finding.nodes == 1
+
+
 def test_a_graph_that_cannot_be_copied_runs_without_the_check(tmp_path):
     graph = torch.fx.symbolic_trace(nn.Linear(2, 2))
     graph.scale = torch.ones(2, requires_grad=True) * 2  # not a leaf: torch does not copy it
@@ -341,7 +361,9 @@ def test_a_checked_training_gives_the_same_results(tmp_path, compiled_autograd):
     session = CheckSession(tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(train(session), expected))
     assert session.answer.ok
-    assert all(region.gradients == OF_SCRIPT for region in session.answer.regions)
+    blocks = [region for region in session.answer.regions if region.name.startswith("Mlp")]
+    assert blocks
+    assert all(region.gradients == OF_SCRIPT for region in blocks)
 
 
 def test_a_stance_that_forbids_compiling_stays_as_it_is(tmp_path):

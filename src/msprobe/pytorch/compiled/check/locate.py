@@ -50,6 +50,7 @@ class Search:
         self._earlier: list[dict[str, Any]] = []
         self._gradients: dict[str, Any] = {}  # of each node's result, in eager code
         self._random: dict[str, Any] = {}
+        self._views: set[str] = set()
         self._has_writes = any(graphs.writes(node) for node in graph.graph.nodes)
 
     def find(self, measured: Measured) -> Optional[Located]:
@@ -86,7 +87,7 @@ class Search:
         with without_warnings():
             eager = _Keeping(self._graph, values)
             eager.run(*copied)
-        self._random = eager.random
+        self._random, self._views = eager.random, eager.views
         for node, value in zip(graphs.inputs_of(self._graph), copied):
             values[node.name] = value
         return values
@@ -97,7 +98,7 @@ class Search:
         names = [
             node.name for node in graphs.calls_of(self._graph) if isinstance(self._values.get(node.name), torch.Tensor)
         ]
-        compiled = self._compiler(graphs.with_values(self._graph, names))
+        compiled = self._compiler(graphs.with_values(self._graph, names, self._views))
         with without_warnings(), same_random_numbers():
             for inputs in self._call.earlier:
                 compiled(*copy_inputs(inputs))
@@ -154,7 +155,7 @@ class Search:
     def _try(self, names: Sequence[str], node: str) -> Optional[Located]:
         if node in self._random:
             return None  # the backend may draw other random numbers
-        part, outside = graphs.cut_out(self._graph, names, self._values)
+        part, outside = graphs.cut_out(self._graph, names, self._values, self._views)
         earlier = [[values[name] for name in outside] for values in self._earlier]
         incoming = self._incoming(graphs.results_of(part))
         call = Call([self._values[name] for name in outside], self._call.state, earlier, incoming)
@@ -197,17 +198,20 @@ class Search:
 
 
 class _Keeping(Eager):
-    """Keeps a copy of each result, because a later node may overwrite it."""
+    """Keeps a copy of each result, because a later node may overwrite it, and notes which results are views."""
 
     def __init__(self, graph: torch.fx.GraphModule, values: dict[str, Any]) -> None:
         super().__init__(graph)
         self._kept = values
+        self.views: set[str] = set()
 
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
         if n.op in graphs.CALLS:
             self._kept[n.name] = result
             if isinstance(result, torch.Tensor):
+                if result._is_view() and not graphs.writes(n):
+                    self.views.add(n.name)
                 copied = torch._prims_common.clone_preserve_strides(result.detach())
                 self._kept[n.name] = copied.requires_grad_(result.requires_grad)
         return result

@@ -130,7 +130,8 @@ def _wrong_lowering(traced: _Traced, backend: Any) -> Optional[Any]:
         wide: dict[str, Any] = {}
         try:
             Reference(widen(traced.graph), {}, wide).run_wide(*copy_inputs(traced.inputs, wide=True))
-            compiled = torch.compile(graphs.with_values(traced.graph, names), backend=backend, dynamic=False)
+            views = [node.name for node in nodes if getattr(node.target, "is_view", False)]
+            compiled = torch.compile(graphs.with_values(traced.graph, names, views), backend=backend, dynamic=False)
             _, found = compiled(*copy_inputs(traced.inputs))
         except Exception:  # an operator without fp64, or one that the backend accepts only inside its own graph
             return None
