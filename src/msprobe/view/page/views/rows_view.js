@@ -26,7 +26,7 @@ function layout() {
 // The name column takes the remaining width of the window.
 function fit() {
   const fixed = present().filter((name) => name !== "name").reduce((sum, name) => sum + widths[name], 0);
-  widths.name = Math.max(300, byId("scroll").clientWidth - fixed - 12);
+  widths.name = Math.max(316, byId("scroll").clientWidth - fixed - 12);
   document.querySelector(".grip[data-column=name]")?.setAttribute("aria-valuenow", widths.name);
   layout();
 }
