@@ -71,22 +71,9 @@ class TrainingEvents(Companion):
         self._guarded(self._tell_rates)()
 
     def _stand_in(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
-        """`before` is given the call's arguments; `after` those and, last, what the call returned."""
         noted_before = None if before is None else self._guarded(before)
         noted_after = None if after is None else self._guarded(after)
-
-        def make(original: Any) -> Any:
-            def ours(*args: Any, **kwargs: Any) -> Any:
-                if noted_before is not None:
-                    noted_before(*args, **kwargs)
-                result = original(*args, **kwargs)
-                if noted_after is not None:
-                    noted_after(*args, **kwargs)
-                return result
-
-            return ours
-
-        self._stand_ins.put(owner, name, make)
+        self._stand_ins.put_notes(owner, name, noted_before, noted_after)
 
     def _guarded(self, note: _Note) -> _Note:
         """Nothing of ours reaches the script, or a compiler that follows it."""
