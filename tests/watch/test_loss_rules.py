@@ -52,3 +52,13 @@ def test_losses_near_zero_may_move_by_large_factors():
     learnt = np.exp(-np.minimum(np.arange(600) / 20, 8) + 0.8 * random.standard_normal(600))
     assert look(learnt) == []
     assert look([math.nan]) == [("nan", 0)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_batches_of_two_may_have_a_loss_of_exactly_zero(seed):
+    random = np.random.default_rng(seed)
+    losses = np.exp(random.standard_normal(600)) * np.minimum(1, 60 / (1 + np.arange(600)))
+    losses[100::17] = 0.0
+    assert look(losses) == []
+    losses[500] = 1e9
+    assert look(losses) == [("loss_spike", 500)]

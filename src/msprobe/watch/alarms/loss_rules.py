@@ -14,6 +14,8 @@ NOTHING = 0.01
 LEARNT = 0.05
 """Below this part of the early loss nearly every sample is right, and a single wrong one is a jump: it must reach the
 early loss. The drift rule sees what lasts."""
+SMALLEST = 1e-8
+"""Of the early loss: a batch that is all right may have a loss of exactly zero, which has no logarithm."""
 _HALF = 32
 _SHORT = 16
 _STAYS = 5
@@ -62,8 +64,9 @@ class LossRules:
     def _jump(self, step: int, loss: float) -> Iterator[Found]:
         if self._spike is None:
             return
-        positive = min(self._recent) > 0 and loss > 0
-        values = [math.log(one) for one in self._recent] if positive else self._recent
+        floor = SMALLEST * (self._early or 0.0)
+        positive = min(self._recent) >= 0 and loss > floor > 0
+        values = [math.log(max(one, floor)) for one in self._recent] if positive else self._recent
         median, distance = _scatter(values)
         scale = max(1.4826 * distance, 1e-3 if positive else 1e-12)
         least = math.log(self._spike) if positive else 0.0
