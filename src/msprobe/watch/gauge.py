@@ -97,9 +97,9 @@ class Samples:
             return [], np.empty(0), np.empty(0)
         firsts, factors = self._lay_out(views)
         with np.errstate(all="ignore"):
-            moved = np.subtract(self._after, self._before, dtype=np.float64)
-            squares = np.add.reduceat(np.square(moved), firsts)
-            old = np.add.reduceat(np.square(self._before, dtype=np.float64), firsts)
+            moved = np.subtract(self._after, self._before, out=self._after)
+            squares = np.add.reduceat(np.multiply(moved, moved, out=moved), firsts)
+            old = np.add.reduceat(np.multiply(self._before, self._before, out=moved), firsts)
             return taken, factors * np.sqrt(squares), factors * np.sqrt(old)
 
     def _find(self, parameters: Sequence[tuple[int, int, int, int]]) -> tuple[list[int], list[Array]]:
@@ -132,10 +132,9 @@ class Samples:
 def _joined(views: list[Array], into: Array) -> Array:
     if not views:
         return into[:0]
-    wide = any(view.dtype == np.float64 for view in views)
-    size, dtype = sum(view.size for view in views), np.dtype(np.float64 if wide else np.float32)
-    if into.size != size or into.dtype != dtype:
-        into = np.empty(size, dtype)
+    size = sum([view.size for view in views])
+    if into.size != size:
+        into = np.empty(size)
     at = 0
     for view in views:
         into[at : at + view.size].reshape(view.shape)[...] = view
