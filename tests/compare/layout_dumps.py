@@ -188,8 +188,9 @@ def write_pipeline(root: Path, parts: int = 1, stages: int = 1, fault: str = "")
         gradient = np.random.default_rng(9 if fault == "update" and layer == 1 else layer).normal(size=before.shape)
         name = f"Tensor.add_.{layer if stages == 1 else 0}.forward"
         ranks[layer * stages // 2].call(name, [before, gradient], before - 0.1 * gradient, None)
-    if fault == "one more update":
-        ranks[stages - 1].call("Tensor.add_.1.forward", [weight[0], weight[0]], 2 * weight[0], None)
+    if fault in ("repeated update", "one more update"):
+        gradient = np.random.default_rng(0 if fault == "repeated update" else 8).normal(size=weight[0].shape)
+        ranks[stages - 1].call("Tensor.add_.1.forward", [weight[0], gradient], weight[0] - 0.1 * gradient, None)
     for stage, rank in ranks.items():
         run = {"msprobe": "0", "world_size": stages, "settings": {"precision": "high"}}
         place = None if stages == 1 else stage

@@ -188,9 +188,16 @@ def test_a_pipeline_whose_update_differs_has_fewer_dimensions_there(tmp_path: Pa
     assert result.origin.ranks == (1,)
 
 
-def test_an_update_that_only_one_stage_more_makes_is_no_finding(tmp_path: Path) -> None:
+def test_the_update_of_a_weight_that_two_stages_have_is_no_finding(tmp_path: Path) -> None:
     golden = write_pipeline(tmp_path / "golden")
-    assert compare(write_pipeline(tmp_path / "tied", 2, 2, "one more update"), golden).verdict == "same"
+    assert compare(write_pipeline(tmp_path / "tied", 2, 2, "repeated update"), golden).verdict == "same"
+
+
+def test_an_update_that_only_one_run_makes_last_is_not_passed_over(tmp_path: Path) -> None:
+    golden = write_pipeline(tmp_path / "golden")
+    more = write_pipeline(tmp_path / "more", 2, 2, "one more update")
+    assert compare(more, golden).verdict != "same"
+    assert compare(golden, more).verdict != "same"
 
 
 def test_the_loss_in_statistics_is_the_mean_of_the_ranks(tmp_path: Path) -> None:

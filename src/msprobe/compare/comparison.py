@@ -15,9 +15,10 @@ from msprobe.compare.judge.explain_missing import explain
 from msprobe.compare.judge.presets import PRESETS, Preset
 from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.layout.covering import cover
-from msprobe.compare.layout.faults import diagnose
+from msprobe.compare.layout.faults.diagnose import diagnose
+from msprobe.compare.layout.faults.training import joined_training
 from msprobe.compare.layout.fixed import LayoutFile, read_layout
-from msprobe.compare.layout.report import joined_label, joined_notes, joined_stacks, joined_training
+from msprobe.compare.layout.report import joined_label, joined_notes, joined_stacks
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
@@ -167,7 +168,7 @@ class _Stages:
             trace.unmatched.clear()  # what only one layout does is no missing call
         found = suspect(trace, training)
         if joined is not None and found is not None:
-            found = diagnose(found, trace, guilty)
+            found = diagnose(found, trace, guilty, joined.alone)
         buffers = other_buffers(*events)
         if found is not None and buffers:
             found = name_buffer(found, buffers, pair.target.step if self.units else None)
@@ -213,7 +214,13 @@ class _Stages:
         """What to say beside the answer, once all units are judged."""
         idle = self._buffers if all(unit.candidate is None for unit in self.units) else []
         said = (f"buffer {name} differs when the run begins; this changes nothing that was compared" for name in idle)
-        return [*self._how, *dict.fromkeys(said)]
+        rows = sum(judge.other_bytes for judge in self._judges.values())
+        where = "1 row that passes" if rows == 1 else f"{rows} rows that pass"
+        unseen = (
+            f"in {where} the checksums differ and the statistics agree: another order of the elements would look the "
+            "same; task tensor shows it"
+        )
+        return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
 
 
 def _apply(judgements: Mapping[int, Judgement], groups: Sequence[Group]) -> None:

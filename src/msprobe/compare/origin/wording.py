@@ -38,6 +38,13 @@ class Candidate:
     dimension: str = ""
     collective: str = ""
 
+    @classmethod
+    def at(cls, index: int, kind: str, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
+        """The suspect at a place of a trace."""
+        match = trace.groups[index][0]
+        received = kind == "received"
+        return cls(kind, index, row, match, trace.epoch(index), received, evidence, phase=trace.phases[index])
+
 
 _ARGUMENTS = {
     "linear": "input weight bias",
