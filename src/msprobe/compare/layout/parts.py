@@ -162,8 +162,9 @@ def _recorded(record: Any) -> Optional[int]:
 
 def _outermost(call: Call, parents: dict[str, Optional[str]], known: dict[str, Call]) -> Optional[Call]:
     found = call if call.kind == "module" else None
-    name = call.parent
-    while name is not None:
+    name, seen = call.parent, {call.name}
+    while name is not None and name not in seen:
+        seen.add(name)
         if name in known and known[name].kind == "module":
             found = known[name]
         name = parents.get(name)

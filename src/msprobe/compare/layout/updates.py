@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msprobe.compare.calls import BACKWARD, GRADS, Call, Match
+from msprobe.compare.layout.dimensions import parallel_of
 from msprobe.compare.layout.parts import WRAPPERS
 from msprobe.compare.sources import Source
 from msprobe.dump.reader import RankDump
@@ -56,9 +57,17 @@ def _optimizer(source: Source) -> tuple[list[str], str, str]:
             start = str(event.get("after"))
         elif event.get("event") == "optimizer_step_end" and not end:
             end = str(event.get("after"))
+    return parameter_paths(source, names), start, end
+
+
+def parameter_paths(source: Source, names: Sequence[str]) -> list[str]:
+    """The names of a rank's parameters in the complete model: without wrappers, and without the number of the stage
+    where start() was given several."""
     plain = [".".join(step for step in name.split(".") if step not in WRAPPERS) for name in names]
+    pipeline = parallel_of(source).pipeline
+    staged = pipeline is not None and len(pipeline.models) > 1 and all(name.split(".")[0].isdigit() for name in plain)
     wrapped = bool(plain) and all(name.startswith("module.") for name in plain)
-    return [name.partition(".")[2] if wrapped else name for name in plain], start, end
+    return [name.partition(".")[2] if staged or wrapped else name for name in plain]
 
 
 def pair_parameters(matches: Sequence[Match], ours: Mapping[str, Label], theirs: Mapping[str, Label]) -> list[Match]:

@@ -163,7 +163,7 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
         return found
     values = [(number(target.get(key)), number(golden.get(key))) for key in STATISTICS]
     known = [(t, g) for t, g in values if t is not None and g is not None]
-    damaged = _damaged_statistic(target, golden) if len(known) < len(values) else ""
+    damaged = damaged_statistic(target, golden) if len(known) < len(values) else ""
     if damaged:
         return Measurement(None, Reason(Kind.UNREADABLE, damaged))
     if not known:
@@ -209,7 +209,7 @@ def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measur
     return Measurement(worst, _DIFFERS[place], average) if worst else None
 
 
-def _damaged_statistic(*items: dict[str, Any]) -> str:
+def damaged_statistic(*items: dict[str, Any]) -> str:
     """What is recorded as a statistic and is no number. A statistic that was not recorded is no damage."""
     for item in items:
         for key in STATISTICS:

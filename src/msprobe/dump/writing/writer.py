@@ -208,7 +208,7 @@ class RankWriter:
         self._unmade = self._run is not self._written_run
         if self._fd is not None or self._finished is not None:
             try:
-                found = journal.scan_file(self.directory / layout.JOURNAL)
+                found = journal.scan_file(self.directory / layout.JOURNAL, ours=True)
                 records = len(found.records) + len(found.debugs)
                 for trouble in found.troubles():
                     self._worker.tell_once("journal", f"{self.directory}: {trouble}.")

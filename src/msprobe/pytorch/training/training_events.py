@@ -18,6 +18,7 @@ import torch.nn.utils.clip_grad as clip_grad
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
+from msprobe.pytorch.modules.model_tree import ModelTree
 from msprobe.pytorch.stand_ins import StandIns
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
@@ -31,8 +32,11 @@ _Note = Callable[..., Any]
 class TrainingEvents(Companion):
     """Of one step. `around` is called when a backward pass begins and ends."""
 
-    def __init__(self, recorder: Recorder, texts: TensorTexts, around: Optional[GradientsAfterBackward] = None) -> None:
+    def __init__(
+        self, recorder: Recorder, texts: TensorTexts, tree: ModelTree, around: Optional[GradientsAfterBackward] = None
+    ) -> None:
         self._recorder = recorder
+        self._tree = tree
         self._texts = texts
         self._around = around
         self._models: Sequence[Any] = ()
@@ -102,7 +106,11 @@ class TrainingEvents(Companion):
         self._recorder.writer.training(json.dumps({"event": event, **members})[1:-1])
 
     def _find_modules(self) -> None:
-        self._modules = list(_modules_below(self._models))
+        tree = self._tree.plain(self._models)
+        if tree is None:
+            self._modules = list(_modules_below(self._models))
+        else:
+            self._modules = [(one.prefix, one.module) for one in tree]
 
     def _record_buffers(self) -> None:
         """What the buffers hold when the step begins: no record of a call names them. Those on an accelerator are left
@@ -147,10 +155,10 @@ class TrainingEvents(Companion):
 
     def _parameter_names(self) -> dict[int, str]:
         names: dict[int, str] = {}
-        for index, model in enumerate(self._models):
-            start = f"{index}." if len(self._models) > 1 else ""
-            for name, parameter in model.named_parameters():
-                names.setdefault(id(parameter), f"{start}{name}")
+        for prefix, module in self._modules:
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    names.setdefault(id(parameter), f"{prefix}{name}")
         return names
 
     def _buffers(self) -> Iterator[tuple[str, Any]]:

@@ -190,7 +190,8 @@ def _of_copy(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]
 
 
 def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Sequence[Alone]) -> Optional[Diagnosis]:
-    """The ranks with the difference make a call there that the others, and the golden run, do not make."""
+    """The ranks with the difference make a call there that the others, and the golden run, do not make; or other ranks
+    do, in a module whose ranks exchange tensors."""
     call = found.match.call
     if call.direction != FORWARD or found.phase is not Phase.FORWARD:
         return None
@@ -201,12 +202,17 @@ def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Seq
     while name not in places:
         places.add(name)
         name = parents.get(name or "")
-    for one in alone:
-        inside = one.call.parent in places and one.call.direction == FORWARD and not is_collective(one.call.key)
-        if inside and set(one.ranks) == set(ranks) and one.call.name not in golden:
-            where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
-            said = f"only {ranks_text(ranks)} calls {one.name} in {where}; the other ranks and the golden run do not"
-            return Diagnosis("extra call", said, ranks)
+    inside = [
+        one
+        for one in alone
+        if one.call.direction == FORWARD and not is_collective(one.call.key) and one.call.name not in golden
+    ]
+    exchanges = any(m.target and m.target.parent == call.name and is_collective(m.target.key) for m, _ in trace.groups)
+    own = [one for one in inside if one.call.parent in places and set(one.ranks) == set(ranks)]
+    for one in own or [one for one in inside if one.call.parent == call.name and exchanges]:
+        where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
+        said = f"only {ranks_text(one.ranks)} calls {one.name} in {where}; the other ranks and the golden run do not"
+        return Diagnosis("extra call", said, one.ranks)
     return None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msprobe.compare.layout.dimensions import rank_of, ranks_text
 from msprobe.compare.layout.unit import JoinTask
+from msprobe.compare.layout.updates import parameter_paths
 from msprobe.compare.origin.training import TrainingDifference, training_differences
 from msprobe.compare.phases import Phase
 from msprobe.compare.sources import Source
@@ -64,8 +65,6 @@ def _shared(events: Sequence[Event]) -> list[Any]:
 
 # Parameters that no optimizer updates
 
-_WRAPPERS = ("module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
-
 
 def _left_out(task: JoinTask) -> dict[int, list[TrainingDifference]]:
     """By rank, the parameters that the golden run updates and no rank does, or that another rank with the same part of
@@ -87,15 +86,15 @@ def _left_out(task: JoinTask) -> dict[int, list[TrainingDifference]]:
     return found
 
 
-def _updated(source: Source) -> Iterator[str]:
-    """The parameters that the optimizers of a rank update, by their paths in the model without wrappers."""
+def _updated(source: Source) -> list[str]:
+    """The parameters that the optimizers of a rank update, by their paths in the complete model."""
+    found: list[str] = []
     for event in _events(source):
         groups = event.get("groups") if event.get("event") == "optimizer_step" else None
         for group in groups if isinstance(groups, list) else ():
             names = group.get("names") if isinstance(group, dict) else None
-            for name in names if isinstance(names, list) else ():
-                if isinstance(name, str):
-                    yield ".".join(step for step in name.split(".") if step not in _WRAPPERS)
+            found += [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return parameter_paths(source, found)
 
 
 def _events(source: Source) -> Sequence[Event]:
