@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from written import call, model_data, saved, scalar, tensor, write_dump
 
 from msprobe.compare import Comparison, compare, comparison, execute
 from msprobe.compare.measure import distance
+from msprobe.compare.rows import Row
 from msprobe.report.comparison_terminal import answer, print_comparison
 from msprobe.report.jsonl import write_jsonl
 
@@ -185,6 +187,21 @@ def test_ranks_that_agree_but_for_rounding_do_not_stay_in_memory(
             (row.name, row.judgement, row.measurement) for row in same.rows()
         ]
         assert len(unit.groups) == len(same.groups)
+
+
+def _count_rows() -> int:
+    gc.collect()
+    return sum(type(one) is Row for one in gc.get_objects())
+
+
+def test_no_row_of_such_ranks_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, golden = _write(tmp_path / "target", 4, _round), _write(tmp_path / "golden", 4)
+    monkeypatch.setattr(comparison, "KEPT_ROWS", 0)
+    before = _count_rows()
+    found = compare(target, golden)
+    assert found.verdict == "same"
+    assert _count_rows() == before
+    assert sum(1 for _ in found.rows()) == sum(found.counts.values()) > ROWS
 
 
 @pytest.mark.fast
