@@ -139,7 +139,8 @@ def adversarial(
                 fake = model.generator(batch["noise"])
                 seen = fake.detach() if detach else fake
                 loss = F.softplus(model.critic(seen)).mean() + F.softplus(-model.critic(batch["real"])).mean()
-                judge.zero_grad()
+                if clear_critic:
+                    judge.zero_grad()
                 loss.backward()
                 judge.step()
             if detach:

@@ -22,6 +22,7 @@ from msprobe.compare.layout.report import joined_label, joined_notes, joined_sta
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
+from msprobe.compare.origin.parameters import name_parameter
 from msprobe.compare.origin.state import name_buffer, other_buffers
 from msprobe.compare.origin.trace import Trace, follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
@@ -173,6 +174,8 @@ class _Stages:
         found = suspect(trace, training)
         if joined is not None and found is not None:
             found = diagnose(found, trace, guilty, joined.alone)
+        if found is not None:
+            found = name_parameter(found, trace, events[0])
         buffers = other_buffers(*events)
         if found is not None and buffers:
             found = name_buffer(found, buffers, pair.target.step if self.units else None)
@@ -236,7 +239,7 @@ class _Stages:
     def notes(self) -> list[str]:
         """What to say beside the answer, once all units are judged."""
         idle = self._buffers if all(unit.candidate is None for unit in self.units) else []
-        said = (f"buffer {name} differs when the run begins; this changes nothing that was compared" for name in idle)
+        said = (f"{name} differs when the run begins; this changes nothing that was compared" for name in idle)
         rows = sum(judge.other_bytes for judge in self._judges.values())
         where = "1 row that passes" if rows == 1 else f"{rows} rows that pass"
         unseen = (

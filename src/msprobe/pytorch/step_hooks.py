@@ -20,6 +20,7 @@ from msprobe.pytorch.apis.opaque_regions import CLOSED, effective_mode
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.gradients.call_gradients import Gradients
+from msprobe.pytorch.gradients.compiled_autograd import CompiledBackward
 from msprobe.pytorch.modules.copies import RootHooks
 from msprobe.pytorch.modules.model_tree import ModelTree
 from msprobe.pytorch.modules.module_calls import Modules
@@ -100,8 +101,9 @@ class TorchHooks:
     def _make_watchers(
         self, context: StepContext, parallel: ParallelRecord, layouts: Layouts, living: LivingObjects
     ) -> list[Companion]:
+        compiled = CompiledBackward(self.recorder, self.gradients)
         if not context.task.records_every_call:
-            return []
+            return [compiled]
         unseen: Optional[GradientsAfterBackward] = None
         if context.level.modules and not context.level.kernels:
             unseen = GradientsAfterBackward(self.recorder, self.gradients, self._tree)
@@ -109,7 +111,7 @@ class TorchHooks:
         pipeline = PipelineCalls(self.recorder, parallel, self.texts.forget, read_gradients)
         facts = ParallelFacts(self.recorder, parallel, layouts, living, pipeline)
         events = TrainingEvents(self.recorder, self.texts, self._tree, unseen)
-        return [events, facts] if unseen is None else [events, unseen, facts]
+        return [events, compiled, facts] if unseen is None else [events, compiled, unseen, facts]
 
     def install(self, models: Sequence[Any]) -> None:
         level, parts = self.level, []

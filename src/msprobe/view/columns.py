@@ -132,10 +132,11 @@ class Table:
         return b"".join(parts)
 
     def _add_unit(self, index: int, unit: UnitResult) -> None:
-        ours, theirs = self._modules(unit, golden=False), self._modules(unit, golden=True)
+        groups = list(unit.groups)  # a unit that is equal on both sides makes its rows each time
+        ours, theirs = self._modules(groups, golden=False), self._modules(groups, golden=True)
         add = {name: column.append for name, column in self._calls.items()}
         texts = self._texts
-        for group in unit.groups:
+        for group in groups:
             match, rows = group
             call = match.call
             number_of_call = len(self.groups)
@@ -200,10 +201,10 @@ class Table:
                 return found
         return 0
 
-    def _modules(self, unit: UnitResult, golden: bool) -> Callable[[Optional[Call]], str]:
+    def _modules(self, groups: list[Group], golden: bool) -> Callable[[Optional[Call]], str]:
         """The module path of each call; a backward call has the module of its forward call."""
         parents: dict[tuple[str, int], Optional[str]] = {}
-        for match, _ in unit.groups:
+        for match, _ in groups:
             call = match.golden if golden else match.target
             if call is None:
                 continue

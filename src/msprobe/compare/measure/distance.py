@@ -60,14 +60,14 @@ def epsilon(item: dict[str, Any]) -> float:
 
 def count(item: dict[str, Any]) -> int:
     """The number of elements; 0 where the recorded shape is damaged."""
-    shape, total = item["shape"], 1
+    shape = item["shape"]
     if not isinstance(shape, (list, tuple)):
         return 0
-    for length in shape:
-        if not isinstance(length, int):
-            return 0
-        total *= length
-    return max(total, 0)
+    try:
+        total = math.prod(shape)
+    except TypeError:
+        return 0
+    return max(total, 0) if isinstance(total, int) else 0
 
 
 def number(value: object) -> Optional[float]:
@@ -84,17 +84,21 @@ def number(value: object) -> Optional[float]:
 
 def scale(item: dict[str, Any]) -> float:
     """The root mean square of a tensor, from its norm; 0 when it cannot be known or a mask hides it."""
-    norm, elements = number(item.get("Norm")), count(item)
-    if norm is None or not math.isfinite(norm) or elements == 0:
+    return _scale(number(item.get("Max")), number(item.get("Min")), number(item.get("Norm")), count(item))
+
+
+def _scale(high: Optional[float], low: Optional[float], norm: Optional[float], elements: int) -> float:
+    if norm is None or elements == 0 or not math.isfinite(norm):
         return 0.0
-    low, high = number(item.get("Min")), number(item.get("Max"))
     if low is not None and high is not None and is_masked(low, high):
         return min(abs(low), abs(high))
     return norm / math.sqrt(elements)
 
 
 def is_masked(low: float, high: float) -> bool:
-    small, large = sorted((abs(low), abs(high)))
+    small, large = abs(low), abs(high)
+    if large < small:
+        small, large = large, small
     return large >= SENTINEL and small * SENTINEL <= large
 
 
@@ -168,7 +172,7 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
         return Measurement(None, Reason(Kind.UNREADABLE, damaged))
     if not known:
         return Measurement(None, Reason(Kind.KIND, "no statistics were recorded"))
-    nans = [(math.isnan(t), math.isnan(g)) for t, g in known]
+    nans = [(t != t, g != g) for t, g in known]
     if any(t and not g for t, g in nans):
         return Measurement(math.inf, Reason(Kind.VALUES, "NaN in the target only"), math.inf)
     if any(g and not t for t, g in nans):
@@ -224,12 +228,14 @@ def _largest(
     values: list[tuple[Optional[float], Optional[float]]], target: dict[str, Any], golden: dict[str, Any]
 ) -> Measurement:
     worst, average, reason = 0.0, 0.0, ""
-    size = max(scale(target), scale(golden))
+    (high, other_high), (low, other_low), _, (norm, other_norm) = values
+    elements, others = count(target), count(golden)
+    size = max(_scale(high, low, norm, elements), _scale(other_high, other_low, other_norm, others))
     masked = any(
         low is not None and high is not None and is_masked(low, high) for low, high in zip(values[1], values[0])
     )
     for name, (t, g) in zip(("maximum", "minimum", "mean", "norm"), values):
-        if t is None or g is None or t == g or (math.isnan(t) and math.isnan(g)):
+        if t is None or g is None or t == g or (t != t and g != g):
             continue
         if math.isinf(t) or math.isinf(g):
             side = "target" if math.isinf(t) else "golden run"

@@ -264,7 +264,10 @@ def _depth() -> int:
 def effective_mode(compile: str, with_apis: bool) -> str:
     """How compiled regions run: an open region has records of APIs only."""
     if compile == OPEN and not with_apis:
-        notices.warn_once('"compile": "open" records APIs: at level L0 compiled regions stay closed.')
+        notices.warn_once(
+            '"compile": "open" records API calls: at level L0 compiled regions stay closed. '
+            'Use level L1 or mix, or "compile": "eager" for records of the modules inside.'
+        )
         return CLOSED
     return compile
 

@@ -88,7 +88,7 @@ class TensorTexts:
 
     def expose(self, tensor: Any) -> None:
         """Reports that this memory may change without its version counter: it is measured each time from now on."""
-        if self._cache.expose(tensor):
+        if not _is_of_torch(tensor) or self._cache.expose(tensor):
             self.forget()
 
     def is_ours_to_remember(self, tensor: Any) -> bool:

@@ -71,22 +71,9 @@ class TrainingEvents(Companion):
         self._guarded(self._tell_rates)()
 
     def _stand_in(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
-        """`before` is given the call's arguments; `after` those and, last, what the call returned."""
         noted_before = None if before is None else self._guarded(before)
         noted_after = None if after is None else self._guarded(after)
-
-        def make(original: Any) -> Any:
-            def ours(*args: Any, **kwargs: Any) -> Any:
-                if noted_before is not None:
-                    noted_before(*args, **kwargs)
-                result = original(*args, **kwargs)
-                if noted_after is not None:
-                    noted_after(*args, **kwargs)
-                return result
-
-            return ours
-
-        self._stand_ins.put(owner, name, make)
+        self._stand_ins.put_notes(owner, name, noted_before, noted_after)
 
     def _guarded(self, note: _Note) -> _Note:
         """Nothing of ours reaches the script, or a compiler that follows it."""
@@ -113,18 +100,22 @@ class TrainingEvents(Companion):
             self._modules = [(one.prefix, one.module) for one in tree]
 
     def _record_buffers(self) -> None:
-        """What the buffers hold when the step begins: no record of a call names them. Those on an accelerator are left
-        out, because reading them would wait for the device."""
+        """What the buffers hold when the step begins, and the model's own parameters: no record of a call names them.
+        Those on an accelerator are left out, because reading them would wait for the device."""
         if self._recorded_buffers:
             return
         self._recorded_buffers = True
-        parts = [
-            f"{json.dumps(name)}: {self._texts.read_again(buffer)}"
-            for name, buffer in self._buffers()
-            if buffer.device.type == "cpu"
-        ]
-        if parts:
-            self._recorder.writer.training(f'"event": "buffers", "tensors": {{{", ".join(parts)}}}')
+        buffers, parameters = self._texts_of(self._buffers()), self._texts_of(self._own_parameters())
+        if buffers or parameters:
+            own = f', "parameters": {{{parameters}}}' if parameters else ""
+            self._recorder.writer.training(f'"event": "buffers", "tensors": {{{buffers}}}{own}')
+
+    def _texts_of(self, tensors: Iterator[tuple[str, Any]]) -> str:
+        return ", ".join(
+            f"{json.dumps(name)}: {self._texts.read_again(tensor)}"
+            for name, tensor in tensors
+            if tensor.device.type == "cpu"
+        )
 
     def _number(self, optimizer: Any) -> int:
         return self._numbers.setdefault(optimizer, len(self._numbers))
@@ -168,6 +159,14 @@ class TrainingEvents(Companion):
                 if buffer is not None and id(buffer) not in seen:
                     seen.add(id(buffer))
                     yield f"{path}{name}", buffer
+
+    def _own_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Parameters of the models themselves: a model has no record, only the modules in it have."""
+        for index, model in enumerate(self._models):
+            start = f"{index}." if len(self._models) > 1 else ""
+            for name, parameter in model._parameters.items():
+                if parameter is not None:
+                    yield f"{start}{name}", parameter
 
     def _zero_begins(self, owner: Any, set_to_none: bool = True) -> None:
         whose: dict[str, Any] = {"module": type(owner).__qualname__}

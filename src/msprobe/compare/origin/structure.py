@@ -1,4 +1,4 @@
-"""Calls that only one run made: the one that made a difference, and what stands in its place in the other run."""
+"""Calls that only one run made: which of them made the difference, and what stands in their place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Optional
 
-from msprobe.compare.calls import Match
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.trace import Trace
@@ -14,8 +13,14 @@ from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.rows import Row
 
 
-def find_unmatched(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidate]:
-    """A call that only one run made, and whose result is the value that differs, or that stands just before it."""
+def candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
+    match = trace.groups[index][0]
+    received = kind == "received"
+    return Candidate(kind, index, row, match, trace.epoch(index), received, evidence, phase=trace.phases[index])
+
+
+def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidate]:
+    """A call that only one run made, and whose result is the input that differs, or that stands just before it."""
     direction = trace.groups[index][0].call.direction
     before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
     if not before:
@@ -39,6 +44,16 @@ def find_unmatched(index: int, inputs: list[Row], trace: Trace) -> Optional[Cand
     found = min(adjacent)
     rows = trace.groups[found][1]
     return _unmatched_call(found, rows[0] if rows else None, before, trace)
+
+
+def made_inside(index: int, results: list[Row], trace: Trace) -> Optional[Candidate]:
+    """A call that only one run made inside this module, and that made the module's results differ."""
+    match = trace.groups[index][0]
+    if match.call.kind != "module":
+        return None
+    found = structural(index, results, trace)
+    around = [call.name for call in (match.target, match.golden) if call is not None]
+    return found if found is not None and found.match.call.parent in around else None
 
 
 def _first_maker(index: int, row: Row, before: list[int], trace: Trace) -> tuple[int, Row]:
@@ -73,10 +88,10 @@ def _unmatched_call(index: int, row: Optional[Row], before: list[int], trace: Tr
     kind = "missing call" if golden_only else "extra call"
     partner = _replacement(index, before, trace)
     if partner is not None:
-        return replace(Candidate.at(index, "replaced", row, trace), other=partner)
+        return replace(candidate("replaced", index, row, trace), other=partner)
     if made[golden_only, match.call.key] > made[not golden_only, match.call.key]:
-        return Candidate.at(index, kind, row, trace)
-    return Candidate.at(index, "elsewhere", row, trace)
+        return candidate(kind, index, row, trace)
+    return candidate("elsewhere", index, row, trace)
 
 
 def _replacement(index: int, before: list[int], trace: Trace) -> Optional[str]:
@@ -96,8 +111,3 @@ def _replacement(index: int, before: list[int], trace: Trace) -> Optional[str]:
 def _module_name(name: Optional[str]) -> str:
     """`Module.a.Block.forward.0` -> `a`: classes may differ."""
     return ".".join((name or "").split(".")[1:-3])
-
-
-def is_inside(inner: Match, module: Match) -> bool:
-    path, within = _module_name(module.call.name), _module_name(inner.call.parent)
-    return within == path or within.startswith(path + ".")
