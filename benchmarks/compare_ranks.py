@@ -1,6 +1,7 @@
-"""The cost of `msprobe compare` by number of ranks: equal ranks, of which one differs.
+"""The cost of `msprobe compare` by number of ranks: equal ranks, of which one differs; and ranks of which every row
+differs by rounding, as between two machines.
 
-python benchmarks/compare_ranks.py [--ranks 1024] [--rows 10000] [--rounds 3]
+python benchmarks/compare_ranks.py [--ranks 1024] [--rounded 64] [--rows 10000] [--rounds 3]
 
 CPU time and memory of complete processes with start-up. Each rank has numbers of its own. The golden dump's files are
 hard links to the target's, except those of the rank that differs.
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -70,10 +72,38 @@ def write_ranks(work: Path, template: dict[str, bytes], ranks: int) -> tuple[Pat
     return target, golden
 
 
+def write_rounded(work: Path, template: dict[str, bytes], ranks: int) -> tuple[Path, Path]:
+    """Two dumps whose statistics differ in their last digits, in every row of every rank."""
+    sides = work / f"rounded_target{ranks}", work / f"rounded_golden{ranks}"
+    for rank in range(ranks):
+        for root, tail in zip(sides, (b"37", b"21")):
+            directory = root / "step0" / f"rank{rank}"
+            directory.mkdir(parents=True)
+            for name, content in template.items():
+                (directory / name).write_bytes(content.replace(b"#", str(1000 + rank).encode() + tail))
+    return sides
+
+
+def measure_rounded(work: Path, template: dict[str, bytes], ranks: int, rounds: int) -> None:
+    counts = {"half": ranks // 2, "whole": ranks}
+    commands = {name: [*OURS, *map(str, write_rounded(work, template, count))] for name, count in counts.items()}
+    found = in_turn({name: lambda one=one: cost(one, work) for name, one in commands.items()}, rounds)
+    memory = {}
+    for name, command in commands.items():
+        usage = [sys.executable, "-c", _USAGE, *command]
+        memory[name] = int(subprocess.run(usage, capture_output=True, text=True, check=True).stdout) / 1e6
+    each = (found["whole"][0] - found["half"][0]) / (ranks - ranks // 2)
+    said = [f"{count} ranks {found[name][0]:.1f} CPU-s, {memory[name]:.2f} GB" for name, count in counts.items()]
+    print(f"- every row rounded: {'; '.join(said)}; {each:.2f} CPU-s a further rank")
+
+
+_USAGE = """import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=False)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"""
+
+
 def check_answer(target: Path, golden: Path, ranks: int, template: dict[str, bytes]) -> None:
     """The origin is named, on the right rank; every row is counted."""
-    import subprocess
-
     done = subprocess.run([*OURS, str(target), str(golden), "--json"], capture_output=True, text=True, check=False)
     summary = json.loads(done.stdout)
     names = list(json.loads(template["dump.json"].replace(b"#", b""))["data"])
@@ -86,6 +116,7 @@ def check_answer(target: Path, golden: Path, ranks: int, template: dict[str, byt
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--rounded", type=int, default=64, help="ranks of which every row differs by rounding; 0: none")
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -103,6 +134,8 @@ def main() -> None:
         two = in_turn(
             {"one": lambda: cost(all_ranks, work), "two": lambda: cost([*all_ranks, "--jobs", "2"], work)}, args.rounds
         )
+        if args.rounded:
+            measure_rounded(work, template, args.rounded, args.rounds)
     print(f"- {found['all'][0]:.1f} CPU-s, {memory:.2f} GB in the largest process")
     print(f"- {found['all'][0] / found['few'][0]:.1f} times the CPU time of {args.ranks // 8} ranks")
     print(f"- two processes: {two['one'][1] / two['two'][1]:.2f} times as fast as one (wall)")

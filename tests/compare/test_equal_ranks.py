@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,6 +16,7 @@ from written import call, model_data, saved, scalar, tensor, write_dump
 
 from msprobe.compare import Comparison, compare, comparison, execute
 from msprobe.compare.measure import distance
+from msprobe.compare.rows import Row
 from msprobe.report.comparison_terminal import answer, print_comparison
 from msprobe.report.jsonl import write_jsonl
 
@@ -160,6 +162,10 @@ def test_a_damaged_file_beside_equal_records_is_reported(dumps: tuple[Path, Path
     assert any("rank2" in note and "run.json" in note for note in compare(*both).notes)
 
 
+def _round_all(rank: int, data: dict[str, Any]) -> None:
+    _round(-1, data)
+
+
 def _round(rank: int, data: dict[str, Any]) -> None:
     """Every result is off by rounding, as between two machines; one rank is wrong."""
     for record in data.values():
@@ -187,12 +193,38 @@ def test_ranks_that_agree_but_for_rounding_do_not_stay_in_memory(
         assert len(unit.groups) == len(same.groups)
 
 
+def _count_rows() -> int:
+    gc.collect()
+    return sum(type(one) is Row for one in gc.get_objects())
+
+
+def test_no_row_of_such_ranks_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, golden = _write(tmp_path / "target", 6, _round_all), _write(tmp_path / "golden", 6)
+    monkeypatch.setattr(comparison, "KEPT_ROWS", 0)
+    before, seen = _count_rows(), []
+
+    def watch(outcomes: Iterable[Any], total: int, text: str) -> Iterator[Any]:
+        for outcome in outcomes:
+            yield outcome
+            seen.append(_count_rows() - before)
+
+    found = compare(target, golden, progress=watch)
+    assert found.verdict == "same"
+    each = sum(found.counts.values()) // 6
+    assert max(seen) <= 2 * each  # those of the unit at hand, not of all six
+    assert sum(1 for _ in found.rows()) == 6 * each
+
+
 @pytest.mark.fast
 @given(st.lists(st.floats(-1e5, 1e5, allow_nan=False), min_size=8, max_size=8), st.integers(1, 9))
 def test_the_quick_distance_of_usual_tensors_is_the_distance(values: list[float], size: int) -> None:
-    sides = []
+    sides: list[dict[str, Any]] = []
     for numbers in (values[:4], values[4:]):
-        item = {"shape": [size], "dtype": "torch.float32", **dict(zip(("Max", "Min", "Mean", "Norm"), numbers))}
+        item: dict[str, Any] = {
+            "shape": [size],
+            "dtype": "torch.float32",
+            **dict(zip(("Max", "Min", "Mean", "Norm"), numbers)),
+        }
         sides.append({**item, "Norm": abs(item["Norm"])})
     quick = distance.of_statistics(*sides)
     pairs = [(sides[0][key], sides[1][key]) for key in ("Max", "Min", "Mean", "Norm")]

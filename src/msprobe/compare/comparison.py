@@ -188,6 +188,7 @@ class _Stages:
         if joined is None and found is None and self._may_forget(groups, tally):
             kept, trace = AgreedGroups(task, groups), Trace((), ())
             self.has_equal = True
+            judge.forget_rows()
             for source in (pair.target, pair.golden):
                 if isinstance(source, RankDump):
                     source.forget()

@@ -74,6 +74,11 @@ class Judge:
             for row, judgement in zip(rows, self.judge(match, rows)):
                 row.judgement = judgement
 
+    def forget_rows(self) -> None:
+        """Keeps nothing of the last step but what was learned from it."""
+        self._groups = ()
+        self._exemptions = Exemptions()
+
     @functools.cached_property
     def _statistics_are_exact(self) -> bool:
         """Ours are: they would show the last bit of any element. Those of other tools are rounded to float32."""
