@@ -14,6 +14,7 @@ from training import Plant, Recipe
 DISTRIBUTED = "ddp"
 """The model that is trained by two processes: GPT-2 in DistributedDataParallel."""
 IN_TWO_PROCESSES = {DISTRIBUTED: "gpt2", "olmo2_ddp": "olmo2", "starcoder2_fsdp": "starcoder2"}
+IN_TWO_PROCESSES |= {"mistral_ddp": "mistral", "regnet_ddp": "regnet", "nemotron_fsdp": "nemotron"}
 """Models that are trained by two processes, and the network that each is."""
 SAME_INPUTS = "same inputs|equal inputs|inputs with the same|inputs that agree"
 """How a sentence says that a call was given the same."""

@@ -16,7 +16,9 @@ TOP = "the top level"
 WEIGHTS_DIFFER = "(weight|parameter|buffer).*differs? before anything ran"
 
 AFTER_BACKWARD = re.compile(
-    r"optimi[sz]er|\bAdamW?\b|\bSGD\b|adamw?\.py|sgd\.py|clip_grad|learning rate|in _train\b", re.IGNORECASE
+    r"optimi[sz]er|\bAdamW?\b|\bSGD\b|adamw?\.py|sgd\.py|clip_grad|learning rate|in _train\b"
+    r"|\b(Adafactor|Lion|Lamb|RMSprop|NAdam|RAdam|LBFGS|Adagrad|GradScaler|AveragedModel)\b|swa_utils|grad_scaler|optimizers\.py",
+    re.IGNORECASE,
 )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import clean  # noqa: F401
 import faults  # noqa: F401
+import third.cases  # noqa: F401
 import torch.distributed as dist
 import unseen.cases  # noqa: F401
 from cases import CLEAN, FAULTS, IN_TWO_PROCESSES

@@ -7,6 +7,7 @@ python benchmarks/quality/run.py --only llama --case mask     cases whose name h
 python benchmarks/quality/run.py --keep DIR                   keeps the dumps; run again, it only compares them
 python benchmarks/quality/run.py --write-docs                 everything, into docs/quality.md as well
 python benchmarks/quality/run.py --unseen                     the cases in unseen/ instead
+python benchmarks/quality/run.py --third                      the cases in third/ instead
 
 It uses the msprobe of the interpreter that runs it.
 """
@@ -64,26 +65,32 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="every judgement as JSON")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep dumps and answers, and use dumps that are there")
-    parser.add_argument("--unseen", action="store_true", help="the cases on which nothing was tuned (unseen/)")
+    sets = {"dest": "chosen", "action": "store_const"}
+    parser.add_argument("--unseen", const="unseen", help="the second set, of other models (unseen/)", **sets)
+    parser.add_argument("--third", const="third", help="the third set, of other models again (third/)", **sets)
     parser.add_argument("--list", action="store_true", help="only list the cases")
     parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/quality.md")
     return parser.parse_args(arguments)
 
 
-def load(unseen: bool = False) -> list[Case]:
-    """All cases of the tuned or of the unseen set. Imported late: it imports torch and transformers."""
+def load(chosen: str | None = None) -> list[Case]:
+    """All cases of the tuned set, of `unseen` or of `third`. Imported late: it imports torch and transformers."""
     import clean  # noqa: F401
     import faults  # noqa: F401
     from cases import CLEAN, FAULTS
+    from third.cases import is_third
     from unseen.cases import is_unseen
 
-    return [case for case in [*FAULTS, *CLEAN] if is_unseen(case) == unseen]
+    def set_of(case: Case) -> str | None:
+        return "third" if is_third(case) else "unseen" if is_unseen(case) else None
+
+    return [case for case in [*FAULTS, *CLEAN] if set_of(case) == chosen]
 
 
 def select(args: argparse.Namespace) -> list[Case]:
     return [
         case
-        for case in load(args.unseen)
+        for case in load(args.chosen)
         if (not args.only or case.model in args.only)
         and (not args.kind or case.kind in args.kind)
         and (not args.case or any(text in case.id for text in args.case))
@@ -94,7 +101,7 @@ def select(args: argparse.Namespace) -> list[Case]:
 def run_all(cases: list[Case], args: argparse.Namespace) -> list[tuple[Any, float]]:
     chunks = split(cases)
     keep = str(args.keep) if args.keep else ""
-    jobs = [([case.id for case in chunk], keep, args.unseen) for chunk in chunks]
+    jobs = [([case.id for case in chunk], keep, args.chosen) for chunk in chunks]
     results: list[tuple[Any, float]] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     context = multiprocessing.get_context("spawn")
@@ -127,11 +134,11 @@ def split(cases: list[Case]) -> list[list[Case]]:
     return sorted(chunks, key=len, reverse=True)
 
 
-def work(job: tuple[list[str], str, bool, Any]) -> None:
-    names, keep, unseen, done = job
+def work(job: tuple[list[str], str, str | None, Any]) -> None:
+    names, keep, chosen, done = job
     from execute import run_cases
 
-    known = {case.id: case for case in load(unseen)}
+    known = {case.id: case for case in load(chosen)}
     folder = None
     if keep:
         folder = Path(keep) / known[names[0]].model

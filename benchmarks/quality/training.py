@@ -74,8 +74,8 @@ class Experiment:
     """Only the forward, in evaluation mode and without gradients."""
     settings: dict[str, Any] = field(default_factory=dict)
     """More keys of config.json."""
-    instead: Optional[Callable[[Path], None]] = None
-    """Records the run in another way (another framework)."""
+    instead: Optional[Callable[[Path], Optional[Outcome]]] = None
+    """Records the run in another way (another framework, another loop)."""
 
     def module(self, path: str) -> nn.Module:
         return self.model.get_submodule(path)
@@ -102,8 +102,7 @@ def run(model: str, config: dict[str, Any], recipe: Recipe, plant: Optional[Plan
         torch.set_num_threads(experiment.recipe.threads)
         try:
             if experiment.instead is not None:
-                experiment.instead(dump)
-                return Outcome({}, {})
+                return experiment.instead(dump) or Outcome({}, {})
             if experiment.inference:
                 return _infer(experiment, dump)
             return _train(experiment, dump)

@@ -33,7 +33,7 @@ def test_there_are_enough_faults_pairs_and_models_of_every_kind() -> None:
 def test_the_unseen_cases_are_of_other_models() -> None:
     from run import load
 
-    tuned, unseen = load(), load(unseen=True)
+    tuned, unseen = load(), load("unseen")
     assert not {case.model for case in tuned} & {case.model for case in unseen}
     assert len([case for case in unseen if case.kind != "clean"]) >= 80
     assert len([case for case in unseen if case.kind == "clean"]) >= 40

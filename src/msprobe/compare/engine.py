@@ -6,15 +6,16 @@ A single unit with saved tensors is spread by files, several units are spread wh
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 from msprobe.compare import execute
 from msprobe.compare.execute import Outcome, Task
 from msprobe.dump.errors import DumpError
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 ENGINES = ("local", "ray")
 
@@ -34,6 +35,9 @@ def open_engine(name: str, jobs: int) -> Iterator[Engine]:
     elif jobs <= 1:
         yield _Local(None)
     else:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
         # A fork of a process with a framework's threads may hang; without them it is the cheaper start.
         loaded = "torch" in sys.modules or "mindspore" in sys.modules
         context = multiprocessing.get_context("spawn" if loaded or sys.platform != "linux" else "fork")

@@ -1,6 +1,7 @@
 """Graph-mode directories (npy files and statistic.csv) as something that can be compared.
 
 An operator is a call, its inputs and outputs by slot are the items; operators are in the order of their timestamps.
+The readers of these files are imported when there are some: most comparisons have none, and protobuf is slow to load.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files.codec import load
-from msprobe.graphdump.files import statistics
-from msprobe.graphdump.files.directory import Tensor, scan
+
+if TYPE_CHECKING:
+    from msprobe.graphdump.files.directory import Tensor
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def _data_name(tensor: Tensor) -> str:
 
 
 def _item(tensor: Tensor) -> dict[str, Any]:
+    from msprobe.graphdump.files import statistics
+
     item: dict[str, Any] = {"type": "mindspore.Tensor", "dtype": tensor.dtype, "shape": []}
     if tensor.row is not None:
         known = statistics.of_row(tensor.row)
@@ -105,6 +109,8 @@ def open_graph_dump(path: Path) -> list[GraphRank]:
     """The ranks and iterations of a graph-mode dump; empty where the path holds none."""
     if not path.is_dir():
         return []
+    from msprobe.graphdump.files.directory import scan
+
     found: dict[tuple[Optional[int], int], list[Tensor]] = {}
     for tensor in scan(path).tensors:
         if tensor.iteration is not None:

@@ -34,7 +34,7 @@ class Pairing:
             return [Row(match, slot, slot, None, item, side) for slot, item in sides]
         if match.how == "fused":
             return _fused_rows(match)
-        ours, theirs = list(slots(target)), dict(slots(golden))
+        ours, theirs = slots(target), dict(slots(golden))
         if RAISED in theirs or any(slot == RAISED for slot, _ in ours):
             theirs.setdefault(RAISED, plain(None))
             ours += [] if any(slot == RAISED for slot, _ in ours) else [(RAISED, plain(None))]

@@ -46,13 +46,15 @@ def phases_of(groups: Matches) -> list[Phase]:
 
 
 def updates_weights(match: Match, stacks: Stacks) -> bool:
-    """True for a call that was made inside an optimizer, gradient clipping or the loss scaler."""
-    return _has_frame(match, stacks, _UPDATING)
+    """True for a call that was made inside an optimizer, gradient clipping or the loss scaler. An optimizer that is
+    given a closure (LBFGS, Lightning) runs the whole step: what the closure calls is not the optimizer's."""
+    frame = _innermost(match, stacks, _UPDATING)
+    return bool(frame) and "closure(" not in frame.rpartition("\n")[2]
 
 
 def phase_by_stack(match: Match, stacks: Stacks) -> Phase:
     """The phase of a call that stands among those of the forward."""
-    if _has_frame(match, stacks, _UPDATING):
+    if updates_weights(match, stacks):
         return Phase.AFTER
     return Phase.BACKWARD if is_made_by_engine(match, stacks) else Phase.FORWARD
 
@@ -62,12 +64,13 @@ def is_made_by_engine(match: Match, stacks: Stacks) -> bool:
     call = match.call
     if call.direction != FORWARD or call.recompute or call.parent is not None:
         return False
-    return _has_frame(match, stacks, _ENGINE)
+    return bool(_innermost(match, stacks, _ENGINE))
 
 
-def _has_frame(match: Match, stacks: Stacks, parts: tuple[str, ...]) -> bool:
+def _innermost(match: Match, stacks: Stacks, parts: tuple[str, ...]) -> str:
+    """The innermost frame of a call that has one of these texts, or nothing."""
     for call, known in zip((match.target, match.golden), stacks):
         frames: Union[list[str], None] = known.get(call.name) if call is not None else None
         if frames:
-            return any(part in frame for frame in frames for part in parts if isinstance(frame, str))
-    return False
+            return next((f for f in frames if isinstance(f, str) and any(part in f for part in parts)), "")
+    return ""

@@ -6,11 +6,10 @@ made by the hundred thousand, hence a slotted class and no copying.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from msprobe.compare.calls import DEBUG, GRADS, Call, Match
-from msprobe.compare.reasons import NO_REASON, Reason
+from msprobe.compare.reasons import NO_REASON, Kind, Reason
 from msprobe.dump.reader import items, leaves
 from msprobe.dump.record_keys import DAMAGED
 
@@ -126,12 +125,14 @@ class Row:
 
     @property
     def why(self) -> Reason:
-        return self.judgement.reason or self.measurement.reason
+        reason = self.judgement.reason
+        return self.measurement.reason if reason.kind is Kind.NONE else reason
 
     @property
     def reason(self) -> str:
         """`why` in words."""
-        return str(self.why)
+        why = self.why
+        return "" if why.kind is Kind.NONE else str(why)
 
     @property
     def target_name(self) -> Optional[str]:
@@ -157,25 +158,24 @@ def row_name(call: Call, slot: str) -> str:
 
 
 def is_tensor(item: Item) -> bool:
-    return item is not None and "dtype" in item and isinstance(item.get("shape"), list)
+    return item is not None and "dtype" in item and item.get("shape").__class__ is list
 
 
-def slots(call: Call) -> Iterator[tuple[str, Item]]:
+def slots(call: Call) -> list[tuple[str, Item]]:
     """(slot, item) of a call's record: leaves only, in recorded order; a null leaf is None."""
     if call.direction == DEBUG or not isinstance(call.record, dict):
-        for slot, item in leaves("", call.record):
-            yield slot[1:] or "value", _sound(item)
-        return
-    yield from slots_of(call.record)
+        return [(slot[1:] or "value", _sound(item)) for slot, item in leaves("", call.record)]
+    return slots_of(call.record)
 
 
-def slots_of(record: dict[str, Any]) -> Iterator[tuple[str, Item]]:
-    for slot, item in items(record):
-        yield slot, _sound(item)
+def slots_of(record: dict[str, Any]) -> list[tuple[str, Item]]:
+    found = [(slot, _sound(item)) for slot, item in items(record)]
     if RAISED in record:
-        yield RAISED, plain(record[RAISED])
+        found.append((RAISED, plain(record[RAISED])))
     if DAMAGED in record and not isinstance(record[DAMAGED], list):
-        yield DAMAGED, {"type": DAMAGED, "dtype": None, "shape": [], "unreadable": record[DAMAGED]}
+        damage = {"type": DAMAGED, "dtype": None, "shape": [], "unreadable": record[DAMAGED]}
+        found.append((DAMAGED, damage))
+    return found
 
 
 def _sound(item: Any) -> Item:

@@ -36,7 +36,10 @@ def leaves(slot: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Walks a nested value: lists add `.i`, dicts `.key`."""
     if isinstance(value, list):
         for position, one in enumerate(value):
-            yield from leaves(f"{slot}.{position}", one)
+            if one.__class__ is dict and one.get("type").__class__ is str:  # most are leaves: no generator for each
+                yield f"{slot}.{position}", one
+            else:
+                yield from leaves(f"{slot}.{position}", one)
     elif isinstance(value, dict) and not _is_leaf(value):
         for key, one in value.items():
             yield from leaves(f"{slot}.{key}", one)

@@ -41,21 +41,14 @@ class StandIns:
                 if torch.compiler.is_compiling():
                     return original(*args, **kwargs)
                 if before is not None:
-                    callback = _set_eval_frame(None)
-                    try:
-                        before(*args, **kwargs)
-                    finally:
-                        _set_eval_frame(callback)
+                    _call_note(before, args, kwargs)
                 result = original(*args, **kwargs)
                 if after is not None:
-                    callback = _set_eval_frame(None)
-                    try:
-                        after(*args, **kwargs)
-                    finally:
-                        _set_eval_frame(callback)
+                    _call_note(after, args, kwargs)
                 return result
 
             never_compile(ours)
+            never_compile(_call_note)
             return ours
 
         self.put(owner, name, make)
@@ -65,3 +58,11 @@ class StandIns:
             if vars(owner).get(name) is ours:  # what somebody has put over ours since, stays
                 setattr(owner, name, original)
         self._put.clear()
+
+
+def _call_note(note: _Note, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    callback = _set_eval_frame(None)
+    try:
+        note(*args, **kwargs)
+    finally:
+        _set_eval_frame(callback)

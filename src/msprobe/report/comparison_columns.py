@@ -9,6 +9,7 @@ from typing import Any, Optional
 from msprobe.compare.measure.distance import number
 from msprobe.compare.result import Comparison, UnitResult
 from msprobe.compare.rows import NOT_COMPARED, PASS, Item, Row
+from msprobe.dump.untrusted.csv_cells import safe_cell
 
 _BASE = [
     "NPU Name",
@@ -60,7 +61,7 @@ class Columns:
     def __init__(self, comparison: Comparison) -> None:
         rows = [row for _, row in comparison.rows()]
         self._comparison = comparison
-        self.tensor = any(row.measured is not None for row in rows)
+        self.tensor = any(row.measurement.metrics is not None for row in rows)
         self.md5 = any(row.target and "md5" in row.target for row in rows)
         bare = (row for row in rows if row.measured is None)
         known = any(row.golden and number(row.golden.get("Max")) is not None for row in bare)
@@ -92,6 +93,7 @@ class Columns:
 
     def _cells(self, unit: UnitResult, row: Row) -> list[Any]:
         target, golden = row.target, row.golden
+        grads = _grad(target), _grad(golden)
         cells: list[Any] = [
             _text(row.target_name),
             _text(row.golden_name),
@@ -99,8 +101,7 @@ class Columns:
             _dtype(golden),
             _shape(target),
             _shape(golden),
-            _grad(target),
-            _grad(golden),
+            *grads,
         ]
         if self.tensor:
             cells += list(row.measured[:6]) if row.measured else [_ABSENT] * 6
@@ -108,11 +109,10 @@ class Columns:
         if self.statistics:
             cells += _differences(ours, theirs)
         if self.md5:
-            cells += [(target or {}).get("md5", _ABSENT), (golden or {}).get("md5", _ABSENT)]
+            cells += [safe_cell((item or {}).get("md5", _ABSENT)) for item in (target, golden)]
         if self.values:
             cells += ours + theirs
-        agree = _grad(target) == _grad(golden)
-        cells += [str(agree), row.verdict.replace("_", " ")]
+        cells += [str(grads[0] == grads[1]), row.verdict.replace("_", " ")]
         if self.tensor:
             cells.append(_reached(row))
         cells.append(_text(row.reason))
@@ -140,16 +140,21 @@ def _text(value: Optional[str]) -> str:
 
 
 def _dtype(item: Item) -> str:
-    return _ABSENT if item is None else str(item.get("dtype") or item.get("type") or _ABSENT)
+    return _ABSENT if item is None else _text(str(item.get("dtype") or item.get("type") or _ABSENT))
 
 
 def _shape(item: Item) -> str:
-    return _ABSENT if item is None else str(item.get("shape", "[]"))
+    if item is None:
+        return _ABSENT
+    shape = item.get("shape", "[]")
+    return str(shape) if shape.__class__ is list else _text(str(shape))
 
 
 def _grad(item: Item) -> str:
     value = None if item is None else item.get("requires_grad")
-    return _ABSENT if value is None else str(value)
+    if value is True or value is False:
+        return "True" if value else "False"
+    return _ABSENT if value is None else _text(str(value))
 
 
 def _statistics(item: Item) -> list[Any]:
@@ -158,12 +163,13 @@ def _statistics(item: Item) -> list[Any]:
     if "value" in item:
         value = item["value"]
         return [value if _is_number(value) else _text(str(value))] * 4
-    return [_figure(item.get(key)) for key in _KEYS]
+    figures = [item.get(key) for key in _KEYS]
+    return [value if value.__class__ is float else _figure(value) for value in figures]
 
 
 def _figure(value: Any) -> Any:
     if value is None or isinstance(value, (str, float)) or _is_number(value):
-        return _ABSENT if value is None else value
+        return _ABSENT if value is None else safe_cell(value)
     return _text(str(value))
 
 
@@ -173,16 +179,19 @@ def _is_number(value: Any) -> bool:
 
 
 def _differences(ours: list[Any], theirs: list[Any]) -> list[Any]:
+    if ours == theirs and all(value.__class__ is float and value == value for value in ours):
+        return [0.0] * (2 * len(ours))
     differences: list[Any] = []
     relative: list[Any] = []
     for a, b in zip(ours, theirs):
         if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-            difference = 0.0 if a == b else a - b
+            if a == b:
+                differences.append(0.0)
+                relative.append(0.0)
+                continue
+            difference = a - b
             differences.append(difference)
-            if b:
-                relative.append(abs(difference / b))
-            else:
-                relative.append(0.0 if difference == 0 else math.inf)
+            relative.append(abs(difference / b) if b else math.inf)
         else:
             differences.append(_ABSENT)
             relative.append(_ABSENT)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from msprobe.compare.result import Comparison
 from msprobe.dump import layout
-from msprobe.dump.untrusted.csv_cells import safe_cell
 from msprobe.report.comparison_columns import Columns
 
 _ROWS_AT_ONCE = 1000
@@ -24,7 +23,7 @@ def _parts(columns: Columns) -> Iterator[bytes]:
     writer = csv.writer(text)
     writer.writerow(columns.names)
     for number, (_, cells) in enumerate(columns.rows(), 1):
-        writer.writerow([safe_cell(cell) for cell in cells])
+        writer.writerow(cells)
         if number % _ROWS_AT_ONCE == 0:
             yield text.getvalue().encode("utf-8", "backslashreplace")
             text.seek(0)

@@ -30,11 +30,23 @@ _ROW = {"call": "i4", "slot": "i4", "reason": "i4", "state": "u1", "distance": "
 _CALL = {
     "unit": "i4", "target": "i4", "golden": "i4", "target_module": "i4", "golden_module": "i4", "source": "i4",
     "how": "i4", "kind": "u1", "direction": "u1", "flags": "u1", "first": "i4",
+    "ranks": "i4",
 }  # fmt: skip
 _NONE = float("nan")
 _LARGEST = 1.7e308
 _VERDICT = {verdict: place for place, verdict in enumerate(VERDICTS)}
 _ROLE = {role: 4 * place for place, role in enumerate(ROLES)}
+
+
+def _head_of(unit: UnitResult) -> dict[str, Any]:
+    """`ranks`: of a unit whose ranks were compared as one; else null."""
+    ranks = sorted({rank for ranks in unit.ranks.values() for rank in ranks}) or None
+    return {"label": unit.label, "step": unit.step, "rank": unit.rank, "ranks": ranks}
+
+
+def _made_by(unit: UnitResult, call: Optional[Call]) -> str:
+    """The ranks that made a call: `0 1`; empty for one that only the golden run made."""
+    return " ".join(map(str, unit.ranks.get(call.name, ()))) if call is not None else ""
 
 
 class _Texts:
@@ -93,7 +105,7 @@ class Table:
             "calls": len(self.groups),
             "verdicts": VERDICTS,
             "roles": ROLES,
-            "units": [{"label": unit.label, "step": unit.step, "rank": unit.rank} for unit in self.units],
+            "units": [_head_of(unit) for unit in self.units],
             "classes": self._classes,
             "plain": self._plain,
             "columns": self._layout(),
@@ -136,6 +148,7 @@ class Table:
             add["golden_module"](texts(theirs(match.golden)))
             add["source"](self._source(unit, group))
             add["how"](texts(match.how))
+            add["ranks"](texts(_made_by(unit, match.target)) if unit.ranks else 0)
             add["kind"](KINDS.get(call.kind, 3))
             add["direction"](DIRECTIONS.get(call.direction, 0))
             add["flags"](self._flags(call) if call.direction == FORWARD else 0)

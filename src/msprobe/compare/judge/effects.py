@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from msprobe.compare.calls import BACKWARD, Call, forward_name, module_path
@@ -72,6 +72,12 @@ class Effects:
         if module is None or module.name in self._cut:
             return False
         return f"{module.key}.{BACKWARD}.{module.number}" in self._calls
+
+    def around(self, module: Optional[str]) -> Iterator[str]:
+        """The module and those around it."""
+        while module is not None:
+            yield module
+            module = self._parent.get(module)
 
     def module_with_same_results(self, call: Call) -> Optional[str]:
         """The nearest module around a call whose results agree in both directions, gradients of the weights inside

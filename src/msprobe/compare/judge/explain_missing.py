@@ -8,6 +8,7 @@ agrees there, or where a call's own results agree, the rest is covered by that.
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,6 +24,8 @@ Judgements = dict[int, Judgement]
 """New judgements by the row's id."""
 SAME_NUMBERS = 1e-6
 """How far statistics of the same numbers may be apart: their sums have another order."""
+LARGE = 0.05
+"""Beyond this, a difference inside a module would show in its results."""
 _NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
 
 
@@ -78,6 +81,7 @@ class _Explainer:
         self._run = _Run(groups)
         self._other_way = other_update or _updates_in_another_way(groups, self._run.phases)
         self._found: Judgements = {}
+        self._doubtful: set[str] = set()  # modules that hold one whose results differ
         self._reordered: dict[str, list[tuple[Row, bool]]] = {}
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
 
@@ -85,6 +89,12 @@ class _Explainer:
     def _backward_agrees(self) -> bool:
         backward = [row for match, rows in self._groups if match.call.direction in (BACKWARD, GRADS) for row in rows]
         return bool(backward) and not any(row.verdict in (WARNING, ERROR) for row in backward)
+
+    @functools.cached_property
+    def _rewritten(self) -> set[str]:
+        """The modules that make calls of which the other run has no counterpart, and those around them."""
+        alone = [match.call.parent for match, _ in self._groups if match.how == "unmatched"]
+        return {name for parent in alone for side in self._sides for name in side.around(parent)}
 
     def _is_elsewhere(self, row: Row) -> bool:
         """Both values occur in other calls of the same API in the same module of the other run. Keys are rounded: two
@@ -101,9 +111,13 @@ class _Explainer:
 
     def _cover_reordered(self) -> None:
         """Calls that a module makes in another order, though its results agree: most values are found elsewhere in it
-        (sums on the way are not)."""
+        (sums on the way are not). Or it is written in another way: one run makes calls that the other does not."""
         for module, rows in self._reordered.items():
-            if 2 * sum(elsewhere for _, elsewhere in rows) >= len(rows) or self._has_same_terms(rows):
+            mostly = 2 * sum(elsewhere for _, elsewhere in rows) >= len(rows)
+            # A small difference inside may hide in the results; a large one that does not show there is made up for.
+            large = all(row.distance is None or row.distance > LARGE for row, _ in rows)
+            rewritten = large and module in self._rewritten - self._doubtful
+            if mostly or rewritten or self._has_same_terms(rows):
                 for row, _ in rows:
                     why = f"{row.reason}: other values at this place, but the results of {module} agree"
                     self._found[id(row)] = _covered(why)
@@ -123,6 +137,7 @@ class _Explainer:
 
     def explain(self, odd: Sequence[int]) -> Judgements:
         self._explain_recomputation()
+        self._explain_split_gradients()
         for place in odd:
             match, rows = self._groups[place]
             if self._other_way and self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks):
@@ -155,6 +170,23 @@ class _Explainer:
                         f"{row.reason}; one run recomputes, and all parameters' gradients agree"
                     )
 
+    def _explain_split_gradients(self) -> None:
+        """A value that one run computes once and the other twice has its gradient in two parts: where all that is
+        computed from the gradients agrees, and the forward does, nothing is lost."""
+        alone = [
+            row
+            for match, rows in self._groups
+            for row in rows
+            if match.how == "unmatched" and match.call.direction == BACKWARD
+        ]
+        if not alone or not _gradients_agree(self._groups):
+            return
+        bad = [(match, row) for match, rows in self._groups for row in rows if row.verdict in (WARNING, ERROR)]
+        if all(match.call.direction == BACKWARD and row.why.kind in _NUMBERS for match, row in bad):
+            why = "one run computes this in more calls, and what is computed from all gradients agrees"
+            self._found.update((id(row), _covered(f"{row.reason}; {why}")) for _, row in bad)
+            self._found.update((id(row), _covered(why)) for row in alone)
+
     def _cover_update(self, rows: Sequence[Row]) -> None:
         why = "the two runs update their weights in another way (foreach or fused optimizers, fused weights)"
         self._found.update((id(row), _covered(why)) for row in rows if row.verdict != PASS)
@@ -170,6 +202,8 @@ class _Explainer:
         module = side.module_with_same_results(match.call) if bad else None
         if module is not None:
             self._reordered.setdefault(module, []).extend((row, self._is_elsewhere(row)) for row in bad)
+            if side.agreeing_module(match.call) is None:
+                self._doubtful.add(module)
             if match.target is not None and match.golden is not None and match.target.key != match.golden.key:
                 alone = [row for row in rows if row.absent and not is_tensor(row.target or row.golden)]
                 found.update((id(row), _covered(f"the results of {module} agree")) for row in alone)
@@ -252,7 +286,9 @@ def _same_numbers(row: Row) -> bool:
     """The statistics, which do not see the order, agree but for the order of their own sums."""
     if not is_tensor(row.target) or not is_tensor(row.golden) or row.target is None or row.golden is None:
         return False
-    away = of_statistics(row.target, row.golden).distance
+    away = row.distance
+    if away is None or math.isinf(away) or row.measured is not None or row.measurement.reason.kind is Kind.BYTES:
+        away = of_statistics(row.target, row.golden).distance  # the row was measured by files or by checksums
     return away is not None and away <= SAME_NUMBERS
 
 

@@ -58,7 +58,12 @@ class Judge:
         self._weights: set[distance.ValueKey] = set()
         self._accepted: set[tuple[object, ...]] = set()
         """Results that passed, with the values of both sides: they pass wherever they are used."""
+        self._rejected: dict[tuple[object, ...], Judgement] = {}
+        """Results of calls that differ: they do so as the result of the module that the call is in, too."""
         self._gradients: dict[str, GradientSize] = {}
+        self._parents: set[Optional[str]] = set()
+        self.other_bytes = 0
+        """Rows that pass although their checksums differ: only their statistics agree."""
 
     def judge_step(self, groups: Sequence[Group], measured: Optional[Mapping[str, float]] = None) -> None:
         """Gives every measured row of a step its judgement; `measured` is the noise of rows between two golden runs,
@@ -90,8 +95,10 @@ class Judge:
         self._recomputed = any(match.how == "unmatched" and match.call.recompute for match, _ in groups)
         self.run_wide = run_wide_dtypes(groups)
         self._exemptions = Exemptions()
+        self._parents = {call.parent for match, _ in groups for call in (match.target, match.golden) if call}
         self._weights.clear()
         self._accepted.clear()
+        self._rejected.clear()
         if self.noise.at_start:
             self._look_at_weights(groups)
 
@@ -145,14 +152,18 @@ class Judge:
             elif self._preset is not None:
                 found.append(Judgement(*self._preset.judge(row)))
             else:
-                context = context or Context(match, rows, self._gradients)
+                context = context or Context(match, rows, self._gradients, self._has_calls(match))
                 judged = self._judge_difference(row, context)
                 if row.is_input and judged.verdict == PASS:
                     context.accepted = max(context.accepted, away)
+                self.other_bytes += judged.verdict == PASS and row.measurement.reason.kind is Kind.BYTES
                 found.append(self._with_properties(row, judged))
         if self._noise_keys and any(one.verdict in (WARNING, ERROR) for one in found):
             self._excuse_noise(rows, found)
         return found
+
+    def _has_calls(self, match: Match) -> bool:
+        return any(call.name in self._parents for call in (match.target, match.golden) if call)
 
     def _judge_difference(self, row: Row, context: Context) -> Judgement:
         measurement = row.measurement
@@ -163,6 +174,10 @@ class Judge:
         if self.noise.level and context.direction == FORWARD and _is_normalised_step(row):
             self._noise_keys.add(distance.direction_key(row.golden) or ())
             return Judgement(NOT_COMPARED, 0.0, _SCALED_UP)
+        if context.module and not row.is_input and self._rejected:
+            values = _values_of(row)
+            if values is not None and values in self._rejected:
+                return self._rejected[values]
         measured = None if self._measured is None else self._measured.get(row.golden_name or "", 0.0)
         limits = self.noise.limits(row, context, measured)
         extreme = limits.extreme
@@ -182,13 +197,16 @@ class Judge:
         if away <= extreme and average <= limits.average:
             self._learn(row, away, context)
             return Judgement(PASS, extreme)
-        values = _values_of(row) if row.is_input or context.direction == GRADS else None
+        values = _values_of(row) if row.is_input or context.module or context.direction == GRADS else None
         if values is not None and values in self._accepted:
             self._learn_gradient(row, context)
             return Judgement(PASS, extreme)
-        if away <= WARNING_BAND * extreme and average <= WARNING_BAND * limits.average:
-            return Judgement(WARNING, extreme)
-        return Judgement(ERROR, extreme)
+        within = away <= WARNING_BAND * extreme and average <= WARNING_BAND * limits.average
+        judged = Judgement(WARNING if within else ERROR, extreme)
+        values = _values_of(row) if not row.is_input and context.direction == FORWARD else None
+        if values is not None:
+            self._rejected[values] = judged
+        return judged
 
     def _away(self, row: Row, context: Context) -> float:
         """Between runs that agree bit for bit the worst element counts; under noise its tail must not."""
@@ -234,6 +252,9 @@ class Judge:
             if judgement.verdict not in (WARNING, ERROR) or not is_tensor(row.golden) or row.golden is None:
                 continue
             parts = row.slot.split(".")
+            if not row.is_input and places and row.measurement.average <= AVERAGE_CAP and _puts_together(row):
+                found[place] = Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY)  # an extreme of it is what was excused
+                continue
             listed = row.slot.startswith(("input.", "output.")) and parts[-1] in places
             if listed or (not places and distance.count(row.golden) in sizes):
                 found[place] = Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY)
@@ -267,6 +288,11 @@ class Judge:
         given = [r.golden for r in rows if r.is_input and r.golden and is_tensor(r.golden)]
         sizes = [GradientSize(distance.scale(item), distance.count(item)) for item in given]
         self._gradients[key] = max([self._gradients.get(key, GradientSize()), *sizes])
+
+
+def _puts_together(row: Row) -> bool:
+    """A result that holds the elements of a list of inputs."""
+    return row.match.call.key.rpartition(".")[2] in ("stack", "cat", "concat")
 
 
 def _is_alike(row: Row) -> bool:

@@ -6,7 +6,6 @@ call that only one run made, just before it); gradients cut off; the backward; t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Optional
@@ -18,9 +17,10 @@ from msprobe.compare.measure.rows import SAME_STATISTICS
 from msprobe.compare.origin.arguments import other_arguments
 from msprobe.compare.origin.reordered import reordering_before
 from msprobe.compare.origin.state import other_module
+from msprobe.compare.origin.structure import candidate, made_inside, structural
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
-from msprobe.compare.origin.wording import UNORDERED, Candidate, argument_text
+from msprobe.compare.origin.wording import UNORDERED, Candidate, argument_text, slot_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
@@ -36,20 +36,30 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
     """The first thing to blame in one unit, or None."""
     replaced = other_module(trace)
     if replaced is not None:
-        return replace(_candidate("replaced", replaced[0], None, trace), said=replaced[1])
+        return replace(candidate("replaced", replaced[0], None, trace), said=replaced[1])
     if trace.weights:
         index, row = trace.weights[0]
-        return _candidate("weight", index, row, trace)
-    first = {phase: [i for i in trace.introduced if trace.phases[i] is phase] for phase in Phase}
+        return candidate("weight", index, row, trace)
+    first = {phase: [i for i in _first_turn(trace) if trace.phases[i] is phase] for phase in Phase}
     said = {phase: [one for one in training if one.phase is phase and not one.note_only] for phase in Phase}
+    parts = [one for one in training if one.kind == "parts"]
+    if parts and trace.introduced:
+        # The runs take the batch in other parts: what they compute from a part cannot be compared.
+        return _training([*said[Phase.AFTER], *parts], trace)
     if first[Phase.FORWARD]:
         return _blame(first[Phase.FORWARD][0], trace)
     if trace.gradients:
-        return _candidate("gradient", *_cut(trace), trace)
+        return candidate("gradient", *_cut(trace), trace)
     if said[Phase.BACKWARD] and (first[Phase.BACKWARD] or first[Phase.AFTER]):
         return _training(said[Phase.BACKWARD], trace)
     if first[Phase.BACKWARD]:
-        return _blame(first[Phase.BACKWARD][0], trace)
+        made = _blame(first[Phase.BACKWARD][0], trace)
+        # A gradient that no call explains is the last one of several that the optimizer asked for.
+        weak = made.kind == "parameter gradient" and said[Phase.AFTER]
+        return _training(said[Phase.AFTER], trace) if weak else made
+    lost = _lost_gradient(trace) if first[Phase.AFTER] else None
+    if lost is not None:
+        return lost
     if said[Phase.AFTER]:
         return _training(said[Phase.AFTER], trace)
     if first[Phase.AFTER]:
@@ -68,6 +78,49 @@ def _cut(trace: Trace) -> tuple[int, Row]:
     return first, row
 
 
+def _first_turn(trace: Trace) -> list[int]:
+    """Where differences entered, up to the second turn: a step that updates weights in between (two optimizers, LBFGS)
+    runs forwards that differ because of an update before them."""
+    forward = [i for i in trace.introduced if trace.phases[i] is Phase.FORWARD]
+    before = [i for i in trace.introduced if forward and i < forward[0]]
+    return before if any(trace.phases[i] is Phase.AFTER for i in before) else trace.introduced
+
+
+def _lost_gradient(trace: Trace) -> Optional[Candidate]:
+    """A parameter that one run lacks, or that has a gradient in one run only, though no gradient that was compared
+    differs: what uses it was left out, and changed no number (a bias of zeros)."""
+    modules = [match for match, _ in trace.groups if match.how != "unmatched" and match.call.kind == "module"]
+    known = {match.call.key for match in modules}
+    for index, (match, rows) in enumerate(trace.groups):
+        if match.how == "unmatched" and (match.call.direction != GRADS or match.call.key not in known):
+            continue
+        for row in rows:
+            side = {"target": "target", "golden": "golden run"}.get(row.absent)
+            if not side or not is_tensor(row.target or row.golden):
+                continue
+            kind, _, name = row.slot.partition(".")
+            if kind == "parameters" and match.call.kind == "module" and match.call.direction == FORWARD:
+                said = f"{match.call.key} has no parameter {name} in the {side}"
+                return replace(candidate("parameter", index, row, trace), said=said)
+            if match.call.direction == GRADS:
+                said = f"parameter {name or kind} of {match.call.key} has no gradient in the {side}: nothing uses it"
+                return replace(candidate("parameter gradient", index, row, trace, _alone_in(match, trace)), said=said)
+    return None
+
+
+def _alone_in(match: Match, trace: Trace) -> tuple[str, ...]:
+    """The forward calls that only one run made in the module of these gradients."""
+    said = []
+    for golden, side in ((False, "target"), (True, "golden run")):
+        calls = [trace.groups[i][0].golden if golden else trace.groups[i][0].target for i in trace.unmatched]
+        inside = [
+            c.name for c in calls if c and c.direction == FORWARD and (c.parent or "").startswith(match.call.key + ".")
+        ]
+        if inside:
+            said.append(f"in this module, only the {side} calls {', '.join(inside[:3])}")
+    return tuple(said)
+
+
 def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
     """The first difference of the training loop; the first call that shows it, else the one that it follows."""
     shown = [i for i in trace.introduced if trace.phases[i] is found[0].phase]
@@ -75,14 +128,8 @@ def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
     index = (shown or known or [len(trace.groups) - 1])[0]
     bad = bad_rows(trace.groups[index][1]) if shown else []
     rest = tuple(one.sentence for one in found[1:4])
-    made = _candidate("training", index, bad[0] if bad else None, trace, rest)
+    made = candidate("training", index, bad[0] if bad else None, trace, rest)
     return replace(made, said=found[0].sentence, phase=found[0].phase)
-
-
-def _candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
-    match = trace.groups[index][0]
-    received = kind == "received"
-    return Candidate(kind, index, row, match, trace.epoch(index), received, evidence, phase=trace.phases[index])
 
 
 def _blame(index: int, trace: Trace) -> Candidate:
@@ -92,31 +139,48 @@ def _blame(index: int, trace: Trace) -> Candidate:
     arguments = other_arguments(match, inputs, rows)
     if arguments:
         more = tuple(argument_text(match.call, row) for row in arguments[1:4])
-        return _candidate("argument", index, arguments[0], trace, more)
+        return candidate("argument", index, arguments[0], trace, more)
     if inputs:
         return _blame_input(index, inputs, trace)
+    inside = made_inside(index, bad, trace)
+    if inside is not None:
+        return _shifted(inside, index, trace)
     row = max(bad, key=lambda found: found.distance or 0.0)
     if is_collective(match.call.key):
-        return _candidate("received", index, row, trace)
+        return candidate("received", index, row, trace)
     word = match.call.key.rpartition(".")[2].strip("_").lower()
     if word.startswith(_RANDOM):
-        return _candidate("random", index, row, trace)
+        return candidate("random", index, row, trace)
     inexact = any(other.distance for other in rows if other.is_input)
     if inexact and any(_is_discrete(other) for other in bad):
-        return _candidate("choice", index, next(r for r in bad if _is_discrete(r)), trace)
+        return candidate("choice", index, next(r for r in bad if _is_discrete(r)), trace)
     if all(other.why.kind is Kind.DTYPE for other in bad):
-        return _candidate("dtype", index, row, trace)
+        return candidate("dtype", index, row, trace)
     if match.call.direction == GRADS:
-        return _candidate("parameter gradient", index, row, trace)
+        return candidate("parameter gradient", index, row, trace)
     seen = _inputs_seen(match, rows)
     moved = reordering_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if moved is not None:
         said = "their results have the same statistics: the order of the elements may differ"
-        replaced = _candidate("replaced", moved, None, trace, (said,))
+        replaced = candidate("replaced", moved, None, trace, (said,))
         return replace(replaced, other=_golden_name(trace.groups[moved][0]))
-    unseen = ("statistics do not see the order of elements: the inputs may differ in it",)
-    evidence = unseen if seen == UNORDERED else ()
-    return replace(_candidate("call", index, row, trace, evidence), inputs=seen)
+    evidence = (_unordered(match, rows),) if seen == UNORDERED else ()
+    return replace(candidate("call", index, row, trace, evidence), inputs=seen)
+
+
+def _unordered(match: Match, rows: Sequence[Row]) -> str:
+    """Which inputs may hold the same numbers in another order (a transposed weight)."""
+    large = [row for row in rows if row.is_input and is_tensor(row.golden) and distance.count(row.golden or {}) > 1]
+    names = [slot_text(match.call, row.slot).partition(" (")[0] for row in large[:4]]
+    which = " or ".join(names) if names else "the inputs"
+    return f"statistics do not see the order of elements: {which} may differ in it"
+
+
+def _shifted(found: Candidate, index: int, trace: Trace) -> Candidate:
+    """The call that was found introduced the difference, not the one that showed it."""
+    trace.set_role(bad_rows(trace.groups[index][1]), PROPAGATED)
+    trace.set_role(trace.groups[found.index][1], INTRODUCED)
+    return found
 
 
 def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
@@ -150,31 +214,29 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     if swapped is not None:
         one, other = swapped
         said = f"{one.slot} is what the golden run passes as {other.golden_slot}, and the other way round"
-        return _candidate("swapped", index, one, trace, (said,))
-    structural = _structural(index, inputs, trace)
-    if structural is not None:
-        trace.set_role(bad_rows(trace.groups[index][1]), PROPAGATED)
-        trace.set_role(trace.groups[structural.index][1], INTRODUCED)
-        return structural
+        return candidate("swapped", index, one, trace, (said,))
+    found = structural(index, inputs, trace)
+    if found is not None:
+        return _shifted(found, index, trace)
     row = inputs[0]
     if row.why.kind is Kind.DTYPE:
-        return _candidate("dtype", index, row, trace)
+        return candidate("dtype", index, row, trace)
     ours = _producer(row.target, index, trace, golden=False)
     theirs = _producer(row.golden, index, trace, golden=True)
     if ours is not None and theirs is not None and ours is not theirs:
         said = f"the target passes what {ours.call.name} gave, the golden run what {_golden_name(theirs)} gave"
-        return _candidate("wiring", index, row, trace, (said,))
+        return candidate("wiring", index, row, trace, (said,))
     if theirs is not None:
         said = f"the golden run passes what {_golden_name(theirs)} gave; in the target something unrecorded changed it"
-        return _candidate("wiring", index, row, trace, (said,))
+        return candidate("wiring", index, row, trace, (said,))
     if ours is not None:
         said = f"the target passes what {ours.call.name} gave; the golden run passes something else"
-        return _candidate("wiring", index, row, trace, (said,))
+        return candidate("wiring", index, row, trace, (said,))
     parameter = _parameter_of(index, row, trace)
     if parameter:
         said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
-        return replace(_candidate("parameter", index, row, trace), said=said)
-    return _candidate("input", index, row, trace, _extra_before(index, trace))
+        return replace(candidate("parameter", index, row, trace), said=said)
+    return candidate("input", index, row, trace, _extra_before(index, trace))
 
 
 def _parameter_of(index: int, row: Row, trace: Trace) -> str:
@@ -255,87 +317,3 @@ def _producer(item: Any, index: int, trace: Trace, golden: bool) -> Optional[Mat
                 found: Match = match
                 return found
     return None
-
-
-def _structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidate]:
-    """A call that only one run made, and whose result is the input that differs, or that stands just before it."""
-    direction = trace.groups[index][0].call.direction
-    before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
-    if not before:
-        return None
-    for i in reversed(before):
-        match, rows = trace.groups[i]
-        golden_only = match.target is None
-        wanted = {value_key(row.golden if golden_only else row.target) for row in inputs} - {None}
-        for row in rows:
-            if not row.is_input and value_key(row.golden if golden_only else row.target) in wanted:
-                first, shown = _first_maker(i, row, before, trace)
-                return _unmatched_call(first, shown, before, trace)
-    adjacent = []
-    i = index - 1
-    while i >= 0 and (i in before or trace.groups[i][0].call.kind == "module"):
-        if i in before and trace.groups[i][0].call.kind != "module":
-            adjacent.append(i)
-        i -= 1
-    if not adjacent:
-        return None
-    found = min(adjacent)
-    rows = trace.groups[found][1]
-    return _unmatched_call(found, rows[0] if rows else None, before, trace)
-
-
-def _first_maker(index: int, row: Row, before: list[int], trace: Trace) -> tuple[int, Row]:
-    """A call that hands on the numbers of its input (repeat, contiguous) made no difference: the unmatched call of the
-    same run that made them did, where there is one."""
-    match, rows = trace.groups[index]
-    golden_only = match.target is None
-
-    def side(one: Row) -> Any:
-        return one.golden if golden_only else one.target
-
-    handed_on = [one for one in rows if one.is_input and distance.is_repetition(side(row), side(one))]
-    for i in reversed([i for i in before if i < index] if handed_on else []):
-        other, made = trace.groups[i]
-        if (other.target is None) == golden_only:
-            for one in made:
-                if not one.is_input and distance.is_repetition(side(one), side(handed_on[0])):
-                    return _first_maker(i, one, before, trace)
-    return index, row
-
-
-def _unmatched_call(index: int, row: Optional[Row], before: list[int], trace: Trace) -> Candidate:
-    """A call is missing (or extra) only where one run makes it less often; beside an unmatched call of the other run
-    it is replaced by that."""
-    match = trace.groups[index][0]
-    made: Counter[tuple[bool, str]] = Counter()
-    for other, _ in trace.groups:
-        for golden, call in ((False, other.target), (True, other.golden)):
-            if call is not None and call.direction == match.call.direction:
-                made[golden, call.key] += 1
-    golden_only = match.target is None
-    kind = "missing call" if golden_only else "extra call"
-    partner = _replacement(index, before, trace)
-    if partner is not None:
-        return replace(_candidate("replaced", index, row, trace), other=partner)
-    if made[golden_only, match.call.key] > made[not golden_only, match.call.key]:
-        return _candidate(kind, index, row, trace)
-    return _candidate("elsewhere", index, row, trace)
-
-
-def _replacement(index: int, before: list[int], trace: Trace) -> Optional[str]:
-    """The nearest unmatched call of the other run in the same module and the same gap."""
-    match = trace.groups[index][0]
-    for step in (1, -1):
-        i = index + step
-        while i in before:
-            other = trace.groups[i][0]
-            if (other.target is None) != (match.target is None):
-                same_place = _module_name(other.call.parent) == _module_name(match.call.parent)
-                return other.call.name if same_place and other.call.kind == match.call.kind else None
-            i += step
-    return None
-
-
-def _module_name(name: Optional[str]) -> str:
-    """`Module.a.Block.forward.0` -> `a`: classes may differ."""
-    return ".".join((name or "").split(".")[1:-3])

@@ -64,7 +64,8 @@ def _first_inside(module: str, index: int, trace: Trace) -> int:
 
 
 def other_buffers(target: Sequence[Any], golden: Sequence[Any]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """The buffers that differ when the step begins, by name; from the events of training.json."""
+    """The buffers and own parameters of the model that differ when the step begins, by what they are and their name;
+    from the events of training.json."""
     ours, theirs = _buffers(target), _buffers(golden)
     return {
         name: (dict(ours[name]), dict(theirs[name]))
@@ -75,9 +76,16 @@ def other_buffers(target: Sequence[Any], golden: Sequence[Any]) -> dict[str, tup
 
 def _buffers(events: Sequence[Any]) -> Buffers:
     for event in events:
-        tensors = event.get("tensors") if isinstance(event, Mapping) and event.get("event") == "buffers" else None
-        if isinstance(tensors, Mapping):
-            return {str(name): item for name, item in tensors.items() if isinstance(item, Mapping) and "shape" in item}
+        if not isinstance(event, Mapping) or event.get("event") != "buffers":
+            continue
+        kinds = (("buffer", event.get("tensors")), ("parameter", event.get("parameters")))
+        return {
+            f"{kind} {name}": item
+            for kind, tensors in kinds
+            if isinstance(tensors, Mapping)
+            for name, item in tensors.items()
+            if isinstance(item, Mapping) and "shape" in item
+        }
     return {}
 
 
@@ -96,12 +104,20 @@ def name_buffer(
     """The suspect, said as a difference of the buffer that it shows; as it is where it shows none."""
     name = _shown(found, buffers)
     if not name:
-        return found
+        unexplained = found.phase is Phase.FORWARD and found.kind in ("input", "wiring")
+        return replace(found, evidence=(*found.evidence, _first_of(buffers))) if unexplained else found
     call = found.match.call
     when = "before anything ran" if later is None else f"at the start of step {later}"
     how = "" if call.kind == "module" else f", which {call.name} is given"
     more = f" ({len(buffers)} buffers differ)" if len(buffers) > 1 else ""
-    return replace(found, kind="buffer", said=f"buffer {name} differs {when}{how}{more}")
+    return replace(found, kind=name.partition(" ")[0], said=f"{name} differs {when}{how}{more}")
+
+
+def _first_of(buffers: Mapping[str, object]) -> str:
+    first = next(iter(buffers))
+    if len(buffers) == 1:
+        return f"{first} differs when the step begins"
+    return f"{len(buffers)} buffers differ when the step begins, the first is {first}"
 
 
 def _shown(found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> str:
@@ -114,5 +130,5 @@ def _shown(found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[st
                 return name
     if found.kind == "call" and call.kind == "module":
         owner = module_path(call.key)
-        return next((name for name in buffers if name.rpartition(".")[0] == owner), "")
+        return next((name for name in buffers if name.partition(" ")[2].rpartition(".")[0] == owner), "")
     return ""

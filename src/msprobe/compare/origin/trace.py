@@ -15,7 +15,7 @@ from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, forward
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.phases import Phase, Stacks, phase_by_stack, phases_of
 from msprobe.compare.reasons import Kind
-from msprobe.compare.rows import ERROR, INTRODUCED, PROPAGATED, WARNING, Group, Row, is_tensor
+from msprobe.compare.rows import ERROR, INTRODUCED, PASS, PROPAGATED, WARNING, Group, Row, is_tensor
 from msprobe.dump.collectives import is_collective
 
 BAD = (WARNING, ERROR)
@@ -45,6 +45,10 @@ class Trace:
         self.roles.update((id(row), role) for row in rows)
 
 
+def _is_weight(row: Row) -> bool:
+    return row.slot.startswith("parameters.")
+
+
 def bad_rows(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row.judgement.verdict in BAD]
 
@@ -55,10 +59,13 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
     phases = list(trace.phases)
     tree = _Tree(groups)
     seen: set[Phase] = set()
+    agreed: set[tuple[str, str]] = set()
     for index, (match, rows) in enumerate(groups):
         if match.how == "unmatched":
             trace.unmatched.append(index)
             continue
+        if match.call.kind == "module" and match.call.direction == FORWARD:
+            agreed.update((match.call.key, row.slot) for row in rows if row.verdict == PASS and _is_weight(row))
         bad = bad_rows(rows)
         if not bad:
             continue
@@ -67,7 +74,8 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
         numeric = [row for row in bad if row.why.kind is not Kind.GRADIENT]
         if phases[index] is Phase.FORWARD:
             trace.gradients += [(index, row) for row in bad if row.why.kind is Kind.GRADIENT]
-        weights = [row for row in numeric if row.slot.startswith("parameters.")]
+        # A weight that agreed when the module was called before was updated since, in the same step.
+        weights = [row for row in numeric if _is_weight(row) and (match.call.key, row.slot) not in agreed]
         if weights and match.call.direction == FORWARD:
             trace.weights += [(index, row) for row in weights]
         if not numeric:

@@ -6,6 +6,7 @@ such ("AdamW: lr is 0.0011, not 0.001"), instead of as the first call of the opt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -34,7 +35,13 @@ def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> li
     """In the order of the step; empty where either run has no such record."""
     if not target or not golden:
         return []
-    return [*_clearing(target, golden), *_clipping(target, golden), *_scaling(target, golden), *_steps(target, golden)]
+    return [
+        *_clearing(target, golden),
+        *_clipping(target, golden),
+        *_scaling(target, golden),
+        *_steps(target, golden),
+        *_parts(target, golden),
+    ]
 
 
 def takes_other_parts(target: Sequence[Event], golden: Sequence[Event]) -> bool:
@@ -43,18 +50,28 @@ def takes_other_parts(target: Sequence[Event], golden: Sequence[Event]) -> bool:
     return bool(ours and theirs and ours != theirs)
 
 
+def _parts(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
+    if takes_other_parts(target, golden):
+        ours, theirs = _of(target, "backward"), _of(golden, "backward")
+        passes = count(len(ours), "backward pass", "backward passes")
+        text = f"the step has {passes}, not {len(theirs)}, whose gradients add up (gradient accumulation)"
+        yield TrainingDifference(text, Phase.AFTER, "parts", _after(ours[-1]), note_only=True)
+
+
 def _of(events: Sequence[Event], *kinds: str) -> list[Event]:
     return [event for event in events if isinstance(event, Mapping) and event.get("event") in kinds]
 
 
 def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
-    """Gradients that the first backward of the step adds to."""
-    ours, theirs = _of(target, "backward")[:1], _of(golden, "backward")[:1]
-    if not ours or not theirs:
+    """Gradients that a backward of the step adds to, where the other run has none at that time."""
+    ours, theirs = _of(target, "backward"), _of(golden, "backward")
+    if len(ours) != len(theirs):
+        ours, theirs = ours[:1], theirs[:1]
+    counts = [(a, a.get("with_gradient"), b.get("with_gradient")) for a, b in zip(ours, theirs)]
+    known = [(a, x, y) for a, x, y in counts if isinstance(x, int) and isinstance(y, int) and bool(x) != bool(y)]
+    if not known:
         return
-    held, usual = ours[0].get("with_gradient"), theirs[0].get("with_gradient")
-    if not isinstance(held, int) or not isinstance(usual, int) or bool(held) == bool(usual):
-        return
+    event, held, usual = known[0]
     if held:
         text = (
             f"the gradients were not cleared before the backward (optimizer.zero_grad): {held} parameters still hold "
@@ -62,7 +79,7 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
         )
     else:
         text = f"the gradients were cleared before the backward; the golden run adds to those of {usual} parameters"
-    yield TrainingDifference(text, Phase.BACKWARD, "zero_grad", _after(ours[0]))
+    yield TrainingDifference(text, Phase.BACKWARD, "zero_grad", _after(event))
 
 
 def _clipping(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
@@ -70,6 +87,7 @@ def _clipping(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
     if len(ours) != len(theirs):
         yield from _other_number(target, golden, "clip_grad_norm", "clip_grad_norm_")
         return
+    yield from _still_scaled(target, golden)
     starts = zip(_of(target, "clip_grad_norm"), _of(golden, "clip_grad_norm"))
     for (a, b), (start, other) in zip(zip(ours, theirs), starts):
         yield from _other_value(a, b, "max_norm", "clip_grad_norm_: max_norm", Phase.AFTER, "clipping", start)
@@ -101,6 +119,28 @@ def _other_number(
         text = f"{name} is called {_times(ours)}, not {_times(theirs)}"
     found = _of(target, kind) or _of(target, "optimizer_step")
     yield TrainingDifference(text, Phase.AFTER, "clipping", _after(found[0]) if found else None)
+
+
+def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
+    """Gradients that one run clips before GradScaler divides them by the loss scale, the other after it."""
+    scales = _numbers(_of(target, "scaler_step"), "scale")
+    norms = (_numbers(_of(events, "clip_grad_norm_end"), "total_norm") for events in (target, golden))
+    for a, ours, theirs, scale in zip(_of(target, "clip_grad_norm_end"), *norms, scales):
+        if scale == 1.0 or not min(ours, theirs, scale) > 0.0:
+            continue
+        for one, other, side in ((ours, theirs, "target"), (theirs, ours, "golden run")):
+            if math.isclose(one, other * scale, rel_tol=0.01):
+                text = (
+                    f"clip_grad_norm_ finds a total norm of {ours:.6g}, not {theirs:.6g}: in the {side} the gradients "
+                    f"are still multiplied by the loss scale {scale:g} (call scaler.unscale_ before it)"
+                )
+                yield TrainingDifference(text, Phase.AFTER, "loss scale", _after(a))
+
+
+def _numbers(events: Sequence[Event], key: str) -> list[float]:
+    """0 where an event has no such number."""
+    found = [event.get(key) for event in events]
+    return [float(one) if isinstance(one, (int, float)) else 0.0 for one in found]
 
 
 def _times(number: int) -> str:

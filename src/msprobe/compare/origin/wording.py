@@ -16,6 +16,18 @@ from msprobe.compare.rows import Row, is_tensor, slots
 UNORDERED = "inputs with the same statistics"
 """What is known of inputs of which only statistics were recorded."""
 
+PARALLEL_KINDS = (
+    "missing all-reduce",
+    "reduced twice",
+    "wrong factor",
+    "wrong group",
+    "shard mis-sliced",
+    "replica not synchronised",
+    "gradient not averaged",
+    "wrong microbatch scaling",
+)
+"""Faults between ranks: running the call alone shows nothing."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -115,8 +127,8 @@ def sentence(found: Candidate, call: Call, module: Optional[str], later: Optiona
     name = call.name
     if found.kind == "weight":
         return _weight_sentence(row, module or name, later)
-    if found.kind == "gradient" and row is not None and row.slot.startswith("parameters."):
-        return f"the gradient is cut off: {row.slot.partition('.')[2]} of {module or name}: {reason}"
+    if found.kind == "gradient" and row is not None:
+        return _gradient_sentence(row, name, where, module or name, slot)
     if found.kind == "call" and found.match.target and found.match.golden:
         name = _both_names(found.match, where)
         where = ""
@@ -131,13 +143,24 @@ def sentence(found: Candidate, call: Call, module: Optional[str], later: Optiona
         "extra call": f"{name}{where} exists only in the target{_cast_text(call)}",
         "replaced": _replaced(found, where),
         "elsewhere": f"{name}{where} has no counterpart at this place; the other run makes such calls elsewhere",
-        "gradient": f"the gradient is cut off at {name}{where}: of {slot} {reason}",
         "parameter gradient": f"the gradient of {slot.partition('.')[2] or slot} of {module or name} differs, "
         "though no backward call that was compared does",
         "random": f"{name}{where} drew other random numbers",
         "choice": f"{name}{where} made another discrete choice from inputs that differ by rounding only",
         "received": f"{name}{where} received a difference from another rank",
     }[found.kind]
+
+
+def _gradient_sentence(row: Row, name: str, where: str, module: str, slot: str) -> str:
+    cut = not (row.target or {}).get("requires_grad")
+    what = "the gradient is cut off" if cut else "a gradient flows where the golden run cuts it off"
+    if row.slot.startswith("parameters."):
+        return f"{what}: {row.slot.partition('.')[2]} of {module}: {row.reason}"
+    return (
+        f"{what} at {name}{where}: of {slot} {row.reason}"
+        if cut
+        else f"{what}, at {name}{where}: of {slot} {row.reason}"
+    )
 
 
 def _cast_text(call: Call) -> str:
@@ -174,14 +197,35 @@ def _replaced(found: Candidate, where: str) -> str:
     return f"{golden}{where} is replaced by {target} in the target"
 
 
+_STATE = "compare how the two runs load or initialise their weights and buffers (seed, checkpoint, dtype)"
+_CODE = "compare this code of the two runs: one was changed, takes another branch, or another version is installed"
+_NEXT = {
+    "training": "make the setting the same in both runs and compare again",
+    "weight": _STATE,
+    "parameter": _STATE,
+    "buffer": _STATE,
+    "argument": "find where the two runs get this argument from, make it the same and compare again",
+    "missing call": _CODE,
+    "extra call": _CODE,
+    "replaced": _CODE,
+    "elsewhere": _CODE,
+    "swapped": _CODE,
+    "gradient": "look for detach(), torch.no_grad() and requires_grad_(False) just before this call",
+    "dtype": "look at autocast and at casts (to, float, half, bfloat16) around this call",
+    "random": "seed both runs in the same way (seed_all), or turn dropout off (rm_dropout)",
+    "parameter gradient": "look for hooks on this parameter, and for calls that use it in one run only",
+}
+"""What to do about a kind of suspect."""
+
+
 def next_step(found: Candidate) -> str:
     """What to run to know more."""
     row = found.row
     saved = row is not None and row.measured is not None
-    if found.kind == "training":
-        return "make the setting the same in both runs and compare again"
-    if found.kind == "weight":
-        return "compare how the two runs load or initialise their weights (seed, checkpoint, dtype)"
+    if found.kind in _NEXT:
+        return _NEXT[found.kind]
+    if found.kind in PARALLEL_KINDS:
+        return "see what each rank has of this call: msprobe view TARGET GOLDEN, then Enter"
     if found.kind == "call" and found.inputs == UNORDERED:
         return (
             "collect with summary_mode md5 to see other orders, or with --next-config FILE the tensors of the suspects"

@@ -18,6 +18,7 @@ import torch.nn.utils.clip_grad as clip_grad
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
+from msprobe.pytorch.modules.model_tree import ModelTree
 from msprobe.pytorch.stand_ins import StandIns
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
@@ -31,8 +32,11 @@ _Note = Callable[..., Any]
 class TrainingEvents(Companion):
     """Of one step. `around` is called when a backward pass begins and ends."""
 
-    def __init__(self, recorder: Recorder, texts: TensorTexts, around: Optional[GradientsAfterBackward] = None) -> None:
+    def __init__(
+        self, recorder: Recorder, texts: TensorTexts, tree: ModelTree, around: Optional[GradientsAfterBackward] = None
+    ) -> None:
         self._recorder = recorder
+        self._tree = tree
         self._texts = texts
         self._around = around
         self._models: Sequence[Any] = ()
@@ -89,21 +93,29 @@ class TrainingEvents(Companion):
         self._recorder.writer.training(json.dumps({"event": event, **members})[1:-1])
 
     def _find_modules(self) -> None:
-        self._modules = list(_modules_below(self._models))
+        tree = self._tree.plain(self._models)
+        if tree is None:
+            self._modules = list(_modules_below(self._models))
+        else:
+            self._modules = [(one.prefix, one.module) for one in tree]
 
     def _record_buffers(self) -> None:
-        """What the buffers hold when the step begins: no record of a call names them. Those on an accelerator are left
-        out, because reading them would wait for the device."""
+        """What the buffers hold when the step begins, and the model's own parameters: no record of a call names them.
+        Those on an accelerator are left out, because reading them would wait for the device."""
         if self._recorded_buffers:
             return
         self._recorded_buffers = True
-        parts = [
-            f"{json.dumps(name)}: {self._texts.read_again(buffer)}"
-            for name, buffer in self._buffers()
-            if buffer.device.type == "cpu"
-        ]
-        if parts:
-            self._recorder.writer.training(f'"event": "buffers", "tensors": {{{", ".join(parts)}}}')
+        buffers, parameters = self._texts_of(self._buffers()), self._texts_of(self._own_parameters())
+        if buffers or parameters:
+            own = f', "parameters": {{{parameters}}}' if parameters else ""
+            self._recorder.writer.training(f'"event": "buffers", "tensors": {{{buffers}}}{own}')
+
+    def _texts_of(self, tensors: Iterator[tuple[str, Any]]) -> str:
+        return ", ".join(
+            f"{json.dumps(name)}: {self._texts.read_again(tensor)}"
+            for name, tensor in tensors
+            if tensor.device.type == "cpu"
+        )
 
     def _number(self, optimizer: Any) -> int:
         return self._numbers.setdefault(optimizer, len(self._numbers))
@@ -134,10 +146,10 @@ class TrainingEvents(Companion):
 
     def _parameter_names(self) -> dict[int, str]:
         names: dict[int, str] = {}
-        for index, model in enumerate(self._models):
-            start = f"{index}." if len(self._models) > 1 else ""
-            for name, parameter in model.named_parameters():
-                names.setdefault(id(parameter), f"{start}{name}")
+        for prefix, module in self._modules:
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    names.setdefault(id(parameter), f"{prefix}{name}")
         return names
 
     def _buffers(self) -> Iterator[tuple[str, Any]]:
@@ -147,6 +159,14 @@ class TrainingEvents(Companion):
                 if buffer is not None and id(buffer) not in seen:
                     seen.add(id(buffer))
                     yield f"{path}{name}", buffer
+
+    def _own_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Parameters of the models themselves: a model has no record, only the modules in it have."""
+        for index, model in enumerate(self._models):
+            start = f"{index}." if len(self._models) > 1 else ""
+            for name, parameter in model._parameters.items():
+                if parameter is not None:
+                    yield f"{start}{name}", parameter
 
     def _zero_begins(self, owner: Any, set_to_none: bool = True) -> None:
         whose: dict[str, Any] = {"module": type(owner).__qualname__}

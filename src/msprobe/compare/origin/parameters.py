@@ -1,0 +1,62 @@
+"""Which parameter a call was given, where no module says so: the optimizer's calls go through the parameters in order.
+
+At level L1 a dump has no modules. training.json has the names of the parameters that an optimizer updates; the n-th of
+its calls, or the n-th entry of a list that it hands to one call, is the n-th of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from msprobe.compare.measure.distance import value_key
+from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.phases import Phase
+from msprobe.compare.rows import Row
+
+
+def name_parameter(found: Candidate, trace: Trace, events: Sequence[Any]) -> Candidate:
+    """The suspect, said as a difference of the parameter that it was given; as it is where it was given none."""
+    if found.kind != "input" or found.row is None or found.phase is not Phase.FORWARD:
+        return found
+    name = _updated_as(found.row, trace, *_names(events))
+    if not name:
+        return found
+    call = found.match.call
+    said = f"parameter {name}, {slot_text(call, found.row.slot)} of {call.name}, differs before anything ran"
+    return replace(found, kind="parameter", said=said)
+
+
+def _names(events: Sequence[Any]) -> tuple[list[str], Any]:
+    """Of the parameters of the first optimizer, in its order; and the record that its step follows."""
+    for event in events:
+        if isinstance(event, Mapping) and event.get("event") == "optimizer_step":
+            groups = event.get("groups")
+            listed = [group.get("names") for group in groups if isinstance(group, Mapping)] if groups else []
+            return [str(name) for names in listed if isinstance(names, list) for name in names], event.get("after")
+    return [], None
+
+
+def _updated_as(given: Row, trace: Trace, names: Sequence[str], after: Any) -> str:
+    """The name of the parameter whose numbers these are on both sides, where there is one only. An optimizer may make
+    several such calls for each parameter, one parameter after the other."""
+    wanted = (value_key(given.target), value_key(given.golden))
+    if None in wanted or not names:
+        return ""
+    places: dict[str, list[bool]] = defaultdict(list)
+    begun = False
+    for match, rows in trace.groups:
+        if not begun or match.how == "unmatched":
+            begun = begun or (match.target is not None and match.target.name == after)
+            continue
+        for row in rows:
+            parts = row.slot.split(".")
+            if parts[:2] == ["input", "0"] and len(parts) <= 3:
+                key = match.call.key if len(parts) == 2 else f"{match.call.name}.list"
+                places[key].append((value_key(row.target), value_key(row.golden)) == wanted)
+    several = [(same, len(same) // len(names)) for same in places.values() if sum(same) == 1]
+    found = {names[same.index(True) // each] for same, each in several if len(same) == each * len(names)}
+    return found.pop() if len(found) == 1 else ""

@@ -1,0 +1,113 @@
+"""Calls that only one run made: which of them made the difference, and what stands in their place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any, Optional
+
+from msprobe.compare.measure import distance
+from msprobe.compare.measure.distance import value_key
+from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.wording import Candidate
+from msprobe.compare.rows import Row
+
+
+def candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
+    match = trace.groups[index][0]
+    received = kind == "received"
+    return Candidate(kind, index, row, match, trace.epoch(index), received, evidence, phase=trace.phases[index])
+
+
+def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidate]:
+    """A call that only one run made, and whose result is the input that differs, or that stands just before it."""
+    direction = trace.groups[index][0].call.direction
+    before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
+    if not before:
+        return None
+    for i in reversed(before):
+        match, rows = trace.groups[i]
+        golden_only = match.target is None
+        wanted = {value_key(row.golden if golden_only else row.target) for row in inputs} - {None}
+        for row in rows:
+            if not row.is_input and value_key(row.golden if golden_only else row.target) in wanted:
+                first, shown = _first_maker(i, row, before, trace)
+                return _unmatched_call(first, shown, before, trace)
+    adjacent = []
+    i = index - 1
+    while i >= 0 and (i in before or trace.groups[i][0].call.kind == "module"):
+        if i in before and trace.groups[i][0].call.kind != "module":
+            adjacent.append(i)
+        i -= 1
+    if not adjacent:
+        return None
+    found = min(adjacent)
+    rows = trace.groups[found][1]
+    return _unmatched_call(found, rows[0] if rows else None, before, trace)
+
+
+def made_inside(index: int, results: list[Row], trace: Trace) -> Optional[Candidate]:
+    """A call that only one run made inside this module, and that made the module's results differ."""
+    match = trace.groups[index][0]
+    if match.call.kind != "module":
+        return None
+    found = structural(index, results, trace)
+    around = [call.name for call in (match.target, match.golden) if call is not None]
+    return found if found is not None and found.match.call.parent in around else None
+
+
+def _first_maker(index: int, row: Row, before: list[int], trace: Trace) -> tuple[int, Row]:
+    """A call that hands on the numbers of its input (repeat, contiguous) made no difference: the unmatched call of the
+    same run that made them did, where there is one."""
+    match, rows = trace.groups[index]
+    golden_only = match.target is None
+
+    def side(one: Row) -> Any:
+        return one.golden if golden_only else one.target
+
+    handed_on = [one for one in rows if one.is_input and distance.is_repetition(side(row), side(one))]
+    for i in reversed([i for i in before if i < index] if handed_on else []):
+        other, made = trace.groups[i]
+        if (other.target is None) == golden_only:
+            for one in made:
+                if not one.is_input and distance.is_repetition(side(one), side(handed_on[0])):
+                    return _first_maker(i, one, before, trace)
+    return index, row
+
+
+def _unmatched_call(index: int, row: Optional[Row], before: list[int], trace: Trace) -> Candidate:
+    """A call is missing (or extra) only where one run makes it less often; beside an unmatched call of the other run
+    it is replaced by that."""
+    match = trace.groups[index][0]
+    made: Counter[tuple[bool, str]] = Counter()
+    for other, _ in trace.groups:
+        for golden, call in ((False, other.target), (True, other.golden)):
+            if call is not None and call.direction == match.call.direction:
+                made[golden, call.key] += 1
+    golden_only = match.target is None
+    kind = "missing call" if golden_only else "extra call"
+    partner = _replacement(index, before, trace)
+    if partner is not None:
+        return replace(candidate("replaced", index, row, trace), other=partner)
+    if made[golden_only, match.call.key] > made[not golden_only, match.call.key]:
+        return candidate(kind, index, row, trace)
+    return candidate("elsewhere", index, row, trace)
+
+
+def _replacement(index: int, before: list[int], trace: Trace) -> Optional[str]:
+    """The nearest unmatched call of the other run in the same module and the same gap."""
+    match = trace.groups[index][0]
+    for step in (1, -1):
+        i = index + step
+        while i in before:
+            other = trace.groups[i][0]
+            if (other.target is None) != (match.target is None):
+                same_place = _module_name(other.call.parent) == _module_name(match.call.parent)
+                return other.call.name if same_place and other.call.kind == match.call.kind else None
+            i += step
+    return None
+
+
+def _module_name(name: Optional[str]) -> str:
+    """`Module.a.Block.forward.0` -> `a`: classes may differ."""
+    return ".".join((name or "").split(".")[1:-3])
