@@ -96,7 +96,7 @@ def serve(target: str, golden: str) -> None:
         compared = before + time.process_time() - begun
         return material
 
-    made = equal_units.EqualGroups._made
+    made = equal_units._RemadeGroups._made
 
     def timed_rows(groups: Any) -> Any:
         """Equal units are compared when their rows are asked for: this is comparing too."""
@@ -106,7 +106,7 @@ def serve(target: str, golden: str) -> None:
         compared += time.process_time() - begun
         return rows
 
-    equal_units.EqualGroups._made = timed_rows
+    equal_units._RemadeGroups._made = timed_rows
     session.open_material = timed
     server = ViewServer(session.Session(Path(target), Path(golden)))
     print(server.address, flush=True)

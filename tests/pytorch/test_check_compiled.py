@@ -181,6 +181,12 @@ def test_each_compiled_block_and_each_shape_is_checked(tmp_path):
     assert any("with shapes [7, 8]" in region.name for region in answer.regions)
 
 
+@pytest.mark.parametrize(("model", "name"), [(Mlp, "Mlp"), (lambda: nn.Sequential(nn.Linear(8, 8)), "Sequential")])
+def test_a_region_is_named_by_the_class_of_its_module(tmp_path, model, name):
+    answer = check_compiled(model(), torch.randn(2, 8), backend="eager", directory=tmp_path)
+    assert [region.name for region in answer.regions] == [name]
+
+
 def test_a_backend_for_a_compiled_model_is_refused():
     with pytest.raises(ValueError, match="already compiled"):
         check_compiled(torch.compile(Mlp(), backend="eager"), torch.randn(2, 8), backend="aot_eager")

@@ -15,6 +15,7 @@ from msprobe.check.core.results import ResultFiles
 from msprobe.compare import compare
 from msprobe.compare.align.mapping import load_mappings
 from msprobe.compare.calls import Call, Match
+from msprobe.compare.equal_units import EqualGroups
 from msprobe.compare.rows import Row
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import open_dump
@@ -230,3 +231,17 @@ def test_a_rank_that_vanishes_during_the_comparison_is_one_sentence(tmp_path: Pa
 
     with pytest.raises(DumpError, match=r"step0/rank1 was deleted or moved while msprobe compared it"):
         load_comparison(*dumps, {}, removing)
+
+
+def test_the_rows_of_equal_ranks_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = EqualGroups._made
+
+    def counted(groups: EqualGroups) -> Any:
+        made.append(id(groups))
+        return make(groups)
+
+    monkeypatch.setattr(EqualGroups, "_made", counted)
+    session = Session(ranks_dump(tmp_path / "target"), ranks_dump(tmp_path / "golden"))
+    assert session.contents.table.count > 100
+    assert len(made) == len(set(made)) > 0

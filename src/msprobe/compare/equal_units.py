@@ -5,7 +5,6 @@ A report of all rows needs them; the answer does not.
 
 from __future__ import annotations
 
-import functools
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,11 +23,13 @@ class _RemadeGroups(Sequence[Group]):
 
     def __init__(self, task: Task) -> None:
         self._task = task
+        self._length: Optional[int] = None
 
     def _made(self) -> list[Group]:
         pair = self._task.pair
         groups = run_pair(self._task._replace(pair=Pair(replace(pair.target), replace(pair.golden))))
         self._judge(groups)
+        self._length = len(groups)  # list() asks for it after it has begun to read
         return groups
 
     def _judge(self, groups: list[Group]) -> None:
@@ -44,12 +45,8 @@ class _RemadeGroups(Sequence[Group]):
     def __iter__(self) -> Iterator[Group]:
         return iter(self._made())
 
-    @functools.cached_property
-    def _length(self) -> int:
-        return len(self._made())
-
     def __len__(self) -> int:
-        return self._length
+        return len(self._made()) if self._length is None else self._length
 
 
 class EqualGroups(_RemadeGroups):

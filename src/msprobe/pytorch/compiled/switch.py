@@ -99,7 +99,9 @@ def _registered(backend: Any) -> Optional[str]:
 
 def name_region(function: Any) -> str:
     """The name of a compiled function, or the class of a compiled module."""
-    module = function if hasattr(function, "_modules") else module_of(function)
+    module = module_of(function)  # first: a function that wraps a module has the module's attributes
+    if module is None and hasattr(function, "_modules"):
+        module = function
     if module is not None:
         return type(module).__name__
     return str(getattr(function, "__name__", type(function).__name__))
