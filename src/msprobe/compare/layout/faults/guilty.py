@@ -9,6 +9,7 @@ from typing import Optional
 
 import numpy as np
 
+from msprobe.compare.calls import module_path
 from msprobe.compare.layout.dimensions import ranks_text
 from msprobe.compare.layout.faults.evidence import (
     CLOSE,
@@ -72,13 +73,14 @@ def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
     if found.phase is not Phase.FORWARD or found.kind == "weight":
         return None
     usual: dict[tuple[str, ...], Counter[object]] = {}
+    around = f"{module_path(module_of(found.match.call, trace.groups) or '')}."
     weights = []
     for index, (match, rows) in enumerate(trace.groups):
         for row in rows:
             one = row.joined
             if "parameters." in row.slot and one is not None and one.layout is not None:
                 usual.setdefault(one.kind, Counter())[one.layout.orders] += 1
-                if match.call.key == module_of(found.match.call, trace.groups):
+                if f"{module_path(match.call.key)}.".startswith(around):
                     weights.append((index, one, one.layout))
     for index, one, layout in weights:
         if not layout.orders or not one.explained or (sum(usual[one.kind].values()) > 1 and len(usual[one.kind]) == 1):
@@ -139,6 +141,8 @@ def _same_rows(piece: Array, own: Array, axis: int) -> bool:
 
 def guilty_ranks(case: Case) -> tuple[int, ...]:
     """The ranks whose shards differ from their part of the golden tensor; empty where that cannot be said."""
+    if len(case.target.ranks) == 1:
+        return tuple(case.target.ranks)
     if not case.saved or case.layout is None:
         return ()
     views = load_case(case)
