@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 C_CODE := $(shell find src tests -name "*.[ch]")
 
+# Hundreds of processes import msprobe in the tests: let Python keep what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-fast test-slow lint format fuzz torture quality parallel bench bench-quick screenshots clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)

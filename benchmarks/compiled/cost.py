@@ -44,9 +44,9 @@ def time_step(model: nn.Module, batch: Tensor, debugger: Optional[PrecisionDebug
     return time.process_time() - begin
 
 
-def make_debugger(directory: str, name: str, level: str, compile: str) -> PrecisionDebugger:
+def make_debugger(directory: str, name: str, level: str, compile: str, **more: Any) -> PrecisionDebugger:
     file = Path(directory) / f"{name}.json"
-    keys = {"task": "statistics", "level": level, "dump_path": str(Path(directory) / name), "compile": compile}
+    keys = {"task": "statistics", "level": level, "dump_path": str(Path(directory) / name), "compile": compile, **more}
     file.write_text(json.dumps({**keys, "statistics": {}}))
     PrecisionDebugger._current = None
     return PrecisionDebugger(str(file))
@@ -97,6 +97,22 @@ def one() -> tuple[nn.Module, Tensor]:
     return One(), torch.randn(64, 256)
 
 
+def measure_idle() -> None:
+    """Compiled code in steps that are not collected, against no debugger: alternating blocks of steps."""
+    model, batch = gpt()
+    called = torch.compile(model, backend="aot_eager")
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(None):
+        debugger = make_debugger(directory, "idle", "mix", "closed", step=[1_000_000])
+        time_step(called, batch, None)
+        ratios = []
+        for _ in range(3 * ROUNDS):
+            bare = sum(time_step(called, batch, None) for _ in range(3))
+            idle = sum(time_step(called, batch, debugger) for _ in range(3))
+            again = sum(time_step(called, batch, None) for _ in range(3))
+            ratios.append(2 * idle / (bare + again))
+    print(f"idle: {statistics.median(ratios):.3f} times the CPU time of the compiled step (1.00)", flush=True)
+
+
 def count_runs() -> bool:
     """A fault in the GPT with four layers, found with at most twelve runs of the region."""
     torch._dynamo.reset()
@@ -130,6 +146,7 @@ def main() -> int:
             "one module, L0": (False, "L0", "closed"),
         },
     )
+    measure_idle()
     return 0 if count_runs() else 1
 
 

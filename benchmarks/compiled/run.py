@@ -1,7 +1,7 @@
 """Compiled code: faults are planted in Inductor, `check_compiled` is asked, and clean models must give no finding.
 
 python benchmarks/compiled/run.py                    everything; about half an hour on two idle cores
-python benchmarks/compiled/run.py --part faults      twelve planted faults
+python benchmarks/compiled/run.py --part faults      twelve planted faults, and six of other kinds
 python benchmarks/compiled/run.py --part clean       ten clean models, in fp32 and bf16
 python benchmarks/compiled/run.py --part pairing     open regions against eager dumps of five models
 python benchmarks/compiled/run.py --part cost        closed, open and idle, and the runs of a check
@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from faults import FAULTS, Fault
 from models import CLEAN, make
+from more_faults import MORE
 
 from msprobe.pytorch import check_compiled
 
@@ -40,7 +41,7 @@ def main() -> int:
 
 
 def run_faults(only: str) -> bool:
-    found = [check_fault(fault) for fault in FAULTS if only in fault.name]
+    found = [check_fault(fault) for fault in (*FAULTS, *MORE) if only in fault.name]
     print(f"{sum(found)} of {len(found)} planted faults are named at their node and line, and reproduced alone")
     return all(found)
 

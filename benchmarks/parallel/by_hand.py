@@ -22,10 +22,18 @@ from benchmarks.parallel.training import (
     part_of,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
+)
 from torch.distributed.tensor.experimental import context_parallel
 
 MICROBATCHES = 4
+DEEP = 4
 
 
 def is_split(name: str) -> bool:
@@ -47,10 +55,15 @@ def single(place: Place) -> Setup:
     return Setup(model, partial(forward_backward, model), clip=lambda: clip_by_hand(model))
 
 
-def tensor(place: Place, sequence: bool = False) -> Setup:
+def tensor(place: Place, sequence: bool = False, marked: bool = False) -> Setup:
+    """`marked`: the parameters carry Megatron's attributes."""
     mesh = init_device_mesh("cpu", (place.world,), mesh_dim_names=("tp",))
     group = group_of(mesh, "tp")
     model = Gpt(group, sequence)
+    for name, parameter in model.named_parameters() if marked else ():
+        parameter.tensor_model_parallel = is_split(name)  # type: ignore[attr-defined]
+        parameter.partition_dim = int(name.endswith(("out.weight", "down.weight"))) if is_split(name) else -1  # type: ignore[attr-defined]
+        parameter.partition_stride = 1  # type: ignore[attr-defined]
     plants.plant_in_gpt(model, place)
     split = [] if place.has("clip_with_local_norm") else [(group, is_split)]
 
@@ -61,7 +74,9 @@ def tensor(place: Place, sequence: bool = False) -> Setup:
                 dist.all_reduce(parameter.grad, group=group.ranks)
 
     rate = 2 * RATE if place.has("rate_of_one_rank", 1) else RATE
-    return Setup(model, partial(forward_backward, model), reduce, lambda: clip_by_hand(model, split), rate)
+    setup = Setup(model, partial(forward_backward, model), reduce, lambda: clip_by_hand(model, split), rate)
+    setup.left_out = "head.weight" if place.has("head_not_updated") or place.has("head_not_updated_on_one", 1) else ""
+    return setup
 
 
 def data_and_tensor(place: Place) -> Setup:
@@ -112,7 +127,35 @@ def pipeline(place: Place, schedule: str = "gpipe", tensor_size: int = 1, tied: 
         splits = [] if tensor_size == 1 else [(group, is_split)]
         clip_by_hand(model, splits, stages, "head.weight" if tied else "")
 
-    return Setup(model, run, reduce, clip)
+    return Setup(model, run, reduce, clip, left_out="norm.bias" if place.has("norm_not_updated") else "")
+
+
+def interleaved(place: Place, schedule: Any) -> Setup:
+    """Four stages of one layer on two ranks: rank 0 has the first and the third."""
+    mesh = init_device_mesh("cpu", (place.world,), mesh_dim_names=("pp",))
+    stages = group_of(mesh, "pp")
+    own = [number for number in range(DEEP) if number % place.world == place.rank]
+    chunks = [Gpt(first=number, last=number + 1, layers=DEEP) for number in own]
+    for chunk in chunks:
+        plants.plant_in_gpt(chunk, place, stages)
+    made = [
+        PipelineStage(chunk, number, DEEP, torch.device("cpu"), group=stages.ranks)
+        for chunk, number in zip(chunks, own)
+    ]
+    scale = not place.has("microbatches_not_scaled")
+    runner = schedule(made, MICROBATCHES, loss_fn=loss_of, scale_grads=scale)
+    model = torch.nn.ModuleList(chunks)
+
+    def run(batch: Batch) -> None:
+        given = (batch[0],) if place.rank == 0 else ()
+        runner.step(*given, **({"target": batch[1]} if DEEP - 1 in own else {}))
+
+    return Setup(model, run, clip=lambda: clip_by_hand(model, (), stages), stages=chunks)
+
+
+def single_deep(place: Place) -> Setup:
+    model = Gpt(last=DEEP, layers=DEEP)
+    return Setup(model, partial(forward_backward, model), clip=lambda: clip_by_hand(model))
 
 
 def single_tied(place: Place) -> Setup:
@@ -167,6 +210,10 @@ LAYOUTS: dict[str, tuple[int, str, Callable[[Place], Setup]]] = {
     "pipeline2_1f1b": (2, "gpt", partial(pipeline, schedule="1f1b")),
     "pipeline2_tied": (2, "gpt_tied", partial(pipeline, tied=True)),
     "pipeline2_tensor2": (4, "gpt", partial(pipeline, tensor_size=2)),
+    "pipeline2_interleaved": (2, "gpt_deep", partial(interleaved, schedule=ScheduleInterleaved1F1B)),
+    "pipeline2_breadth_first": (2, "gpt_deep", partial(interleaved, schedule=ScheduleLoopedBFS)),
+    "pipeline2_zero_bubble": (2, "gpt_deep", partial(interleaved, schedule=ScheduleInterleavedZeroBubble)),
+    "tensor2_marked": (2, "gpt", partial(tensor, marked=True)),
     "context2": (2, "gpt", context),
 }
-SINGLE: dict[str, Callable[[Place], Setup]] = {"gpt": single, "gpt_tied": single_tied}
+SINGLE: dict[str, Callable[[Place], Setup]] = {"gpt": single, "gpt_tied": single_tied, "gpt_deep": single_deep}

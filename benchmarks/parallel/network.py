@@ -141,6 +141,7 @@ class Gpt(nn.Module):
         gather: Optional[Callable[..., torch.Tensor]] = None,
         first: int = 0,
         last: int = LAYERS,
+        layers: int = LAYERS,
     ) -> None:
         super().__init__()
         self.group, self.sequence = group, sequence
@@ -151,8 +152,8 @@ class Gpt(nn.Module):
         self.layers = nn.ModuleDict(
             {str(place): Block(f"layers.{place}", group, sequence, gather) for place in range(first, last)}
         )
-        self.norm = nn.LayerNorm(WIDTH) if last == LAYERS else None
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False) if last == LAYERS else None
+        self.norm = nn.LayerNorm(WIDTH) if last == layers else None
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False) if last == layers else None
         if self.head is not None:
             self.head.weight.data.copy_(make_weight("head.weight", VOCABULARY, WIDTH))
 

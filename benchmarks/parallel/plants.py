@@ -111,6 +111,10 @@ def _swapped_layer(model: Gpt, block: Block, place: Place, other: Optional[Group
     block.mlp.load_state_dict(wrong.mlp.state_dict())
 
 
+def _other_bias(model: Gpt, block: Block, place: Place, other: Optional[Group]) -> None:
+    block.norm2.bias.data.add_(0.01)
+
+
 _PLANTS: dict[str, Callable[[Gpt, Block, Place, Optional[Group]], None]] = {
     "no_all_reduce": _no_forward_reduce,
     "no_all_reduce_in_attention": _no_attention_reduce,
@@ -126,6 +130,7 @@ _PLANTS: dict[str, Callable[[Gpt, Block, Place, Optional[Group]], None]] = {
     "norm_of_one_rank": _stale_norm,
     "dropout_on_one_rank": _dropout_on_one_rank,
     "weights_of_another_layer": _swapped_layer,
+    "bias_of_norm": _other_bias,
 }
 
 

@@ -4,6 +4,7 @@ python -m benchmarks.parallel.run                        everything
 python -m benchmarks.parallel.run --only tensor2         some layouts (may be repeated)
 python -m benchmarks.parallel.run --case reduced_twice   cases whose name holds this text
 python -m benchmarks.parallel.run --mode statistics      tensor, statistics (default: both)
+python -m benchmarks.parallel.run --case against         layouts against each other
 python -m benchmarks.parallel.run --keep DIR             keeps the dumps; run again, it only compares them
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 
 from benchmarks.parallel.cases import CASES, CLEAN, KINDS, Case
 from benchmarks.parallel.judge import BROKEN, Judgement, judge
+from benchmarks.parallel.pairs import PAIRS
 from benchmarks.parallel.strip import strip_tensors
 
 MODES = ("tensor", "statistics")
@@ -39,7 +41,7 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     cases = [
         case
-        for case in CASES
+        for case in (*CASES, *PAIRS)
         if (not args.only or case.layout in args.only) and (not args.case or any(text in case.id for text in args.case))
     ]
     if args.list:
@@ -66,12 +68,12 @@ def run_cases(cases: list[Case], folder: Path, modes: Sequence[str], keep: bool)
     from benchmarks.parallel import ranks
 
     for case in cases:
-        names = f"single-{ranks.LAYOUTS[case.layout][1]}-{case.steps}", case.id.replace("/", "-")
+        names = _golden_name(case), f"{case.layout}-{case.fault or CLEAN}"
         golden, target = (folder / "tensor" / name for name in names)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not _done(golden).exists():
-                ranks.record_single(ranks.LAYOUTS[case.layout][1], golden, "tensor", case.steps)
+                _record_golden(case, golden)
                 _done(golden).touch()
             if not _done(target).exists():
                 ranks.record_layout(case.layout, case.fault, target, "tensor", case.steps)
@@ -84,6 +86,22 @@ def run_cases(cases: list[Case], folder: Path, modes: Sequence[str], keep: bool)
         if not keep:
             shutil.rmtree(target, ignore_errors=True)
             _done(target).unlink(missing_ok=True)
+
+
+def _golden_name(case: Case) -> str:
+    from benchmarks.parallel import ranks
+
+    single = f"single-{ranks.LAYOUTS[case.layout][1]}"
+    return f"{case.golden or single}-{CLEAN if case.golden else case.steps}"
+
+
+def _record_golden(case: Case, golden: Path) -> None:
+    from benchmarks.parallel import ranks
+
+    if case.golden:
+        ranks.record_layout(case.golden, "", golden, "tensor", case.steps)
+    else:
+        ranks.record_single(ranks.LAYOUTS[case.layout][1], golden, "tensor", case.steps)
 
 
 def _judge(case: Case, mode: str, target: Path, golden: Path) -> Judgement:

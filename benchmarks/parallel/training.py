@@ -35,7 +35,8 @@ class Place:
 @dataclass
 class Setup:
     """What a layout gives. `model` is recorded; `run` does forward and backward of a batch; `reduce` brings the
-    gradients of the ranks together; `clip` limits their norm."""
+    gradients of the ranks together; `clip` limits their norm; `stages` are recorded in place of the model, where a rank
+    has more than one; the optimizer does not know the parameter `left_out`."""
 
     model: nn.Module
     run: Callable[[Batch], None]
@@ -43,6 +44,8 @@ class Setup:
     clip: Optional[Callable[[], None]] = None
     rate: float = RATE
     optimizer: Optional[torch.optim.Optimizer] = field(default=None)
+    stages: Optional[list[nn.Module]] = None
+    left_out: str = ""
 
 
 def make_batch(step: int) -> Batch:
@@ -97,10 +100,12 @@ def train(setup: Setup, dump: Path, task: str, steps: int) -> None:
     from msprobe.pytorch import PrecisionDebugger
 
     model = setup.model
-    optimizer = setup.optimizer or torch.optim.AdamW(model.parameters(), lr=setup.rate)
+    optimizer = setup.optimizer or torch.optim.AdamW(
+        [one for name, one in model.named_parameters() if name != setup.left_out], lr=setup.rate
+    )
     debugger: Any = PrecisionDebugger(dump_path=str(dump), task=task, level="mix", step=list(range(steps)))
     for step in range(steps):
-        debugger.start(model)
+        debugger.start(model if setup.stages is None else setup.stages)
         setup.run(make_batch(step))
         setup.reduce()
         if setup.clip is None:

@@ -1,7 +1,7 @@
 """How many spoiled results run_ut lets pass: each API of a support list, each of its saved outputs.
 
-python tests/check/spoiled_outputs.py [pytorch|mindspore] [EVERY]
-    prints the counts and what passes; EVERY takes one call in so many
+python tests/check/spoiled_outputs.py [pytorch|mindspore] [EVERY] [FIRST]
+    prints the counts and what passes; EVERY takes one call in so many, from the call number FIRST on
 
 Each output is spoiled in four ways, one at a time: a tenth of the elements, one element, the sign, a shift by one
 place. What a way does not change (the sign of zero, the shift of equal elements) is not counted.
@@ -9,6 +9,8 @@ place. What a way does not change (the sign of zero, the shift of equal elements
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import subprocess
 import sys
@@ -23,6 +25,7 @@ import numpy as np
 
 from msprobe.check.core.arguments import flat_records
 from msprobe.check.core.examine import Examiner
+from msprobe.check.core.framework import Call
 from msprobe.check.core.plan import Task, make_plan
 from msprobe.dump.reader import RankDump, open_dump
 
@@ -53,6 +56,32 @@ def _other(values: Array) -> Array:
 
 
 WAYS: dict[str, Callable[[Array], Array]] = {"tenth": _tenth, "one": _one, "sign": _sign, "shift": _shift}
+
+
+class Remembered:
+    """A call whose runs are made once: what the dump has of its outputs does not change them."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.run, self.golden, self.moved = (functools.cache(one) for one in (call.run, call.golden, call.moved))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+
+class RememberingExaminer(Examiner):
+    """Remembers one call, with the tensors that it had when it was made: those without a fault."""
+
+    def __init__(self, framework: str) -> None:
+        super().__init__(framework=framework)
+        self.framework = copy.copy(self.framework)
+        self._make, self._made = self.framework.call, ("", None)
+        self.framework.call = self._remember  # type: ignore[method-assign]
+
+    def _remember(self, title: str, name: str, *records: Any) -> Any:
+        if self._made[0] != name:
+            self._made = (name, Remembered(self._make(title, name, *records)))  # type: ignore[assignment]
+        return self._made[1]
 
 
 class Passed(NamedTuple):
@@ -91,7 +120,7 @@ def collect(directory: Path, framework: str = "pytorch") -> Path:
 def examine(rank: Path, first: int, every: int) -> Iterator[dict[str, Any]]:
     """Each call, by its number: what is found without a fault, the ways in which it was spoiled, and what passed."""
     dump = Spoiled(rank)
-    examiner = Examiner(framework=dump.head["framework"])
+    examiner = RememberingExaminer(dump.head["framework"])
     tasks = make_plan(dump.records).tasks
     for number in range(first, len(tasks), every):
         task = tasks[number]
@@ -128,9 +157,8 @@ def _spoil(dump: Spoiled, examiner: Examiner, task: Task) -> Iterator[tuple[str,
             dump.spoil("", None)
 
 
-def examine_all(rank: Path, every: int) -> Iterator[dict[str, Any]]:
+def examine_all(rank: Path, every: int, first: int = 0) -> Iterator[dict[str, Any]]:
     """The same in a process of its own, and in a new one after a call that ended it: kernels of a CPU may crash."""
-    first = 0
     while True:
         command = [sys.executable, __file__, "--rank", str(rank), str(first), str(every)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -167,11 +195,12 @@ def main() -> None:
                 print(json.dumps(result), flush=True)
         return
     framework = next((word for word in sys.argv[1:] if word in SURVEYS), "pytorch")
-    every = next((int(word) for word in sys.argv[1:] if word.isdecimal()), 1)
+    numbers = [int(word) for word in sys.argv[1:] if word.isdecimal()]
+    every, first = numbers + [1, 0][len(numbers) :]
     counts: Counter[str] = Counter()
     passed, false, crashed, calls = 0, 0, 0, 0
     with tempfile.TemporaryDirectory() as directory:
-        for result in examine_all(collect(Path(directory), framework), every):
+        for result in examine_all(collect(Path(directory), framework), every, first):
             calls += 1
             if "crashed" in result:
                 crashed += 1

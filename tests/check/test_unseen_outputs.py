@@ -193,3 +193,23 @@ def test_a_hash_of_bits_is_not_judged_and_says_why(saved: Saved) -> None:
     outcome = saved.examine("Torch.hash_tensor", [saved.item("x", x)], [saved.item("y", torch.hash_tensor(x))])
     assert (outcome.forward, outcome.backward) == ("SKIP", "SKIP")
     assert "depends on each bit" in outcome.message
+
+
+@pytest.mark.parametrize("steady", [True, False])
+def test_a_function_that_gives_another_result_each_time_excuses_nothing(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch, steady: bool
+) -> None:
+    """As the gradient of MindSpore's fftshift: its kernel changes its own shifts at every call."""
+    calls = 0
+
+    def rolls(x: torch.Tensor, shifts: int) -> torch.Tensor:
+        nonlocal calls
+        calls += not steady
+        return x[torch.arange(len(x)).add(shifts + calls).remainder(len(x))]
+
+    x = torch.rand(12)
+    monkeypatch.setattr(torch, "roll", rolls)
+    args = [saved.item("x", x), {"type": "int", "value": 1}]
+    outcome = saved.examine("Torch.roll", args, [saved.item("y", x[torch.arange(12).add(1).remainder(12)])])
+    assert outcome.forward == ("pass" if steady else "warning")
+    assert ("another result for the same inputs each time" in outcome.message) is not steady

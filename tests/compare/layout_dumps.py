@@ -92,6 +92,9 @@ def write_run(root: Path, dp: int = 1, tp: int = 1, fault: str = "", saves: bool
             grid = np.arange(world).reshape(dp, tp).tolist()
             meshes = [{"names": ["dp", "tp"], "ranks": grid, "coordinate": list(place)}]
             run["parallel"] = {"groups": {"default_pg": list(range(world))}, "meshes": meshes}
+            if fault == "stored shard":
+                stored = {"shape": [WIDE, WIDTH], "mesh": 0, "placements": ["S(0)", "R"]}
+                run["parallel"]["parameters"] = {"1.down.weight": stored}
         task = "tensor" if saves else "statistics"
         write_dump(root, rank.data, rank.parents, rank=number, task=task, run=run)
     return root
@@ -105,8 +108,7 @@ def _block(ranks: dict[Any, Rank], x: dict[Any, Array], layer: int, dp: int, tp:
         own_up, own_down = np.split(up, tp, 1)[part], np.split(down, tp, 0)[part]
         if fault == "mis-sliced" and part == 1:
             own_up = np.roll(up, 1, 1)[:, WIDE // tp * part :][:, : WIDE // tp]
-        if fault == "stale weight" and place == max(ranks):
-            own_down = own_down * 1.01
+        own_down = _spoiled(own_down, place == max(ranks), fault)
         hidden = x[place] @ own_up
         rank.call(
             f"Functional.linear.{2 * layer}.forward", [x[place], own_up], hidden, f"Module.{layer}.up.L.forward.0"
@@ -118,6 +120,9 @@ def _block(ranks: dict[Any, Rank], x: dict[Any, Array], layer: int, dp: int, tp:
         if fault == "a little" and place == max(ranks):
             active = active * 1.01
         rank.call(f"Functional.relu.{layer}.forward", [hidden], active, f"Module.{layer}.B.forward.0")
+        if fault == "extra call" and place == max(ranks):
+            rank.call("Torch.dropout.0.forward", [active], 1.1 * active, f"Module.{layer}.B.forward.0")
+            active = 1.1 * active
         parts[place] = active @ own_down
         name = f"Module.{layer}.down.L.forward.0"
         rank.call(f"Functional.linear.{2 * layer + 1}.forward", [active, own_down], parts[place], name)
@@ -135,9 +140,7 @@ def _block(ranks: dict[Any, Rank], x: dict[Any, Array], layer: int, dp: int, tp:
         if tp > 1 and fault != "missing all-reduce":
             name = f"Module.{layer}.down.L.forward.0"
             rank.call(f"Distributed.all_reduce.{layer}.forward", [parts[place]], total, name)
-        own_down = np.split(down, tp, 0)[place[1]]
-        if fault == "stale weight" and place == max(ranks):
-            own_down = own_down * 1.01
+        own_down = _spoiled(np.split(down, tp, 0)[place[1]], place == max(ranks), fault)
         relu = rank.data[f"Functional.relu.{layer}.forward"]["output"][0]
         rank.call(f"Module.{layer}.down.L.forward.0", [x[place]], total, f"Module.{layer}.B.forward.0", weight=own_down)
         rank.data[f"Module.{layer}.down.L.forward.0"]["input_args"] = [relu]
@@ -146,6 +149,38 @@ def _block(ranks: dict[Any, Rank], x: dict[Any, Array], layer: int, dp: int, tp:
         rank.call(f"Tensor.__add__.{layer}.forward", [x[place], total], out[place], block)
         rank.call(block, [x[place]], out[place], None)
     return out
+
+
+def _spoiled(weight: Array, is_last: bool, fault: str) -> Array:
+    """The weight that a rank has loaded: another one on the last rank, or on all of them after one lost its shard."""
+    if fault == "stored shard":
+        return np.concatenate([weight[: WIDE // 2], 1.01 * weight[WIDE // 2 :]])
+    return weight * 1.01 if fault == "stale weight" and is_last else weight
+
+
+def write_sequence(root: Path, parts: int = 1, fault: str = "") -> Path:
+    """Positions added to the embedding of a sequence; with two parts in the order that balances causal attention."""
+    x = np.random.default_rng(2).normal(size=(2, 8, WIDTH))
+    places = np.broadcast_to(np.arange(8.0)[None, :, None], (2, 8, 1)).copy()
+    for part in range(parts):
+        rank = Rank(root / "step0" / ("rank" if parts == 1 else f"rank{part}"), True)
+        kept = np.arange(8) if parts == 1 else np.concatenate([np.split(np.arange(8), 4)[i] for i in (part, 3 - part)])
+        plain = kept if fault != "not balanced" else np.split(np.arange(8), parts)[part]
+        own, at = x[:, kept], places[:, plain]
+        rank.call("Tensor.mul.0.forward", [own], 2 * own, "Module.embedding.E.forward.0")
+        rank.call("Module.embedding.E.forward.0", [own], 2 * own, None)
+        rank.call("Torch.sin.0.forward", [at], np.sin(at), "Module.positions.P.forward.0")
+        rank.call("Module.positions.P.forward.0", [at], np.sin(at), None)
+        rank.call("Tensor.__add__.0.forward", [2 * own, np.sin(at)], 2 * own + np.sin(at), None)
+        run: dict[str, Any] = {"msprobe": "0", "world_size": parts, "settings": {"precision": "high"}}
+        if parts > 1:
+            run["parallel"] = {
+                "meshes": [{"names": ["cp"], "ranks": list(range(parts)), "coordinate": [part]}],
+                "context": {"mesh": 0, "order": "load_balanced", "sequence_dimension": [1]},
+            }
+        number = None if parts == 1 else part
+        write_dump(root, rank.data, rank.parents, rank=number, task="tensor", run=run)
+    return root
 
 
 def _update(ranks: dict[Any, Rank], x: dict[Any, Array], dp: int, tp: int, fault: str) -> None:
@@ -188,8 +223,9 @@ def write_pipeline(root: Path, parts: int = 1, stages: int = 1, fault: str = "")
         gradient = np.random.default_rng(9 if fault == "update" and layer == 1 else layer).normal(size=before.shape)
         name = f"Tensor.add_.{layer if stages == 1 else 0}.forward"
         ranks[layer * stages // 2].call(name, [before, gradient], before - 0.1 * gradient, None)
-    if fault == "one more update":
-        ranks[stages - 1].call("Tensor.add_.1.forward", [weight[0], weight[0]], 2 * weight[0], None)
+    if fault in ("repeated update", "one more update"):
+        gradient = np.random.default_rng(0 if fault == "repeated update" else 8).normal(size=weight[0].shape)
+        ranks[stages - 1].call("Tensor.add_.1.forward", [weight[0], gradient], weight[0] - 0.1 * gradient, None)
     for stage, rank in ranks.items():
         run = {"msprobe": "0", "world_size": stages, "settings": {"precision": "high"}}
         place = None if stages == 1 else stage

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "pytorch"))
 from collecting import configured
 
 from msprobe.compare import compare
+from msprobe.compare.measure import tensors
 from msprobe.compare.measure.tensors import compare_arrays
 from msprobe.pytorch import PrecisionDebugger
 
@@ -160,3 +161,46 @@ def test_other_bytes_with_the_same_statistics_are_found(tmp_path: Path, kind: st
     right = dump_of(tmp_path / "right", spoilt(kind, other=False), task, mode)
     wrong = dump_of(tmp_path / "wrong", spoilt(kind, other=True), task, mode)
     assert (compare(wrong, right).exit_code, compare(right, wrong).exit_code) == (1, 1)
+
+
+ODD = {
+    "float64, huge": ([1e300, 2e300], [1e300, 3e300], np.float64),
+    "float64, of both signs": ([1.5e308, 1.0], [-1.5e308, 1.0], np.float64),
+    "float64, tiny": ([1e-300, 3e-300], [1e-300, 4e-300], np.float64),
+    "float64, subnormal": ([5e-324], [1e-323], np.float64),
+    "complex128": ([1e300 + 1e300j], [1e300 + 2e300j], np.complex128),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("native", [True, False])
+def test_squares_beyond_float64_hide_nothing(name: str, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(tensors, "_native", None)
+    one, other, dtype = ODD[name]
+    x, y = np.array(one, dtype), np.array(other, dtype)
+    there, back, same = compare_arrays(x, y), compare_arrays(y, x), compare_arrays(x, x.copy())
+    assert min(there.distance, back.distance, there.relative_l2, back.relative_l2) > 0.1
+    assert (there.max_abs, there.norm_change) == pytest.approx((back.max_abs, back.norm_change))
+    assert (same.distance, same.different) == (0.0, 0)
+
+
+ONES = {
+    "complex64": (torch.tensor([1 + 2j]), torch.tensor([2 + 1j])),
+    "uint64": (torch.tensor([2**64 - 1], dtype=torch.uint64), torch.tensor([2**64 - 2], dtype=torch.uint64)),
+    "int64": (torch.tensor([2**62]), torch.tensor([2**62 + 1])),
+    "float64": (torch.tensor([1.0], dtype=torch.float64), torch.tensor([1 + 2.0**-52], dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_equal_elements_with_other_checksums_are_a_difference(tmp_path: Path, name: str) -> None:
+    one, other = (dump_of(tmp_path / f"{n}", x, "statistics", "md5") for n, x in enumerate(ONES[name]))
+    again = dump_of(tmp_path / "again", ONES[name][0], "statistics", "md5")
+    assert [compare(one, other).verdict, compare(other, one).verdict] == ["differs", "differs"]
+    assert compare(one, again).verdict == "same"
+
+
+def test_zeros_of_other_signs_are_the_same(tmp_path: Path) -> None:
+    one, other = (dump_of(tmp_path / str(x), torch.tensor([x, x]), "statistics", "md5") for x in (0.0, -0.0))
+    assert compare(one, other).verdict == "same"

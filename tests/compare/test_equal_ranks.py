@@ -9,9 +9,12 @@ from typing import Any, Optional
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from written import call, model_data, saved, scalar, tensor, write_dump
 
-from msprobe.compare import Comparison, compare, execute
+from msprobe.compare import Comparison, compare, comparison, execute
+from msprobe.compare.measure import distance
 from msprobe.report.comparison_terminal import answer, print_comparison
 from msprobe.report.jsonl import write_jsonl
 
@@ -155,3 +158,42 @@ def test_a_damaged_file_beside_equal_records_is_reported(dumps: tuple[Path, Path
     (both[1] / "step0" / "rank3" / "stack.json").write_text("{}")
     (both[1] / "step0" / "rank2" / "run.json").write_text(json.dumps([]))
     assert any("rank2" in note and "run.json" in note for note in compare(*both).notes)
+
+
+def _round(rank: int, data: dict[str, Any]) -> None:
+    """Every result is off by rounding, as between two machines; one rank is wrong."""
+    for record in data.values():
+        for item in record["output"]:
+            for key in ("Max", "Min", "Mean", "Norm"):
+                item[key] *= 1 + 1e-7
+    if rank == 5:
+        data[RELU]["output"] = [tensor(9.0)]
+
+
+def test_ranks_that_agree_but_for_rounding_do_not_stay_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, golden = _write(tmp_path / "target", 8, _round), _write(tmp_path / "golden", 8)
+    kept = compare(target, golden)
+    monkeypatch.setattr(comparison, "KEPT_ROWS", 2 * ROWS)
+    found = compare(target, golden)
+    assert [isinstance(unit.groups, list) for unit in found.units] == [True] * 2 + [False] * 3 + [True] + [False] * 2
+    assert found.summary() == kept.summary()
+    assert (found.origin.name, found.origin.rank) == (RELU, 5) if found.origin else False
+    for unit, same in zip(found.units, kept.units):
+        assert [(row.name, row.judgement, row.measurement) for row in unit.rows()] == [
+            (row.name, row.judgement, row.measurement) for row in same.rows()
+        ]
+        assert len(unit.groups) == len(same.groups)
+
+
+@pytest.mark.fast
+@given(st.lists(st.floats(-1e5, 1e5, allow_nan=False), min_size=8, max_size=8), st.integers(1, 9))
+def test_the_quick_distance_of_usual_tensors_is_the_distance(values: list[float], size: int) -> None:
+    sides = []
+    for numbers in (values[:4], values[4:]):
+        item = {"shape": [size], "dtype": "torch.float32", **dict(zip(("Max", "Min", "Mean", "Norm"), numbers))}
+        sides.append({**item, "Norm": abs(item["Norm"])})
+    quick = distance.of_statistics(*sides)
+    pairs = [(sides[0][key], sides[1][key]) for key in ("Max", "Min", "Mean", "Norm")]
+    assert quick == distance._largest(pairs, *sides)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Optional
 
+import ml_dtypes
 import pytest
 from written import call, scalar, tensor
 
@@ -63,6 +64,37 @@ def test_a_verdict_does_not_depend_on_which_side_is_golden(dtype: str, factor: f
         assert verdicts <= {"warning", "error"}
 
 
+FLOATS = {
+    **dict.fromkeys(("float64", "double", "complex128"), "float64"),
+    **dict.fromkeys(("float32", "float", "complex64", "fp32"), "float32"),
+    **dict.fromkeys(("float16", "half", "complex32", "fp16"), "float16"),
+    **dict.fromkeys(("bfloat16", "bf16"), "bfloat16"),
+    **dict.fromkeys(("float8_e4m3fn", "Float8E4M3FN"), "float8_e4m3fn"),
+    **dict.fromkeys(("float8_e5m2", "Float8E5M2"), "float8_e5m2"),
+    **{name: name for name in ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")},
+    "float4_e2m1fn_x2": "float4_e2m1fn",
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_the_spacing_of_every_float_is_that_of_numpy_or_ml_dtypes(name: str) -> None:
+    assert distance.epsilon({"dtype": name}) == float(ml_dtypes.finfo(FLOATS[name]).eps)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "complex32",
+                                   "float16", "bfloat16"])  # fmt: skip
+def test_half_a_spacing_is_rounding_and_several_are_a_difference(dtype: str) -> None:
+    spacing = float(ml_dtypes.finfo(FLOATS[dtype]).eps)
+    for factor, expected in ((0.5, {"pass"}), (2.0, {"warning", "error"}), (16.0, {"error"})):
+        low, high = (tensor(value, dtype=f"torch.{dtype}") for value in (1.0, 1.0 + factor * spacing))
+        assert {one(low, high).verdict, one(high, low).verdict} <= expected
+
+
+def test_a_dtype_of_mindspore_is_that_of_torch() -> None:
+    low, same = tensor(1.06, dtype="Float8E4M3FN"), tensor(1.0, dtype="torch.float8_e4m3fn")
+    assert one(low, same).verdict == "pass"
+
+
 def test_five_percent_in_bf16_is_seen_under_noise() -> None:
     def run(noise: float, fault: float) -> Records:
         low = {"shape": [64, 128], "dtype": "torch.bfloat16"}
@@ -116,6 +148,16 @@ def test_a_damaged_item_costs_its_own_row_only() -> None:
     good, bad = tensor(1.0), {**tensor(1.0), "shape": ["x", -3], "Max": 10**400}
     groups = judged({name: call(good, bad, output=good)}, {name: call(good, {**bad, "Max": 1}, output=good)})
     assert [row.verdict for row in groups[0][1]].count("pass") == 2
+
+
+@pytest.mark.parametrize("key", ["Max", "Min", "Mean", "Norm"])
+@pytest.mark.parametrize("value", ["x", [], {}, 10**400], ids=["text", "list", "dict", "huge"])
+def test_a_statistic_that_is_no_number_is_not_compared(key: str, value: Any) -> None:
+    good, bad = tensor(1.0), {**tensor(1.0), key: value}
+    for row in (one(bad, good), one(good, bad)):
+        assert (row.verdict, row.why.kind) == ("not_compared", Kind.UNREADABLE)
+    without = {name: part for name, part in good.items() if name != key}
+    assert one(without, good).verdict == "pass"
 
 
 def test_an_item_that_no_stage_can_read_is_not_compared() -> None:

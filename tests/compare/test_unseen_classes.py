@@ -14,6 +14,29 @@ from msprobe.compare import compare
 from msprobe.pytorch import PrecisionDebugger
 
 
+class Small(nn.Module):
+    """Its result is a thousand times smaller than what it is given."""
+
+    def __init__(self, wrong: bool) -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.layer = nn.Linear(16, 16, bias=False)
+        with torch.no_grad():
+            self.layer.weight.mul_(1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * 1.001 if self.wrong else self.layer(x)
+
+
+class Residual(nn.Module):
+    def __init__(self, wrong: bool) -> None:
+        super().__init__()
+        self.inner = Small(wrong)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x)
+
+
 class Net(nn.Module):
     """A linear layer before and after something that `kind` and `wrong` choose."""
 
@@ -147,3 +170,18 @@ def test_the_same_function_without_its_own_backward_is_the_same(tmp_path: Path) 
 
     result = compared(tmp_path, build, steps=2)
     assert result.verdict == "same", result.origin
+
+
+def test_a_last_call_that_only_one_run_makes_is_named_however_small_its_result(tmp_path: Path) -> None:
+    """Small beside the inputs of the module is not cancelled: the calls inside agree to the last bit."""
+    origin = compared(tmp_path, lambda wrong: nn.Sequential(Residual(wrong), nn.Linear(16, 4))).origin
+    assert origin is not None
+    assert (origin.kind, origin.name) == ("extra call", "Tensor.__mul__.0.forward")
+    assert "inner.Small" in (origin.module or "")
+
+
+def test_a_small_result_of_a_module_is_compared_with_itself_at_l0(tmp_path: Path) -> None:
+    build = lambda wrong: nn.Sequential(Residual(wrong), nn.Linear(16, 4))  # noqa: E731
+    origin = compared(tmp_path, build, level="L0").origin
+    assert origin is not None
+    assert "inner.Small" in (origin.module or "")

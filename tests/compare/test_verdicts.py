@@ -92,6 +92,25 @@ def test_the_same_statistics_with_other_bytes_are_a_warning(tmp_path: Path) -> N
     assert "another order" in row.reason
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_other_bytes_after_rounding_pass_and_the_answer_mentions_them(tmp_path: Path, noise: float) -> None:
+    def run(away: float, digest: str) -> dict[str, Any]:
+        middle = tensor(1.1 + away, md5="cc" if not away else "cd")
+        return {
+            "Functional.linear.0.forward": call(tensor(1.1, md5="ee"), output=middle),
+            "Functional.max_pool2d.0.forward": call(middle, output=tensor(1.3, md5=digest)),
+        }
+
+    found = pair(tmp_path, run(noise, "aa"), run(0.0, "bb"))
+    *_, last = [row for _, row in found.rows()]
+    assert "the checksums differ and the statistics agree" in last.reason
+    assert (last.verdict, found.verdict) == (("pass", "same") if noise else ("warning", "differs"))
+    mentioned = [note for note in found.notes if note.startswith("in 1 row that passes the checksums differ")]
+    assert len(mentioned) == (1 if noise else 0)
+    equal = pair(tmp_path / "equal", run(noise, "aa"), run(0.0, "aa"))
+    assert not any("checksums" in note for note in equal.notes)
+
+
 def test_a_mask_that_moved_is_found_by_its_checksum_however_round_its_statistics_are(tmp_path: Path) -> None:
     ours = {"msprobe": "0.1.0", "settings": {"precision": "high"}}
     mask: dict[str, Any] = {"shape": [4], "Max": 0.0, "Min": -1e9, "Mean": -2.5e8, "Norm": 1e9}

@@ -210,6 +210,26 @@ def test_records_reach_the_file_within_a_second_without_being_asked(tmp_path: Pa
     assert '"record"' in journal.read_text()
 
 
+def test_a_header_that_comes_while_the_older_one_is_written_is_kept(
+    tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = RankWriter(tmp_path / "r", HEAD, worker)
+    plain = layout.write_file
+    newer = {"a": 1, "parallel": {"groups": {"tp": [0, 1]}}}
+
+    def write(path: Path, *rest: Any) -> None:
+        plain(path, *rest)
+        if path.name == layout.RUN:
+            monkeypatch.setattr(layout, "write_file", plain)
+            writer.run_header(newer)  # what start() does while the writer's thread is here
+
+    monkeypatch.setattr(layout, "write_file", write)
+    writer.run_header({"a": 1})
+    writer.flush()
+    writer.finish()
+    assert json.loads((tmp_path / "r" / layout.RUN).read_text()) == newer
+
+
 def test_run_header_and_error_log_are_written(tmp_path: Path, worker: Worker) -> None:
     writer = RankWriter(directory(tmp_path), HEAD, worker)
     writer.run_header({"python": "3", "path": Path("x")})

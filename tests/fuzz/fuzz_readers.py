@@ -10,23 +10,28 @@ is printed with the seed that makes it again.
 from __future__ import annotations
 
 import resource
+import signal
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
 import dump_targets
 import other_targets
+import parallel_targets
 from fuzzing import Target, fuzz
 
 MEMORY = 8 << 30
 
 
 def make_targets(directory: Path) -> list[Target]:
-    return [*dump_targets.make_targets(directory / "dumps"), *other_targets.make_targets(directory / "others")]
+    parts = {"dumps": dump_targets, "others": other_targets, "parallel": parallel_targets}
+    return [target for name, part in parts.items() for target in part.make_targets(directory / name)]
 
 
 def main() -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for jobs in the background
     seconds, first = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0, int(sys.argv[2]) if len(sys.argv) > 2 else 0
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -40,7 +45,9 @@ def main() -> int:
         tried, findings = fuzz(targets, seconds, first)
     for name, count in tried.items():
         print(f"{count:>8,}  {name}")
-    print(f"{tried.total():>8,}  files, {findings} findings, seeds from {first}, {seconds:,.0f} s of CPU time")
+    print(
+        f"{tried.total():>8,}  files, {findings} findings, seeds from {first}, {time.process_time():,.0f} s of CPU time"
+    )
     return 1 if findings else 0
 
 

@@ -135,10 +135,11 @@ def fuzz(targets: list[Target], seconds: float, first: int, most_findings: int =
     ends, findings = time.process_time() + seconds, 0
     spent = dict.fromkeys(range(len(targets)), 0.0)
     tried: Counter[str] = Counter()
-    while time.process_time() < ends and findings < most_findings:
-        turn = min(spent, key=spent.__getitem__)
-        target, start = targets[turn], time.process_time()
-        findings += not target.attack(first + tried[target.name])
-        tried[target.name] += 1
-        spent[turn] += (time.process_time() - start + 1e-4) / target.weight
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it early, with the counts so far
+        while time.process_time() < ends and findings < most_findings:
+            turn = min(spent, key=spent.__getitem__)
+            target, start = targets[turn], time.process_time()
+            findings += not target.attack(first + tried[target.name])
+            tried[target.name] += 1
+            spent[turn] += (time.process_time() - start + 1e-4) / target.weight
     return tried, findings

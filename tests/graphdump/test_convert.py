@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
+import stat
 import struct
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from msprobe.graphdump import GraphDump
 from msprobe.graphdump.files.convert import Job, Request, convert_all, convert_file, plan
 from msprobe.graphdump.files.datatypes import TYPES
+from msprobe.graphdump.files.step_directories import arrange_steps
 
 NAME = "BNTrainingUpdate.Default_network-YoloWithLossCell_BNTrainingUpdate-op5489.137.1608983934774491"
 
@@ -342,3 +345,43 @@ dimension = st.one_of(st.integers(0, 40), st.integers(0, 2**64 - 1))
 def test_well_formed_messages_with_any_numbers_give_a_clear_outcome(tmp_path, data_type, form, shape, original, size):
     described = samples.op_output(data_type, form, shape, size, original)
     outcome_is_clear(samples.dump_file(outputs=[(described, b"\1" * size)]), tmp_path, Request(target="NCHW"))
+
+
+def acl_dump_of_one_operator(rank: Path, step: int, **files: bytes) -> None:
+    place = rank / "20241224113136" / "0" / "network" / "1" / str(step)
+    place.mkdir(parents=True)
+    for name, content in files.items():
+        (place / f"{name}.Default_network-TrainOneStepCell_{name}-op0.0.10.1735011096403740").write_bytes(content)
+
+
+def test_files_of_ascend_become_the_step_directories_of_the_guide(tmp_path: Path) -> None:
+    """Seed 000, 8.1: jit_level O2."""
+    floats, half = np.array([[1.5, -2.0]], np.float32), np.array([1, -2, 3.5], ml_dtypes.bfloat16)
+    cast = samples.dump_file(
+        inputs=[
+            (samples.op_input(1, 2, [1, 2], 8), floats.tobytes()),
+            (samples.op_input(27, 2, [3], 6), half.tobytes()),
+        ],
+        outputs=[(samples.op_output(7, 2, [2], 8), np.array([7, 8], np.int32).tobytes())],
+    )
+    rank = tmp_path / "rank_0"
+    acl_dump_of_one_operator(rank, 0, Cast=cast, Bad=b"no dump")
+    acl_dump_of_one_operator(rank, 1, Cast=cast)
+    arranged = arrange_steps(rank)
+    stem = "Cast.Default_network-TrainOneStepCell_Cast-op0.0.10.1735011096403740"
+    names = [f"{stem}.input.0.ND.FLOAT.npy", f"{stem}.input.1.ND.BF16", f"{stem}.output.0.ND.INT32.npy"]
+    for step in ("step_0", "step_1"):
+        assert sorted(path.name for path in (rank / "20241224113136" / step).iterdir()) == names
+    assert arranged.written == 6
+    ((kept, reason),) = arranged.kept
+    assert kept.read_bytes() == b"no dump"
+    assert "Bad" in kept.name
+    assert reason
+    assert not (rank / "20241224113136" / "0" / "network" / "1" / "1").exists()
+    place = rank / "20241224113136" / "step_1"
+    assert np.load(place / names[0]).tolist() == [[1.5, -2.0]]
+    assert (place / names[1]).read_bytes() == half.tobytes()
+    first = next(one for one in GraphDump(place).tensors if one.label == "input.1")
+    assert GraphDump(place).value(first).tolist() == half.tolist()
+    assert stat.S_IMODE((place / names[0]).stat().st_mode) == 0o640
+    assert arrange_steps(rank).written == 0

@@ -7,14 +7,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "graphdump"))
+from async_samples import dump_file, op_input
 
 from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import load
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
+from msprobe.mindspore.graph import acl_kernels
 from msprobe.mindspore.graph.acl_kernels import acl_dump, is_sunk, refuse_for_acl
 from msprobe.mindspore.graph.graph_kernels import data_dump, refuse
 from msprobe.tasks import make_task
@@ -188,3 +194,34 @@ def test_every_key_has_its_place(tmp_path: Path):
         "kernels": ["Default/Conv-op12"],
     }
     parse_settings(value, "x", {})
+
+
+@pytest.mark.parametrize(("task", "section"), [("tensor", {}), ("tensor", {"file_format": "bin"}), ("statistics", {})])
+def test_at_the_end_of_a_run_at_o2_tensors_are_in_step_directories(
+    tmp_path: Path, task: str, section: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """pyACL is a stand-in here: it writes what Ascend's documents show, and says that all is well."""
+    made = task_of(tmp_path, task, section, dump_path=str(tmp_path / "dump"))
+    place = tmp_path / "dump" / "rank_0" / "20241224113136" / "0" / "net" / "1" / "0"
+
+    def finalize_dump() -> int:
+        place.mkdir(parents=True)
+        data = np.ones(2, np.float32).tobytes()
+        content = dump_file(inputs=[(op_input(1, 2, [2], len(data)), data)], outputs=[], buffers=[])
+        (place / "Add.Default_Add-op1.0.0.100").write_bytes(content)
+        return 0
+
+    calls = SimpleNamespace(init_dump=lambda: 0, set_dump=lambda file: 0, finalize_dump=finalize_dump)
+    monkeypatch.setitem(sys.modules, "acl", SimpleNamespace(mdl=calls))
+    monkeypatch.setattr(acl_kernels.atexit, "register", lambda function: None)
+    kernels = acl_kernels.AclKernels(made)
+    kernels._begin()
+    kernels._started = True
+    kernels.close()
+    kernels.close()
+    converted = list((tmp_path / "dump").rglob("step_0/*"))
+    assert [path.name for path in converted] == (
+        ["Add.Default_Add-op1.0.0.100.input.0.ND.FLOAT.npy"] if (task, section) == ("tensor", {}) else []
+    )
+    assert place.exists() != bool(converted)
+    assert (tmp_path / "dump" / "acl_dump_0.json").exists()

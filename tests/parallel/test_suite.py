@@ -43,14 +43,30 @@ def test_there_are_enough_faults_and_layouts(monkeypatch: pytest.MonkeyPatch) ->
     assert {case.kind for case in CASES} == set(KINDS)
 
 
-@pytest.mark.slow
-def test_a_tensor_parallel_model_agrees_with_one_device_and_its_faults_are_named(tmp_path: Path) -> None:
-    cases = ["tensor2/clean", "tensor2/no_all_reduce", "tensor2/norm_of_one_rank", "tensor2/shard_shifted"]
+def _check(tmp_path: Path, layout: str, *faults: str) -> None:
+    cases = [f"{layout}/{fault}" for fault in faults]
     arguments = [word for case in cases for word in ("--case", case)]
-    found = _run(tmp_path / "found.json", "--only", "tensor2", "--mode", "tensor", *arguments)
-    assert {one["case"]: one["verdict"] for one in found if one["case"] in cases} == {
-        case: "same" if case.endswith("clean") else "right" for case in cases
-    }
+    found = _run(tmp_path / "found.json", "--only", layout, "--mode", "tensor", *arguments)
+    said = {one["case"]: one["verdict"] for one in found if one["case"] in cases}
+    assert said == {case: "same" if case.endswith("clean") else "right" for case in cases}
+
+
+def test_a_tensor_parallel_model_agrees_with_one_device_and_a_missing_all_reduce_is_named(tmp_path: Path) -> None:
+    _check(tmp_path, "tensor2", "clean", "no_all_reduce")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "faults"),
+    [
+        ("tensor2", ("norm_of_one_rank", "shard_shifted", "dropout_on_one_rank", "head_not_updated_on_one")),
+        ("context2", ("clean", "positions_not_balanced")),
+        ("pipeline2_interleaved", ("clean", "microbatches_not_scaled")),
+        ("fsdp2", ("clean", "shard_of_one_rank")),
+    ],
+)
+def test_faults_of_a_layout_are_named(tmp_path: Path, layout: str, faults: tuple[str, ...]) -> None:
+    _check(tmp_path, layout, *faults)
 
 
 @pytest.mark.slow

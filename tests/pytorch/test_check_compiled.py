@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo.compiled_autograd
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.utils import counters
 
 from msprobe.pytorch import check_compiled
+from msprobe.pytorch.compiled.check.answer import OF_SCRIPT
 from msprobe.pytorch.compiled.check.judge import judge
 from msprobe.pytorch.compiled.check.session import CheckSession, _NotingBackend
 
@@ -149,8 +154,6 @@ def test_dropout_and_running_statistics_are_no_difference(tmp_path):
 
 
 def test_the_script_gets_its_own_result_and_random_numbers(tmp_path):
-    from msprobe.pytorch.compiled.check.session import CheckSession
-
     def run(session):
         torch._dynamo.reset()
         torch.manual_seed(1)
@@ -160,8 +163,6 @@ def test_the_script_gets_its_own_result_and_random_numbers(tmp_path):
             out = compiled(torch.randn(3, 8))
         out.sum().backward()
         return out.detach(), model[0].weight.grad, torch.rand(3)
-
-    import contextlib
 
     expected = run(contextlib.nullcontext())
     session = CheckSession(tmp_path)
@@ -235,6 +236,26 @@ def test_an_inductor_lowering_that_is_wrong_is_named_with_its_kernel(tmp_path, m
     assert Path(finding.kernels[0].rpartition(" in ")[2]).exists()
 
 
+def test_a_wrong_view_is_named_and_not_the_call_that_reads_it(tmp_path):
+    def turns(graph, example_inputs):
+        """Torch makes views of inputs that are outputs itself, like AOTAutograd: this compiler is not asked."""
+        results = next(node for node in graph.graph.nodes if node.op == "output").all_input_nodes
+        for node in graph.graph.nodes:
+            if node.target == "transpose" and node not in results:
+                node.args = (node.args[0], node.args[1], node.args[1])
+        graph.recompile()
+        return graph.forward
+
+    def model(x, weight):
+        turned = x.transpose(0, 1)
+        return torch.matmul(turned, weight)
+
+    answer = check_compiled(model, torch.randn(6, 6), torch.randn(6, 6), backend=turns, directory=tmp_path)
+    (finding,) = answer.findings
+    assert "x.transpose(0, 1)" in finding.source
+    assert finding.nodes == 1
+
+
 def test_a_graph_that_cannot_be_copied_runs_without_the_check(tmp_path):
     graph = torch.fx.symbolic_trace(nn.Linear(2, 2))
     graph.scale = torch.ones(2, requires_grad=True) * 2  # not a leaf: torch does not copy it
@@ -245,6 +266,104 @@ def test_a_graph_that_cannot_be_copied_runs_without_the_check(tmp_path):
     assert not session.answer.checked
     assert "RuntimeError" in session.answer.regions[0].error
     assert str(session.answer).startswith("0 compiled graphs checked: 1 could not be checked")
+
+
+class ClampedTanh(torch.autograd.Function):
+    """Wrong for large gradients only."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-100, 100) * (1 - ctx.saved_tensors[0].square())
+
+
+def clamped_tanh(x):
+    return ClampedTanh.apply(x)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_the_backward_is_checked_with_the_gradients_of_the_script(tmp_path, scale):
+    compiled = torch.compile(Mlp(), backend=replacing(torch.tanh, clamped_tanh))
+    with CheckSession(tmp_path) as session:
+        (compiled(torch.randn(4, 8)).square().mean() * scale).backward()
+    (region,) = session.answer.regions
+    assert "backward with the gradients of the script" in str(session.answer)
+    assert session.answer.ok == (scale == 1.0)
+    if not session.answer.ok:
+        assert "torch.tanh(linear_1)" in region.finding.code
+        assert region.finding.backward
+        assert region.finding.nodes == 1
+        assert region.runs <= 12
+        assert "results(compiled, inputs(), gradients())" in Path(region.finding.reproducer).read_text()
+
+
+def test_without_a_backward_of_the_script_the_gradients_are_random_and_the_answer_says_so(tmp_path):
+    answer = check_compiled(Mlp(), torch.randn(4, 8), backend="eager", directory=tmp_path)
+    assert "backward with random gradients" in str(answer)
+    with torch.no_grad():
+        answer = check_compiled(Mlp(), torch.randn(4, 8), backend="eager", directory=tmp_path)
+    assert "backward" not in str(answer)
+
+
+def test_an_output_that_the_script_does_not_differentiate_is_left_out(tmp_path):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.first(x), torch.tanh(self.second(x))
+
+    compiled = torch.compile(Two(), backend=replacing(torch.tanh, wrong_tanh))
+    with CheckSession(tmp_path) as session:
+        compiled(torch.randn(4, 8))[0].sum().backward()
+    assert session.answer.ok  # the wrong gradient is never computed
+    assert "gradient of first.weight" in session.answer.regions[0].verdicts
+    assert "gradient of second.weight" not in session.answer.regions[0].verdicts
+
+
+def test_a_check_that_waited_runs_in_the_surroundings_of_its_call(tmp_path):
+    compiled = torch.compile(Mlp(), backend="aot_eager")
+    with CheckSession(tmp_path) as session:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = compiled(torch.randn(4, 8)).float().square().mean()
+        loss.backward()
+    assert "bit-identical to eager" in str(session.answer)
+
+
+@pytest.mark.parametrize("compiled_autograd", [False, True])
+def test_a_checked_training_gives_the_same_results(tmp_path, compiled_autograd):
+    def train(session):
+        torch._dynamo.reset()
+        torch.manual_seed(1)
+        model = nn.Sequential(Mlp(), Mlp())
+        for block in model:
+            block.compile(backend="aot_eager")  # one graph for both: its second call comes before its backward
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses, captures = [], counters["compiled_autograd"]["captures"]
+        with session, enabled() if compiled_autograd else contextlib.nullcontext():
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss = model(torch.randn(4, 8)).square().mean()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+        assert (counters["compiled_autograd"]["captures"] > captures) == compiled_autograd
+        return [*losses, *(parameter.detach() for parameter in model.parameters())]
+
+    enabled = functools.partial(torch._dynamo.compiled_autograd._enable, torch.compile(backend="aot_eager"))
+    expected = train(contextlib.nullcontext())
+    session = CheckSession(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(train(session), expected))
+    assert session.answer.ok
+    blocks = [region for region in session.answer.regions if region.name.startswith("Mlp")]
+    assert blocks
+    assert all(region.gradients == OF_SCRIPT for region in blocks)
 
 
 def test_a_stance_that_forbids_compiling_stays_as_it_is(tmp_path):

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 OUTPUT = ROOT / "docs" / "images"
 SIZES = {"1280": (1280, 800), "2560": (2560, 1440)}
-COLOURS = 160
+COLOURS = 255
 sys.path[:0] = [str(HERE), str(HERE.parent / "compare")]
 
 from dumps import planted_pair, ranks_dump  # noqa: E402

@@ -333,6 +333,10 @@ def test_names_keep_what_tells_them_apart_and_columns_resize(
     page = open_view(*pair, viewport={"width": width, "height": width * 9 // 16}).page
     fits = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
     assert page.evaluate(fits)
+    tree = "[...document.querySelectorAll('.node > span')]"
+    assert page.evaluate(f"{tree}.length") > 10
+    assert page.evaluate(f"{tree}.every(e => e.scrollWidth <= e.clientWidth + 1)")
+    assert page.evaluate(f"{tree}.every(e => !e.textContent.includes('…'))")  # short names have room
     page.keyboard.press("/")
     page.keyboard.type("Module.blocks.1.attn.proj.Linear.forward")
     wait_for_count(page, "n > 2 && n < 20")

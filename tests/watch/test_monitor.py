@@ -151,6 +151,61 @@ def test_statistics_are_right(tmp_path):
     assert (on_card.max, on_card.min) == (figures.max, figures.min)
 
 
+class Twice(nn.Module):
+    """Calls `first` twice; `second` gets the result of the first of these calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        once = self.first(x)
+        self.norms = [once.detach().norm().item(), 0.0]
+        again = self.first(self.second(once))
+        self.norms[1] = again.detach().norm().item()
+        return again
+
+
+def test_a_tensor_between_two_modules_has_its_own_figures(tmp_path):
+    """It is measured once, as the output of `first`, whose row then gets a second call."""
+    torch.manual_seed(0)
+    model = Twice()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    monitor = Monitor(model, optimizer, {"dump_path": str(tmp_path), "targets": ["input", "output"]})
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+    monitor.step()
+    monitor.close()
+    assert curve(tmp_path, "input", "second")[1][0] == pytest.approx(model.norms[0], rel=1e-5)
+    both = (model.norms[0] ** 2 + model.norms[1] ** 2) ** 0.5
+    assert curve(tmp_path, "output", "first")[1][0] == pytest.approx(both, rel=1e-5)
+
+
+def test_state_that_a_checkpoint_replaced_is_read_anew(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    monitor = Monitor(model, optimizer, {"dump_path": str(tmp_path), "targets": ["state", "update"]})
+    norms = []
+    for step in range(4):
+        if step == 2:
+            saved = optimizer.state_dict()
+            for state in saved["state"].values():
+                state["exp_avg"] = torch.full_like(state["exp_avg"], 100.0)
+            optimizer.load_state_dict(saved)
+            model.weight.data = model.weight.data.clone()  # other memory: the update is read there
+        before = model.weight.detach().clone()
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        norms.append((optimizer.state[model.weight]["exp_avg"].norm().item(), (model.weight - before).norm().item()))
+        monitor.step()
+    monitor.close()
+    assert norms[2][0] > 100
+    assert curve(tmp_path, "state.exp_avg", "weight")[1] == pytest.approx([state for state, _ in norms], rel=1e-5)
+    assert curve(tmp_path, "update", "weight")[1] == pytest.approx([update for _, update in norms], rel=1e-4)
+
+
 def test_a_scaler_that_skips_a_step_raises_no_alarm(tmp_path):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=2000)
     train(tmp_path, {}, steps=30, scaler=scaler, factor=1e6)

@@ -220,6 +220,8 @@ HARMS = {
     "unknown statistics": "UPDATE targets SET statistics = 'norm,=1+1'",
     "column": "UPDATE targets SET first = -5",
     "far column": "UPDATE targets SET first = 1 << 60",
+    "kind of a target": "UPDATE targets SET kind = 'gra'",
+    "kind of an alarm": "UPDATE alarms SET kind = 'gra'",
     "shape": "UPDATE targets SET shape = '{'",
     "sizes": "UPDATE targets SET shape = '[\"a\"]'",
     "numbers": "UPDATE steps SET numbers = 'text'",

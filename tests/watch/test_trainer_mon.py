@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,3 +112,71 @@ def test_keys_of_ascend_are_named_once(configured, logged):
 def test_a_wrong_value_is_one_clear_error(configured, key, value):
     with pytest.raises(ConfigError, match=key):
         TrainerMon(configured(**{key: value}))
+
+
+ALONE = {"wg_distribution": True}
+
+
+def alone(configured, **option):
+    """A run with one option beside what makes csv files."""
+    path = configured()
+    Path(path).write_text(json.dumps({**ALONE, **option}))
+    return torch_run(path)
+
+
+@pytest.mark.parametrize(
+    ("option", "steps"),
+    [({}, range(6)), ({"start_step": 3}, [3, 4, 5]), ({"step_interval": 4}, [0, 4]), ({"collect_times": 2}, [0, 1])],
+)
+def test_each_choice_of_steps_alone(configured, option, steps):
+    assert Run(alone(configured, **option)).ranks[0].steps() == list(steps)
+
+
+@pytest.mark.parametrize(
+    ("option", "files"),
+    [
+        ("wg_distribution", {"grad_reduced", "grad_unreduced"}),
+        ("mv_distribution", {"exp_avg", "exp_avg_sq"}),
+        ("param_distribution", {"param_origin", "param_updated"}),
+    ],
+)
+def test_each_distribution_alone(configured, option, files):
+    folder = alone(configured, **{"wg_distribution": False, option: True})
+    assert {path.name.rpartition("_")[0] for path in folder.glob("*.csv")} == files
+
+
+def test_updates_alone_are_in_the_database(configured):
+    folder = alone(configured, wg_distribution=False, ur_distribution=True)
+    assert len(Run(folder).ranks[0].curve("update", "0.weight", "ratio")[1]) == 6
+
+
+def test_numbers_are_rounded_and_files_hold_as_many_steps_as_asked(configured):
+    folder = alone(configured, ndigits=2, step_count_per_record=3)
+    assert {path.name for path in folder.glob("grad_reduced*")} == {"grad_reduced_0-2.csv", "grad_reduced_3-5.csv"}
+    norms = [row["norm"] for row in rows(folder, "grad_reduced_0-2.csv")]
+    assert any(len(norm.partition(".")[2]) == 2 for norm in norms)
+    assert all(len(norm.partition(".")[2]) <= 2 for norm in norms)
+    exact = Run(folder).ranks[0].curve("grad", "0.weight", "norm")[1][0]
+    assert float(norms[0]) == pytest.approx(exact, abs=0.005)
+
+
+def test_tensorboard_instead_of_csv(configured):
+    folder = alone(configured, format="tensorboard")
+    assert not list(folder.glob("*.csv"))
+    assert list(folder.rglob("events.out.tfevents*"))
+
+
+@pytest.mark.parametrize(("squash", "name"), [(True, "layers.0.weight"), (False, "language_model.layers.0.weight")])
+def test_names_are_squashed_on_request(configured, squash, name):
+    """The run goes on at step 10: collect_times counts the steps of this process."""
+    path = configured(squash_name=squash, wg_distribution=True, targets={}, step_interval=1)
+    model = nn.ModuleDict({"language_model": nn.ModuleDict({"layers": nn.Sequential(nn.Linear(4, 1))})})
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    monitor = TrainerMon(path, params_have_main_grad=False)
+    monitor.set_monitor(model, grad_acc_steps=1, optimizer=optimizer, start_iteration=10)
+    model["language_model"]["layers"](torch.randn(4, 4)).square().mean().backward()
+    optimizer.step()
+    monitor.close()
+    (file,) = monitor.monitor.path.glob("grad_reduced*")
+    assert file.name == "grad_reduced_8-11.csv"
+    assert {(row["name"], row["step"]) for row in rows(file.parent, file.name)} >= {(name, "10")}

@@ -103,7 +103,7 @@ class Probe:
 
     def remove(self) -> None:
         self.hooks.remove()
-        for watcher in self.hooks.watchers:
+        for watcher in reversed(self.hooks.watchers):
             watcher.remove()
         if self._tokens is not None:
             self._tokens.remove()

@@ -8,16 +8,17 @@ from typing import Any, Optional, Union
 
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.engine import Engine, open_engine
-from msprobe.compare.equal_units import EqualGroups, EqualStacks
+from msprobe.compare.equal_units import AgreedGroups, EqualGroups, EqualStacks
 from msprobe.compare.execute import Outcome, Task, run
 from msprobe.compare.inputs import Inputs, open_inputs, pair_again
 from msprobe.compare.judge.explain_missing import explain
 from msprobe.compare.judge.presets import PRESETS, Preset
 from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.layout.covering import cover
-from msprobe.compare.layout.faults import diagnose
+from msprobe.compare.layout.faults.diagnose import diagnose
+from msprobe.compare.layout.faults.training import joined_training
 from msprobe.compare.layout.fixed import LayoutFile, read_layout
-from msprobe.compare.layout.report import joined_label, joined_notes, joined_stacks, joined_training
+from msprobe.compare.layout.report import joined_label, joined_notes, joined_stacks
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
@@ -26,16 +27,19 @@ from msprobe.compare.origin.state import name_buffer, other_buffers
 from msprobe.compare.origin.trace import Trace, follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
 from msprobe.compare.origin.wording import argument_text
-from msprobe.compare.phases import Phase
-from msprobe.compare.reasons import Kind
+from msprobe.compare.phases import Phase, Stacks
+from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.result import DIFFERS, Comparison, Tally, UnitResult, conclude, tally_rows
-from msprobe.compare.rows import PASS, Group, Judgement
+from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Judgement
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
 from msprobe.dump.record_keys import DAMAGED
 
 ALIKE = 0.3
 """Where a smaller share of the calls has a counterpart, the two runs are of different models."""
+KEPT_ROWS = 200_000
+"""Rows that agree are kept up to this number, some 0.5 GB."""
 FEW = 20
 """Fewer calls than this say nothing about models."""
 
@@ -118,6 +122,7 @@ class _Stages:
         self.troubles: list[str] = []
         self.unfinished: list[str] = []
         self.has_equal = False
+        self._rows = 0
 
     def take(self, task: Task, outcome: Outcome) -> None:
         """Judges what was measured. A unit that is equal on both sides has the counts of the first with its outline."""
@@ -149,7 +154,7 @@ class _Stages:
             self._judges[rank] = Judge(self._preset, all(map(_is_exact, (pair.target, pair.golden))))
         judge = self._judges[rank]
         judge.judge_step(groups, self._levels.get(pair.golden.path))
-        stacks = (pair.target.stacks, pair.golden.stacks)
+        stacks = _stacks(pair)
         events = _training(pair.target), _training(pair.golden)
         guilty: tuple[int, ...] = ()
         other_parts = takes_other_parts(*events)
@@ -168,7 +173,7 @@ class _Stages:
             trace.unmatched.clear()  # what only one layout does is no missing call
         found = suspect(trace, training)
         if joined is not None and found is not None:
-            found = diagnose(found, trace, guilty)
+            found = diagnose(found, trace, guilty, joined.alone)
         if found is not None:
             found = name_parameter(found, trace, events[0])
         buffers = other_buffers(*events)
@@ -178,15 +183,33 @@ class _Stages:
             for _, rows in groups:
                 for row in rows:
                     row.role = trace.roles.get(id(row), "")
-        self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         tally = tally_rows(groups)
+        kept: Sequence[Group] = groups
+        if joined is None and found is None and self._may_forget(groups, tally):
+            kept, trace = AgreedGroups(task, groups), Trace((), ())
+            self.has_equal = True
+            for source in (pair.target, pair.golden):
+                if isinstance(source, RankDump):
+                    source.forget()
+        self.units.append(Unit(pair.target.step, rank, trace, stacks, found))
         label = pair.target.label if joined is None else joined_label(pair.target)
-        self.results.append(UnitResult(pair.target.step, rank, label, groups, stacks, tally))
+        ranks = joined.ranks if joined is not None else {}
+        self.results.append(UnitResult(pair.target.step, rank, label, kept, stacks, tally, ranks))
         if buffers and is_first:
             self._buffers.append(next(iter(buffers)))
         self._note(judge, groups, training, explained)
         if joined is not None:
             self._how.update(dict.fromkeys(joined_notes(joined)))
+
+    def _may_forget(self, groups: Sequence[Group], tally: Tally) -> bool:
+        """Whether the rows of a unit can be made again where they are asked for: many ranks that agree but for
+        rounding must not stay in memory. Saved tensors are not read twice."""
+        if tally.counts[ERROR] or tally.counts[WARNING] or not tally.counts[PASS] or not tally.kinds <= BENIGN:
+            return False
+        self._rows += sum(tally.counts.values())
+        if self._rows <= KEPT_ROWS:
+            return False
+        return not any(row.measured is not None for _, rows in groups for row in rows)
 
     def _note(
         self,
@@ -216,7 +239,17 @@ class _Stages:
         """What to say beside the answer, once all units are judged."""
         idle = self._buffers if all(unit.candidate is None for unit in self.units) else []
         said = (f"{name} differs when the run begins; this changes nothing that was compared" for name in idle)
-        return [*self._how, *dict.fromkeys(said)]
+        rows = sum(judge.other_bytes for judge in self._judges.values())
+        where = "1 row that passes" if rows == 1 else f"{rows} rows that pass"
+        unseen = (
+            f"in {where} the checksums differ and the statistics agree: another order of the elements would look the "
+            "same; task tensor shows it"
+        )
+        return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
+
+
+def _stacks(pair: Pair[Source]) -> Stacks:
+    return EqualStacks(pair.target), EqualStacks(pair.golden)
 
 
 def _apply(judgements: Mapping[int, Judgement], groups: Sequence[Group]) -> None:

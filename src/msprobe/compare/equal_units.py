@@ -1,4 +1,4 @@
-"""The rows of a unit that is equal on both sides: made when somebody asks for them, and not kept.
+"""The rows of a unit that agrees: made when somebody asks for them, and not kept.
 
 A report of all rows needs them; the answer does not.
 """
@@ -6,6 +6,7 @@ A report of all rows needs them; the answer does not.
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Optional, Union, overload
@@ -13,22 +14,25 @@ from typing import Optional, Union, overload
 from msprobe.compare.execute import Task, run_pair
 from msprobe.compare.judge.presets import Preset
 from msprobe.compare.judge.verdicts import Judge
-from msprobe.compare.rows import Group
+from msprobe.compare.reasons import Reason
+from msprobe.compare.rows import Group, Judgement
 from msprobe.compare.sources import Pair, Source
 
 
-class EqualGroups(Sequence[Group]):
-    """The matched calls of an equal unit with their judged rows."""
+class _RemadeGroups(Sequence[Group]):
+    """The matched calls of a unit with their judged rows, read and measured again."""
 
-    def __init__(self, task: Task, preset: Optional[Preset]) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
-        self._preset = preset
 
     def _made(self) -> list[Group]:
         pair = self._task.pair
         groups = run_pair(self._task._replace(pair=Pair(replace(pair.target), replace(pair.golden))))
-        Judge(self._preset).judge_step(groups)
+        self._judge(groups)
         return groups
+
+    def _judge(self, groups: list[Group]) -> None:
+        raise NotImplementedError
 
     @overload
     def __getitem__(self, place: int) -> Group: ...
@@ -48,8 +52,43 @@ class EqualGroups(Sequence[Group]):
         return self._length
 
 
+class EqualGroups(_RemadeGroups):
+    """Of a unit that is equal on both sides, which says how it is judged."""
+
+    def __init__(self, task: Task, preset: Optional[Preset]) -> None:
+        super().__init__(task)
+        self._preset = preset
+
+    def _judge(self, groups: list[Group]) -> None:
+        Judge(self._preset).judge_step(groups)
+
+
+class AgreedGroups(_RemadeGroups):
+    """Of a unit in which nothing differs by more than rounding: its judgements are kept, ten bytes each."""
+
+    def __init__(self, task: Task, groups: Sequence[Group]) -> None:
+        super().__init__(task)
+        self._kinds: list[tuple[str, Reason]] = []
+        self._places = array("H")
+        self._tolerances = array("d")
+        known: dict[tuple[str, Reason], int] = {}
+        for _, rows in groups:
+            for row in rows:
+                kind = row.judgement.verdict, row.judgement.reason
+                self._places.append(known.setdefault(kind, len(known)))
+                self._tolerances.append(row.judgement.tolerance)
+        self._kinds = list(known)
+
+    def _judge(self, groups: list[Group]) -> None:
+        kept = zip(self._places, self._tolerances)
+        for _, rows in groups:
+            for row, (place, tolerance) in zip(rows, kept):
+                verdict, reason = self._kinds[place]
+                row.judgement = Judgement(verdict, tolerance, reason)
+
+
 class EqualStacks(Mapping[str, list[str]]):
-    """The source lines of one side of an equal unit; read when first asked for."""
+    """The source lines of one side of a unit; read when first asked for."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

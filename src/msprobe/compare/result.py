@@ -61,6 +61,8 @@ class UnitResult:
     groups: Sequence[Group] = field(repr=False)
     stacks: tuple[Mapping[str, list[str]], Mapping[str, list[str]]] = field(repr=False)
     tally: Tally = field(default_factory=Tally, repr=False)
+    ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    """Where the ranks of a step were compared as one: those of the target that made each call, by its name."""
 
     @property
     def differs(self) -> bool:

@@ -76,7 +76,7 @@ def archive_older_run(dump_path: Path, rank: Optional[int] = None, again: bool =
 def set_aside(rank_dir: Path, tell: Tell) -> None:
     """Moves a rank directory that already has a dump in it, so that a writer starts with an empty one."""
     used = (layout.JOURNAL, *layout.RESULTS, layout.TENSORS)
-    if not any((rank_dir / name).exists() for name in used):
+    if not os.path.lexists(rank_dir) or not any((rank_dir / name).exists() for name in used):
         return
     rank_dir = _absolute(rank_dir)
     root = layout.dump_root(rank_dir)

@@ -114,7 +114,6 @@ class Scan:
     places: dict[bytes, bytes] = field(default_factory=dict)
     training: list[tuple[bytes, Span]] = field(default_factory=list)
     """Each event with the record that ended last before it, as JSON."""
-    last: bytes = b"null"
     duplicates: list[bytes] = field(default_factory=list)
     damaged: int = 0
     torn: bool = False
@@ -195,9 +194,10 @@ def has_head(path: Path) -> bool:
         return bool(scan(file.readline(HEAD_UP_TO)).head)
 
 
-def scan_file(path: Path, check: bool = False) -> Scan:
-    """The same for a file, mapped where it is large; a journal that is still written to may be scanned."""
-    with open_regular(path, path.parent) as file:
+def scan_file(path: Path, check: bool = False, ours: bool = False) -> Scan:
+    """The same for a file, mapped where it is large; a journal that is still written to may be scanned. `ours`: this
+    process has made the file."""
+    with open_regular(path, None if ours else path.parent) as file:
         size = file.seek(0, 2)
         file.seek(0)
         if size <= READ_UP_TO:
@@ -230,7 +230,7 @@ def _take(found: Scan, begun: dict[int, Begun], line: re.Match[bytes], body: Spa
     elif kind == _PLACED:
         found.places[line[13]] = line[_PLACED]
     elif kind == _TRAINING:
-        found.training.append((found.last, body))
+        found.training.append((_last_call(found), body))
     elif _is_sound(line):
         found.head = json.loads(found.text(body))
     else:
@@ -247,9 +247,12 @@ def _keep(found: Scan, name: bytes, entry: Entry) -> None:
         del found.records[name]
         if not name.endswith(_EVERY_BACKWARD):
             found.duplicates.append(name)
-    if not name.endswith(_EVERY_BACKWARD):
-        found.last = name
     found.records[name] = entry
+
+
+def _last_call(found: Scan) -> bytes:
+    """The record that ended last, as JSON."""
+    return next((name for name in reversed(found.records) if not name.endswith(_EVERY_BACKWARD)), b"null")
 
 
 def _is_sound(line: re.Match[bytes]) -> bool:

@@ -80,6 +80,12 @@ class RankDump:
         """Without what was read: another process reads it itself."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
+    def forget(self) -> None:
+        """Forgets what was read; it is read again when it is asked for."""
+        kept = self.__getstate__()
+        vars(self).clear()
+        vars(self).update(kept)
+
     @property
     def troubles(self) -> list[str]:
         """Sentences about what is damaged, was left out or could not be written; damaged records after `records`."""

@@ -20,7 +20,9 @@ from msprobe.pytorch.apis.opaque_regions import CLOSED, effective_mode
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.gradients.call_gradients import Gradients
+from msprobe.pytorch.gradients.compiled_autograd import CompiledBackward
 from msprobe.pytorch.modules.copies import RootHooks
+from msprobe.pytorch.modules.model_tree import ModelTree
 from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.parallel.layouts import Layouts
 from msprobe.pytorch.parallel.parallel_facts import ParallelFacts
@@ -89,6 +91,7 @@ class TorchHooks:
         self.apis: Optional[Apis] = None
         if sources.table is not None:
             self.apis = task.apis(self.recorder, self.gradients, self.texts, sources.table, sources.names)
+        self._tree = ModelTree()
         self.watchers = self._make_watchers(context, parallel, layouts, living)
         self._task = task
         self._sources = sources
@@ -98,23 +101,26 @@ class TorchHooks:
     def _make_watchers(
         self, context: StepContext, parallel: ParallelRecord, layouts: Layouts, living: LivingObjects
     ) -> list[Companion]:
+        compiled = CompiledBackward(self.recorder, self.gradients)
         if not context.task.records_every_call:
-            return []
+            return [compiled]
         unseen: Optional[GradientsAfterBackward] = None
         if context.level.modules and not context.level.kernels:
-            unseen = GradientsAfterBackward(self.recorder, self.gradients)
+            unseen = GradientsAfterBackward(self.recorder, self.gradients, self._tree)
         read_gradients = None if unseen is None else unseen.read_all
         pipeline = PipelineCalls(self.recorder, parallel, self.texts.forget, read_gradients)
         facts = ParallelFacts(self.recorder, parallel, layouts, living, pipeline)
-        events = TrainingEvents(self.recorder, self.texts, unseen)
-        return [events, facts] if unseen is None else [events, unseen, facts]
+        events = TrainingEvents(self.recorder, self.texts, self._tree, unseen)
+        return [events, compiled, facts] if unseen is None else [events, compiled, unseen, facts]
 
     def install(self, models: Sequence[Any]) -> None:
         level, parts = self.level, []
         modules: Optional[Modules] = None
+        self._tree.forget()  # with a token range, this is later than start()
         if level.modules and models:
             modules = self._task.modules(self.recorder, self.gradients, models)
             modules.inside = self._compile != CLOSED
+            modules.tree = self._tree
             parts.append((modules.install, modules.remove))
             if not level.apis:
                 fused = FusedPaths(modules, models, self.recorder, self._compile)
@@ -131,6 +137,7 @@ class TorchHooks:
         for companion in self._companions:
             self._installed.append(companion.remove)
             companion.install(models)
+        self._tree.forget()
 
     def remove(self) -> None:
         for remove in reversed(self._installed):

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from msprobe.compare.calls import Call, forward_name
+from msprobe.compare.layout.faults.guilty import guilty_ranks
 from msprobe.compare.rows import ERROR, WARNING, Item, Row, is_tensor
 from msprobe.view.columns import Table
 from msprobe.view.flow import Flow, Place
 from msprobe.view.source_lines import excerpt_of, frames_of
 
 LONGEST = 2000
+MOST_SHARDS = 256
 _NOT_SHOWN = ("data_name",)
 
 
@@ -55,6 +57,7 @@ class CallDetails:
             "reason": row.reason,
             "cause": row.cause,
             "merged": row.joined.text if row.joined is not None else "",
+            "shards": _shards(row),
             "distance": row.distance,
             "tolerance": row.tolerance,
             "target": item_of(row.target),
@@ -93,6 +96,25 @@ def _stack(call: Optional[Call], known: Mapping[str, list[str]]) -> list[str]:
     if call is None:
         return []
     return known.get(call.name) or known.get(forward_name(call)) or []
+
+
+def _shards(row: Row) -> list[dict[str, Any]]:
+    """What each rank and microbatch of the target has of a row that was put together; `odd`: it has the fault."""
+    if row.joined is None or len(row.joined.target.held) < 2:
+        return []
+    shards = row.joined.target
+    bad = guilty_ranks(row.joined) if row.verdict in (WARNING, ERROR) else ()
+    odd = set(bad) if len(bad) < len(shards.ranks) else set()
+    return [
+        {
+            "rank": held.rank,
+            "microbatch": held.microbatch,
+            "name": shown(held.name),
+            "odd": held.rank in odd,
+            "item": item_of(item),
+        }
+        for held, item in list(zip(shards.held, shards.items))[:MOST_SHARDS]
+    ]
 
 
 def _is_saved(item: Item) -> bool:

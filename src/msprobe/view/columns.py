@@ -30,11 +30,23 @@ _ROW = {"call": "i4", "slot": "i4", "reason": "i4", "state": "u1", "distance": "
 _CALL = {
     "unit": "i4", "target": "i4", "golden": "i4", "target_module": "i4", "golden_module": "i4", "source": "i4",
     "how": "i4", "kind": "u1", "direction": "u1", "flags": "u1", "first": "i4",
+    "ranks": "i4",
 }  # fmt: skip
 _NONE = float("nan")
 _LARGEST = 1.7e308
 _VERDICT = {verdict: place for place, verdict in enumerate(VERDICTS)}
 _ROLE = {role: 4 * place for place, role in enumerate(ROLES)}
+
+
+def _head_of(unit: UnitResult) -> dict[str, Any]:
+    """`ranks`: of a unit whose ranks were compared as one; else null."""
+    ranks = sorted({rank for ranks in unit.ranks.values() for rank in ranks}) or None
+    return {"label": unit.label, "step": unit.step, "rank": unit.rank, "ranks": ranks}
+
+
+def _made_by(unit: UnitResult, call: Optional[Call]) -> str:
+    """The ranks that made a call: `0 1`; empty for one that only the golden run made."""
+    return " ".join(map(str, unit.ranks.get(call.name, ()))) if call is not None else ""
 
 
 class _Texts:
@@ -93,7 +105,7 @@ class Table:
             "calls": len(self.groups),
             "verdicts": VERDICTS,
             "roles": ROLES,
-            "units": [{"label": unit.label, "step": unit.step, "rank": unit.rank} for unit in self.units],
+            "units": [_head_of(unit) for unit in self.units],
             "classes": self._classes,
             "plain": self._plain,
             "columns": self._layout(),
@@ -120,10 +132,11 @@ class Table:
         return b"".join(parts)
 
     def _add_unit(self, index: int, unit: UnitResult) -> None:
-        ours, theirs = self._modules(unit, golden=False), self._modules(unit, golden=True)
+        groups = list(unit.groups)  # a unit that is equal on both sides makes its rows each time
+        ours, theirs = self._modules(groups, golden=False), self._modules(groups, golden=True)
         add = {name: column.append for name, column in self._calls.items()}
         texts = self._texts
-        for group in unit.groups:
+        for group in groups:
             match, rows = group
             call = match.call
             number_of_call = len(self.groups)
@@ -135,6 +148,7 @@ class Table:
             add["golden_module"](texts(theirs(match.golden)))
             add["source"](self._source(unit, group))
             add["how"](texts(match.how))
+            add["ranks"](texts(_made_by(unit, match.target)) if unit.ranks else 0)
             add["kind"](KINDS.get(call.kind, 3))
             add["direction"](DIRECTIONS.get(call.direction, 0))
             add["flags"](self._flags(call) if call.direction == FORWARD else 0)
@@ -187,10 +201,10 @@ class Table:
                 return found
         return 0
 
-    def _modules(self, unit: UnitResult, golden: bool) -> Callable[[Optional[Call]], str]:
+    def _modules(self, groups: list[Group], golden: bool) -> Callable[[Optional[Call]], str]:
         """The module path of each call; a backward call has the module of its forward call."""
         parents: dict[tuple[str, int], Optional[str]] = {}
-        for match, _ in unit.groups:
+        for match, _ in groups:
             call = match.golden if golden else match.target
             if call is None:
                 continue

@@ -10,6 +10,7 @@ from msprobe.compare import Comparison, Origin, compare
 from msprobe.compare.align.mapping import map_names
 from msprobe.compare.calls import Match, forward_name
 from msprobe.compare.inputs import open_inputs
+from msprobe.compare.layout.dimensions import ranks_text
 from msprobe.compare.layout.report import joined_label
 from msprobe.compare.result import UnitResult
 from msprobe.compare.rows import Row
@@ -43,6 +44,7 @@ def of_comparison(comparison: Comparison) -> Material:
     if origin is not None:
         answer.sentence = origin.sentence
         answer.facts = _facts(origin)
+        answer.ranks = list(origin.ranks)
         found = _locate(comparison.units, origin)
         if found is not None:
             answer.unit, match, answer.row = found
@@ -54,10 +56,11 @@ def of_comparison(comparison: Comparison) -> Material:
 
 def _facts(origin: Origin) -> list[tuple[str, str]]:
     where = [] if origin.step is None else [f"step {origin.step}"]
-    where += [] if origin.rank is None else [f"rank {origin.rank}"]
+    where += [ranks_text(origin.ranks)] if origin.ranks else [] if origin.rank is None else [f"rank {origin.rank}"]
     facts = [
         ("call", origin.name),
         ("module", origin.module or ""),
+        ("collective", origin.collective),
         ("where", ", ".join([*where, origin.direction])),
         ("source", origin.source or ""),
         ("inside", origin.library or ""),
@@ -73,10 +76,10 @@ def _facts(origin: Origin) -> list[tuple[str, str]]:
 def _locate(units: list[UnitResult], origin: Origin) -> Optional[tuple[int, Match, Optional[Row]]]:
     """The unit, the call and the row that the origin names."""
     for number, unit in enumerate(units):
-        if (unit.step, unit.rank) != (origin.step, origin.rank):
+        if unit.step != origin.step or (unit.rank != origin.rank and not unit.ranks):
             continue
         for match, rows in unit.groups:
-            weight = origin.kind == "weight" and any(row.name == origin.name for row in rows)
+            weight = "parameters." in origin.slot and any(row.name == origin.name for row in rows)
             if match.call.name == origin.name or weight:
                 named = [row for row in rows if row.slot == origin.slot or row.name == origin.name]
                 found = named or rows

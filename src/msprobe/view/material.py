@@ -34,6 +34,8 @@ class Answer:
     unit: int = 0
     row: Optional[Row] = None
     stack: list[str] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    """Those that have the fault, where the ranks of a run were compared as one."""
 
 
 @dataclass

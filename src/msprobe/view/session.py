@@ -43,6 +43,7 @@ class Contents:
             "sentence": answer.sentence,
             "facts": answer.facts,
             "notes": answer.notes,
+            "ranks": answer.ranks,
             "counts": material.summary,
             "row": -1 if row is None else self.table.number_of(answer.unit, row),
             "slot": "" if row is None else row.slot,

@@ -42,10 +42,11 @@ class StepFigures:
     def __setitem__(self, row: int, figures: Sequence[float]) -> None:
         self.reserve(row + 1)[row] = (*figures, 1)
 
-    def copy(self, source: int, row: int) -> None:
-        """Gives a target the figures of another one."""
-        table = self.reserve(row + 1)
-        table[row] = table[source]
+    def copy(self, sources: list[int], rows: list[int]) -> None:
+        """Gives targets the figures of others."""
+        if rows:
+            table = self.reserve(max(rows) + 1)
+            table[rows] = table[sources]
 
     def items(self) -> Iterator[tuple[int, Figures]]:
         return ((int(row), self[row]) for row in np.flatnonzero(self.table[:, _THERE]))

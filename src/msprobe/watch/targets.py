@@ -89,6 +89,11 @@ def is_state(kind: str) -> bool:
     return kind.startswith("state.")
 
 
+def is_kind(kind: str) -> bool:
+    """Whether a target can have this kind: those of a configuration, the state of an optimizer, a scalar."""
+    return kind in KINDS or is_state(kind) or kind == SCALAR
+
+
 def phase(kind: str, name: str = "") -> int:
     """The position of a kind in a step: it orders the alarms of one step."""
     if kind == SCALAR:

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from msprobe.collect import notices
 from msprobe.watch.monitor import BaseMonitor
-from msprobe.watch.trainer_config import TrainerSettings
+from msprobe.watch.trainer_config import TrainerSettings, count_from
 
 
 class BaseTrainerMon:
@@ -35,6 +35,7 @@ class BaseTrainerMon:
         if self.monitor is not None:
             notices.warn_once("set_monitor was called again and ignored; the first monitor continues.")
             return
+        self._settings = count_from(self._settings, start_iteration)
         self.monitor = self._begin(model, optimizer, start_iteration)
 
     def _begin(self, model: Any, optimizer: Any, start: int) -> BaseMonitor:

@@ -6,7 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -98,6 +98,13 @@ def load(path: str, rank: Optional[int]) -> TrainerSettings:
         given.get("squash_name", False) is True,
         None if given.get("all_xy") or not modules else tuple(modules),
     )
+
+
+def count_from(settings: TrainerSettings, first: int) -> TrainerSettings:
+    """The settings of a run that goes on at step `first`: collect_times counts the steps of this process."""
+    watch = settings.watch
+    passed = max(0, -(-(first - watch.start) // watch.every))
+    return replace(settings, watch=replace(watch, start=watch.start + passed * watch.every))
 
 
 def _problems(given: Mapping[str, Any]) -> Any:

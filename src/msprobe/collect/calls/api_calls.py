@@ -102,7 +102,8 @@ class ApiCalls:
             if api.collective:
                 self._collectives.leave(api.name, call, name, args, kwargs, output)
             elif call is not None:
-                recorder.leave(call, name, produced, self._members(api))
+                extra = self._members(api) if api.members or self._running_pass() >= 0 else ""
+                recorder.leave(call, name, produced, extra)
             if not selection.everything:
                 selection.leave(name)
             if inputs is not None:

@@ -77,7 +77,7 @@ class Recorder:
         self._with_data = with_data
         self._with_inputs = with_data and selection.inputs
         self._with_outputs = with_data and selection.outputs
-        self._saves = selection.saves
+        self._saves = selection.saves if selection.saves_any else None
         self._stacks = Stacks(writer.stack) if with_stacks else None
         self._calls = count()
         self._placed: set[str] = set()
@@ -125,7 +125,7 @@ class Recorder:
         call = next(self._calls)
         text = ""
         if self._with_inputs:
-            path = f"{name}.input" if self._saves(name) else ""
+            path = f"{name}.input" if self._saves is not None and self._saves(name) else ""
             text = (
                 f'"input_args": {self.values.sequence(args, path)}, "input_kwargs": {self.values.mapping(kwargs, path)}'
             )
@@ -148,7 +148,7 @@ class Recorder:
         """It returned `output`; `extra` is JSON members that follow."""
         parts = []
         if self._with_outputs:
-            path = f"{name}.output" if self._saves(name) else ""
+            path = f"{name}.output" if self._saves is not None and self._saves(name) else ""
             parts.append(f'"output": {self.values.result(output, path)}')
         if extra:
             parts.append(extra)
@@ -174,7 +174,7 @@ class Recorder:
 
     def tensors_path(self, name: str, side: str) -> str:
         """The beginning of the names of the files of one side of a call, or "" when it gets none."""
-        return f"{name}.{side}" if self._saves(name) else ""
+        return f"{name}.{side}" if self._saves is not None and self._saves(name) else ""
 
     @property
     def with_inputs(self) -> bool:

@@ -35,6 +35,7 @@ class Selection:
         self._inside = False
         self._wanted = tuple(wanted)
         self._files = files
+        self.saves_any = files is not False
         self._hits: set[str] = set()
         self._saved: set[str] = set()
         self._last_came_first = False

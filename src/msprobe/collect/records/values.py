@@ -35,8 +35,11 @@ class Adapter(Protocol):
         """The JSON of a framework value (a dtype, a device, a subclass of tensor), or None when it is not one."""
 
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an encoder at every call
+
+
 def quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return _encode(text)
 
 
 @lru_cache(maxsize=4096)
@@ -46,7 +49,7 @@ def key_text(name: str) -> str:
 
 
 def scalar_text(kind: str, value: object) -> str:
-    return f'{{"type": "{kind}", "value": {json.dumps(value, ensure_ascii=False)}}}'
+    return f'{{"type": "{kind}", "value": {_encode(value)}}}'
 
 
 class Marked:
@@ -70,7 +73,7 @@ class Values:
             type(None): lambda v: "null",
             bool: lambda v: '{"type": "bool", "value": true}' if v else '{"type": "bool", "value": false}',
             int: _int_text,
-            float: lambda v: scalar_text("float", v),
+            float: _float_text,
             str: _string_text,
             complex: lambda v: scalar_text("complex", str(v)),
             bytes: lambda v: f'{{"type": "bytes", "length": {len(v)}}}',
@@ -187,6 +190,12 @@ def _int_text(value: int) -> str:
     if value.bit_length() <= _BITS:
         return f'{{"type": "int", "value": {value}}}'
     return f'{{"type": "int", "bits": {value.bit_length()}}}'
+
+
+def _float_text(value: float) -> str:
+    if value - value == 0:
+        return f'{{"type": "float", "value": {value!r}}}'
+    return scalar_text("float", value)  # NaN, infinity
 
 
 def _string_text(value: str) -> str:

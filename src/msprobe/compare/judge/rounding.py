@@ -39,8 +39,12 @@ class GradientSize(NamedTuple):
 class Context:
     """What a call's own tensors say about the rounding to expect from it."""
 
-    def __init__(self, match: Match, rows: Sequence[Row], gradients: Mapping[str, GradientSize]) -> None:
+    def __init__(
+        self, match: Match, rows: Sequence[Row], gradients: Mapping[str, GradientSize], has_calls: bool = False
+    ) -> None:
+        """`has_calls`: calls inside this one were recorded, and have shown how far they cancel."""
         call = match.call
+        self._has_calls = has_calls
         floats = [r for r in rows if r.golden and is_tensor(r.golden) and distance.epsilon(r.golden)]
         inputs = [r.golden for r in floats if r.is_input and r.golden]
         self.module = call.kind == "module"
@@ -84,7 +88,7 @@ class Context:
 
     @functools.cached_property
     def _input_floor(self) -> float:
-        if self.is_relative:
+        if self.is_relative or (self._has_calls and self.direction == FORWARD):
             return 0.0
         return min([s for s in (_scale(r) for r in self._floats if r.is_input) if s > 0], default=0.0)
 

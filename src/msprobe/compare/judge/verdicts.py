@@ -61,6 +61,9 @@ class Judge:
         self._rejected: dict[tuple[object, ...], Judgement] = {}
         """Results of calls that differ: they do so as the result of the module that the call is in, too."""
         self._gradients: dict[str, GradientSize] = {}
+        self._parents: set[Optional[str]] = set()
+        self.other_bytes = 0
+        """Rows that pass although their checksums differ: only their statistics agree."""
 
     def judge_step(self, groups: Sequence[Group], measured: Optional[Mapping[str, float]] = None) -> None:
         """Gives every measured row of a step its judgement; `measured` is the noise of rows between two golden runs,
@@ -92,6 +95,7 @@ class Judge:
         self._recomputed = any(match.how == "unmatched" and match.call.recompute for match, _ in groups)
         self.run_wide = run_wide_dtypes(groups)
         self._exemptions = Exemptions()
+        self._parents = {call.parent for match, _ in groups for call in (match.target, match.golden) if call}
         self._weights.clear()
         self._accepted.clear()
         self._rejected.clear()
@@ -148,14 +152,18 @@ class Judge:
             elif self._preset is not None:
                 found.append(Judgement(*self._preset.judge(row)))
             else:
-                context = context or Context(match, rows, self._gradients)
+                context = context or Context(match, rows, self._gradients, self._has_calls(match))
                 judged = self._judge_difference(row, context)
                 if row.is_input and judged.verdict == PASS:
                     context.accepted = max(context.accepted, away)
+                self.other_bytes += judged.verdict == PASS and row.measurement.reason.kind is Kind.BYTES
                 found.append(self._with_properties(row, judged))
         if self._noise_keys and any(one.verdict in (WARNING, ERROR) for one in found):
             self._excuse_noise(rows, found)
         return found
+
+    def _has_calls(self, match: Match) -> bool:
+        return any(call.name in self._parents for call in (match.target, match.golden) if call)
 
     def _judge_difference(self, row: Row, context: Context) -> Judgement:
         measurement = row.measurement
@@ -189,7 +197,7 @@ class Judge:
         if away <= extreme and average <= limits.average:
             self._learn(row, away, context)
             return Judgement(PASS, extreme)
-        values = _values_of(row) if row.is_input or context.direction == GRADS else None
+        values = _values_of(row) if row.is_input or context.module or context.direction == GRADS else None
         if values is not None and values in self._accepted:
             self._learn_gradient(row, context)
             return Judgement(PASS, extreme)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.compare.layout.dimensions import ranks_text
 from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
+
+_LISTED = 64
+"""A damaged world_size may be any number: no more missing ranks than this are listed."""
 
 
 def other_layout(target: Sequence[Source], golden: Sequence[Source]) -> bool:
@@ -37,7 +41,7 @@ def _arrangement(ranks: Sequence[Source]) -> Any:
     for rank in ranks:
         listed = rank.run.get("groups")
         for group in listed if isinstance(listed, list) else []:
-            if isinstance(group, list):
+            if isinstance(group, list) and all(type(one) is int for one in group):
                 groups.add(tuple(sorted(group)))
         parallel = rank.run.get("parallel")
         if isinstance(parallel, dict):
@@ -60,11 +64,13 @@ def check_ranks(path: Path, ranks: Sequence[Source]) -> None:
             "Give a dump that one run wrote."
         )
     size = next(iter(sizes), len(numbers))
-    missing = sorted(set(range(size)) - set(numbers)) if len(numbers) == len(ranks) else []
-    if len(ranks) < size or missing:
-        lost = missing or list(range(len(ranks), size))
+    known = set(numbers) if len(numbers) == len(ranks) else set(range(len(ranks)))
+    lost = list(islice((rank for rank in range(size) if rank not in known), _LISTED))
+    if lost:
+        more = " and others" if size - len(known) > len(lost) else ""
+        verb = "is" if len(lost) == 1 and not more else "are"
         raise DumpError(
-            f"{path}: {ranks_text(lost)} of {size} {'is' if len(lost) == 1 else 'are'} missing, so the shards cannot "
+            f"{path}: {ranks_text(lost)}{more} of {size} {verb} missing, so the shards cannot "
             "be put together. Collect every rank (without `rank` in config.json), or compare rank by rank with --rank."
         )
     _check_versions(path, ranks)

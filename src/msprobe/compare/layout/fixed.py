@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from msprobe.compare.align.mapping import read_document
-from msprobe.compare.layout.dimensions import Grid, parallel_of
+from msprobe.compare.layout.dimensions import Grid, parallel_of, rank_of
 from msprobe.compare.layout.shards import Shards
 from msprobe.compare.layout.ways import A, N, P, R, X
+from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.parallel import Mesh, Placement
 
@@ -90,6 +91,37 @@ def fixed_placements(shards: Shards, name: str, grid: Grid, file: Optional[Layou
             found.update(placements)
             break
     return {dimension: placement for dimension, placement in found.items() if dimension in shards.names}
+
+
+class Balanced(NamedTuple):
+    """A dimension of the mesh along which sequences are cut so that causal attention is balanced: rank r of n has
+    parts r and 2n-1-r of 2n, along one of the `axes` of a tensor."""
+
+    dimension: str
+    axes: tuple[int, ...]
+
+    def order(self, ranks: int, length: int) -> Optional[tuple[int, ...]]:
+        """Where each element of a sequence is in the parts of all ranks, one after the other."""
+        if length % (2 * ranks):
+            return None
+        part = length // (2 * ranks)
+        places = [0] * length
+        for rank in range(ranks):
+            for half, number in enumerate((rank, 2 * ranks - 1 - rank)):
+                for at in range(part):
+                    places[number * part + at] = (2 * rank + half) * part + at
+        return tuple(places)
+
+
+def balanced_sequence(sources: Sequence[Source], grid: Grid) -> Optional[Balanced]:
+    """What the ranks recorded of context parallelism; None where sequences are not cut, or cut in order."""
+    for place, source in enumerate(sources):
+        context = parallel_of(source).context
+        if context is not None and context.order == "load_balanced" and len(context.mesh.shape) == 1:
+            dimension = _dimension(context.mesh, 0, rank_of(place, source), grid)
+            if dimension is not None:
+                return Balanced(dimension, tuple(sorted(set(context.sequence_dimension))))
+    return None
 
 
 def _recorded(shards: Shards, name: str, grid: Grid) -> dict[str, str]:

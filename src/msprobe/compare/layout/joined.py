@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import rank_of
+from msprobe.compare.layout.owned import merge, place_owned, take_owned
 from msprobe.compare.layout.parts import Part, modules, name_of, passes, read_calls, split, whole
+from msprobe.compare.layout.updates import Label, label_updates
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.sources import Source
 
@@ -29,6 +31,14 @@ class Held(NamedTuple):
     record: Any
 
 
+class Alone(NamedTuple):
+    """A call that only some ranks of a stage make: the first of its names, and what it is called in."""
+
+    ranks: tuple[int, ...]
+    call: Call
+    name: str
+
+
 @dataclass
 class JoinedRun:
     """`calls` is the run as alignment sees it: one call for those of all ranks and microbatches, in `held`.
@@ -41,8 +51,19 @@ class JoinedRun:
     held: dict[str, list[Held]] = field(default_factory=dict)
     stages: list[list[int]] = field(default_factory=list)
     microbatches: int = 1
-    alone: list[str] = field(default_factory=list)
-    """Calls that only some ranks of a stage made, with these ranks."""
+    alone: list[Alone] = field(default_factory=list)
+
+    labels: dict[str, Label] = field(default_factory=dict)
+    """The parameters that calls after the backward work on."""
+
+    def is_owned(self, ranks: Sequence[int]) -> bool:
+        """Whether some ranks of their stage are not among these."""
+        return any(len(ranks) < len(stage) for stage in self.stages if ranks[0] in stage)
+
+    @property
+    def shared(self) -> int:
+        """How many ranks the largest stage has."""
+        return max((len(stage) for stage in self.stages), default=1)
 
     def names(self) -> dict[str, tuple[int, str]]:
         """The first rank that made each call, and its name there."""
@@ -66,8 +87,16 @@ def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
         else:
             parts[rank] = [whole(rank, ranks[rank], made, read[rank][1])]
     run.microbatches = max(len(one) for one in parts.values())
-    pieces = [_stage(run, [part for rank in stage for part in parts[rank]]) for stage in run.stages]
+    known = set().union(*map(modules, expected))
+    pieces = [_stage(run, [part for rank in stage for part in parts[rank]], known) for stage in run.stages]
     _concatenate(run, pieces)
+    labels = {
+        (rank, read[rank][1].get(name, name)): label
+        for rank, made in calls.items()
+        for name, label in label_updates(ranks[rank], made).items()
+    }
+    held = {name: (ones[0].rank, ones[0].name) for name, ones in run.held.items() if ones}
+    run.labels = {name: labels[place] for name, place in held.items() if place in labels}
     return run
 
 
@@ -116,12 +145,37 @@ def _batch(call: Call) -> int:
 Piece = tuple[list[Call], dict[str, list[Held]]]
 
 
-def _stage(run: JoinedRun, parts: Sequence[Part]) -> Piece:
+def _stage(run: JoinedRun, parts: Sequence[Part], known: set[str]) -> Piece:
+    """The calls of a stage and what each part has for them; those in modules of some ranks only stand among them.
+
+    `known` are the modules of the other run."""
+    shared, owned = take_owned(parts, known)
+    calls, held = _side_by_side(run, shared)
+    if not owned:
+        return calls, held
+    place = {call.name: number for number, call in enumerate(calls)}
+    at = {(one.rank, one.microbatch, one.name): place[name] for name, ones in held.items() for one in ones}
+    pieces = [(calls, held), *(_side_by_side(run, group.parts) for group in owned)]
+    placed = []
+    for group, (own, _) in zip(owned, pieces[1:]):
+        first = group.parts[0]
+        places = {
+            name: at[first.rank, first.microbatch, real]
+            for name, real in first.names.items()
+            if (first.rank, first.microbatch, real) in at
+        }
+        placed.append(place_owned(own, group, places, len(calls)))
+    merged = merge(calls, placed)
+    return [one.call for one in merged], {one.call.name: pieces[one.group + 1][1][one.before.name] for one in merged}
+
+
+def _side_by_side(run: JoinedRun, parts: Sequence[Part]) -> Piece:
     """The calls of the first part, and what the others have for each."""
     leader = parts[0]
     held = {call.name: [_held(leader, call)] for call in leader.calls}
     calls = list(leader.calls)
     names = [call.name for call in calls]
+    extra: dict[tuple[str, Optional[str]], list[tuple[Part, Call]]] = {}
     for part in parts[1:]:
         if [call.name for call in part.calls] == names:
             for call in part.calls:
@@ -130,8 +184,17 @@ def _stage(run: JoinedRun, parts: Sequence[Part]) -> Piece:
         for match in plan(part.calls, leader.calls):
             if match.target is not None and match.golden is not None:
                 held[match.golden.name].append(_held(part, match.target))
-            elif match.target is not None and part.microbatch == 0 and not match.target.recompute:
-                run.alone.append(f"only rank {part.rank} calls {part.names[match.target.name]}")
+            elif match.target is not None and part.microbatch == 0:
+                extra.setdefault((match.target.key, match.target.parent), []).append((part, match.target))
+    ranks = {part.rank for part in parts}
+    for call in calls:
+        owners = {one.rank for one in held[call.name]}
+        if owners < ranks:
+            run.alone.append(Alone(tuple(sorted(owners)), call, leader.names[call.name]))
+    for found in extra.values():
+        part, call = found[0]
+        run.alone.append(Alone(tuple(sorted({one.rank for one, _ in found})), call, part.names[call.name]))
+    run.alone = [one for one in run.alone if one.call.kind == "api" and not one.call.recompute]
     return calls, held
 
 
@@ -223,3 +286,14 @@ def sort_by_golden(matches: Sequence[Match]) -> list[Match]:
             place = float(match.golden.order)
         keyed.append((place, index, match))
     return [match for _, _, match in sorted(keyed, key=lambda one: one[:2])]
+
+
+def sort_by_target(matches: Sequence[Match]) -> list[Match]:
+    """The same where only the golden run is a pipeline: what only it calls stands behind what it called before."""
+    place = -1.0
+    places: dict[int, float] = {}
+    for match in sorted(matches, key=lambda one: -1 if one.golden is None else one.golden.order):
+        if match.target is not None:
+            place = float(match.target.order)
+        places[id(match)] = place
+    return sorted(matches, key=lambda one: (places[id(one)], one.target is None))

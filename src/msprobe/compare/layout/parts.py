@@ -50,11 +50,11 @@ def read_calls(source: Source) -> tuple[list[Call], dict[str, str]]:
     return made, {new: old for old, new in names.items()}
 
 
-_WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
+WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 
 
 def _plain_path(path: str, paths: set[str], source: Source) -> str:
-    steps = [step for step in path.split(".") if step not in _WRAPPERS]
+    steps = [step for step in path.split(".") if step not in WRAPPERS]
     pipeline = parallel_of(source).pipeline
     if pipeline is not None and len(pipeline.models) > 1 and steps[0].isdigit():
         steps = steps[1:]  # the number of the model that start() was given
@@ -162,8 +162,9 @@ def _recorded(record: Any) -> Optional[int]:
 
 def _outermost(call: Call, parents: dict[str, Optional[str]], known: dict[str, Call]) -> Optional[Call]:
     found = call if call.kind == "module" else None
-    name = call.parent
-    while name is not None:
+    name, seen = call.parent, {call.name}
+    while name is not None and name not in seen:
+        seen.add(name)
         if name in known and known[name].kind == "module":
             found = known[name]
         name = parents.get(name)

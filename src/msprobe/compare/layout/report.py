@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from msprobe.compare.layout.dimensions import Grid, rank_of, ranks_text
+from msprobe.compare.layout.dimensions import Grid, ranks_text
 from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
-from msprobe.compare.origin.training import TrainingDifference, training_differences
 from msprobe.compare.sources import Source
-from msprobe.dump.reader import RankDump
 
 Stacks = tuple[dict[str, list[str]], dict[str, list[str]]]
-Event = Mapping[str, Any]
 
 
 def joined_stacks(unit: JoinedUnit, task: JoinTask) -> Stacks:
@@ -35,52 +31,6 @@ def _stacks(names: Mapping[str, tuple[int, str]], sources: Sequence[Source]) -> 
 def joined_label(first: Source) -> str:
     """How a report names the ranks of one step: `step0`."""
     return first.label.rpartition("/")[0] or first.label
-
-
-_OF_RANK = ("parameters", "elements", "names", "with_gradient")
-"""What an event of the training loop says of one rank's share."""
-
-
-def joined_training(task: JoinTask) -> tuple[list[TrainingDifference], tuple[int, ...]]:
-    """What the training loop of some rank does differently, and the ranks whose loop does."""
-    golden = task.golden[0].training if isinstance(task.golden[0], RankDump) else []
-    found: dict[int, list[TrainingDifference]] = {}
-    for place, source in enumerate(task.target):
-        events = source.training if isinstance(source, RankDump) else []
-        found[rank_of(place, source)] = training_differences(*_comparable(events, golden))
-    ranks = tuple(rank for rank, said in found.items() if any(not one.note_only for one in said))
-    if not ranks:
-        return found[min(found)], ()
-    only = "" if len(ranks) == len(found) else f" on {ranks_text(ranks)}"
-    return [one._replace(sentence=f"{one.sentence}{only}") for one in found[ranks[0]]], ranks
-
-
-def _comparable(target: Sequence[Event], golden: Sequence[Event]) -> tuple[list[Any], list[Any]]:
-    """The events without what differs from rank to rank: how many parameters it has."""
-    ours, theirs = _shared(target), _shared(golden)
-    if _clips(ours) != _clips(theirs):  # a run in parallel may clip by hand
-        ours, theirs = ([one for one in side if "clip" not in str(one.get("event"))] for side in (ours, theirs))
-    return ours, theirs
-
-
-def _clips(events: Sequence[Event]) -> int:
-    return sum(event.get("event") == "clip_grad_norm" for event in events)
-
-
-def _shared(events: Sequence[Event]) -> list[Any]:
-    found = []
-    for event in events:
-        if event.get("event") in ("buffers", "backward", "backward_end"):
-            continue
-        kept = {key: value for key, value in event.items() if key not in _OF_RANK}
-        groups = kept.get("groups")
-        if isinstance(groups, list):
-            kept["groups"] = [
-                {key: value for key, value in group.items() if key not in _OF_RANK} if isinstance(group, dict) else {}
-                for group in groups
-            ]
-        found.append(kept)
-    return found
 
 
 def joined_notes(unit: JoinedUnit) -> list[str]:

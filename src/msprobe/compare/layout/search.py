@@ -14,6 +14,7 @@ import numpy as np
 from msprobe.compare.calls import GRADS, Match
 from msprobe.compare.layout import statistics
 from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order
+from msprobe.compare.layout.fixed import Balanced
 from msprobe.compare.layout.shards import Shards, load, local_shape
 from msprobe.compare.layout.ways import (
     A,
@@ -68,6 +69,10 @@ class Case:
     """Its values are given to a collective that sums: the shards may be parts of a sum."""
     fixed: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     """The placements of both sides that are known, by dimension."""
+    balanced: Optional[Balanced] = None
+    """How the target cuts sequences, where that is not in order."""
+    owned: tuple[bool, bool] = (False, False)
+    """Only some ranks of a stage have such a call (an expert's): its input may come from all of them."""
 
     @property
     def recorded(self) -> bool:
@@ -91,6 +96,8 @@ class Case:
         return self.target.saved and self.golden.saved
 
 
+OWNED = "owned"
+"""Stands for the ranks that do not have a call, among the dimensions by which a gradient is scaled."""
 Factors = Mapping[tuple[str, str], float]
 """What a gradient that is split over a dimension must be multiplied by, by side and name of the dimension."""
 
@@ -149,8 +156,9 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
             return
     for place, (ours, theirs) in enumerate(pairs_of(case)):
         factor = factor_of(case, ours, theirs, factors)
-        layout = Layout(ours, theirs, factor)
-        best.append((views.error(layout), place, layout))
+        for orders in known_orders(case, ours):
+            layout = Layout(ours, theirs, factor, orders)
+            best.append((views.error(layout), place, layout))
     if not best:
         return
     least = min(error for error, _, _ in best)
@@ -167,6 +175,24 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
     case.error = error
 
 
+def known_orders(case: Case, ours: Way) -> list[Orders]:
+    """The orders that slices may have: that of a balanced sequence where context parallelism recorded it, along that
+    axis and the others of this length (queries by keys)."""
+    if case.balanced is None or case.balanced.dimension not in case.target.names or case.golden.sizes:
+        return [()]
+    at = case.target.names.index(case.balanced.dimension)
+    axis = axis_of(ours.placements[at])
+    shape = local_shape(case.golden.first)
+    if axis is None or axis >= len(shape):
+        return [()]
+    order = case.balanced.order(case.target.sizes[at], shape[axis])
+    if order is None:
+        return [()]
+    others = [one for one, length in enumerate(shape) if length == len(order) and one != axis]
+    found: list[Orders] = [((axis, order),), *(((axis, order), (one, order)) for one in others)]
+    return found if axis in case.balanced.axes else [(), *found]
+
+
 def factor_of(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) -> float:
     if factors is None or case.phase is not Phase.BACKWARD:
         return 1.0
@@ -177,6 +203,10 @@ def factor_of(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) ->
             if placement != R and not (gradient and axis_of(placement) is not None):
                 one = factors.get((side, name), 1.0)
                 made *= one if side == "target" else 1.0 / one
+    for side, owned in zip(("target", "golden"), case.owned):
+        if owned:
+            one = factors.get((side, OWNED), 1.0)
+            made *= one if side == "target" else 1.0 / one
     return made
 
 
@@ -303,12 +333,13 @@ class Views:
         if not ours or not theirs or ours[0].shape != theirs[0].shape:
             return None
         axes = {axis_of(one) for way in (layout.target, layout.golden) for one in way.placements} - {None}
-        array = layout.factor * ours[0] if layout.factor != 1.0 else ours[0]
-        sliced = sorted(axis for axis in axes if axis is not None)
+        array = reorder(layout.factor * ours[0] if layout.factor != 1.0 else ours[0], layout.orders)
+        known = {axis for axis, _ in layout.orders}
+        sliced = sorted(axis for axis in axes if axis is not None and axis not in known)
         for axis in [*sliced, *(one for one in range(array.ndim) if one not in axes)]:
             order = find_order(array, theirs[0], axis)
             if order is not None:
-                return layout._replace(orders=((axis, tuple(int(one) for one in order)),))
+                return layout._replace(orders=(*layout.orders, (axis, tuple(int(one) for one in order))))
         return None
 
 

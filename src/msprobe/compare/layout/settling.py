@@ -7,8 +7,20 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
+from msprobe.compare.calls import GRADS
 from msprobe.compare.layout.fitting import EXPLAINED, fit
-from msprobe.compare.layout.search import SAMPLE, Case, Factors, Layout, Memory, Views, factor_of, pairs_of
+from msprobe.compare.layout.search import (
+    SAMPLE,
+    Case,
+    Factors,
+    Layout,
+    Memory,
+    Views,
+    factor_of,
+    known_orders,
+    pairs_of,
+    reorder,
+)
 from msprobe.compare.layout.ways import REDUCED, Way
 from msprobe.compare.phases import Phase
 
@@ -20,9 +32,14 @@ def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]
     """How the gradients are scaled: those of a part of the batch are of the part's own loss where that was averaged.
 
     `names` are the dimensions of both sides with their sizes. The scaling that explains most of the first backward
-    rows is kept.
+    rows is kept. Gradients of parameters are among them: only they tell two runs that both split the batch from two
+    that do not.
     """
-    sample = [case for case in cases if case.phase is Phase.BACKWARD][:SAMPLE]
+    backward = [case for case in cases if case.phase is Phase.BACKWARD]
+    of_calls = [case for case in backward if case.row.match.call.direction != GRADS]
+    of_weights = [case for case in backward if case.row.match.call.direction == GRADS]
+    owned = [case for case in of_calls[SAMPLE:] if any(case.owned)]
+    sample = [*of_calls[:SAMPLE], *of_weights[: SAMPLE // 3], *owned[: SAMPLE // 3]]
     trials = [(case, Views(case), pairs_of(case)) for case in sample]
     dimensions = [(side, name, size) for side, name, size in names if size > 1]
     best: tuple[int, int, dict[tuple[str, str], float]] = (-1, 0, {})
@@ -37,7 +54,11 @@ def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]
 def _is_explained(case: Case, views: Views, pairs: Sequence[tuple[Way, Way]], factors: Factors) -> bool:
     if views.obstacle:
         return False
-    layouts = (Layout(ours, theirs, factor_of(case, ours, theirs, factors)) for ours, theirs in pairs)
+    layouts = (
+        Layout(ours, theirs, factor_of(case, ours, theirs, factors), orders)
+        for ours, theirs in pairs
+        for orders in known_orders(case, ours)
+    )
     return any(views.error(layout) <= EXPLAINED for layout in layouts)
 
 
@@ -62,6 +83,7 @@ def _but_for_a_factor(case: Case, views: Views) -> Optional[Layout]:
         if any(one in REDUCED for one in (*ours.placements, *theirs.placements)):
             continue
         made, golden = views.of(False, ours), views.of(True, theirs)
-        if made and golden and all(fit(one, golden[0]).error < MULTIPLE for one in made):
-            return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0)
+        for orders in known_orders(case, ours) if made and golden else ():
+            if all(fit(reorder(one, orders), golden[0]).error < MULTIPLE for one in made):
+                return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0, orders)
     return None

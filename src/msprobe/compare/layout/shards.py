@@ -13,11 +13,14 @@ import numpy as np
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, ranks_text
 from msprobe.compare.layout.joined import Held
 from msprobe.compare.layout.ways import Array
+from msprobe.compare.measure.distance import damaged_statistic
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import Item, is_tensor
 from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files import codec
+
+_LARGEST = 1 << 48
 
 
 class Place(NamedTuple):
@@ -96,11 +99,25 @@ def local_shape(item: dict[str, Any]) -> list[int]:
     return local if isinstance(local, list) else item["shape"]
 
 
+def _damage(item: Item) -> str:
+    """What cannot be used to put shards together: a shape that is none, a statistic that is no number."""
+    shape = local_shape(item) if item is not None else None
+    if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < _LARGEST for size in shape):
+        return f"its shape is {str(shape)[:40]}"
+    return damaged_statistic(item) if item is not None else ""
+
+
 def arrange(held: Sequence[Held], items: Sequence[Item], grid: Grid) -> Union[Shards, Reason]:
     """Why not where some rank has no such tensor, and the others make up no part of the mesh."""
     kept = [(one, item) for one, item in zip(held, items) if item is not None and is_tensor(item)]
     if not kept:
         return Reason(Kind.UNMATCHED, "no rank has such an item")
+    for one, item in kept:
+        damage = _damage(item)
+        if damage:
+            return Reason(Kind.UNREADABLE, f"the item of rank {one.rank} is damaged: {damage}")
+    if len({len(local_shape(item)) for _, item in kept if item is not None}) > 1:
+        return Reason(Kind.SHAPE, "the ranks have different numbers of dimensions")
     ranks = sorted({one.rank for one, _ in kept})
     counts = {rank: sum(one.rank == rank for one, _ in kept) for rank in ranks}
     lacking = sorted({one.rank for one in held} - set(ranks))
@@ -123,7 +140,12 @@ def arrange(held: Sequence[Held], items: Sequence[Item], grid: Grid) -> Union[Sh
 
 
 def load(shards: Shards) -> Union[Array, Reason]:
+    """The files of a row; why not where one cannot be read, or is not of the shape that its rank recorded."""
     try:
-        return shards.arrays()
+        arrays = shards.arrays()
     except DumpError as error:
         return Reason(Kind.UNREADABLE, str(error))
+    for array, shape in zip(arrays.flat, shards.shapes().flat):
+        if array.shape != shape:
+            return Reason(Kind.UNREADABLE, f"a file has the shape {list(array.shape)}, its record {list(shape)}")
+    return arrays

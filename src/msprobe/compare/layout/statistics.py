@@ -13,8 +13,9 @@ from typing import Any, Optional
 
 import numpy as np
 
+from msprobe.compare.layout.fitting import Fit
 from msprobe.compare.layout.shards import Shards, local_shape
-from msprobe.compare.layout.ways import REDUCED, A, R, Way, whole_shape
+from msprobe.compare.layout.ways import REDUCED, A, R, Way, assemble, whole_shape
 from msprobe.compare.measure import distance
 
 KEYS = ("Max", "Min", "Mean", "Norm")
@@ -48,12 +49,11 @@ def _merge(items: Sequence[Item], shards: Shards, way: Way) -> Item:
     if any(one in REDUCED for one in way.placements):
         if known["Mean"] is None:
             return plain
+        if _is_single(plain) and all(_is_single({"shape": local_shape(item)}) for item in items):
+            return {**plain, **_of_numbers(known["Mean"], shards, way)}
         parts = math.prod(size for size, one in zip(shards.sizes, way.placements) if one == A)
         added = sum(mean * math.prod(local_shape(item)) for mean, item in zip(known["Mean"], items))
-        total = added / max(math.prod(plain["shape"]), 1) / parts
-        if plain["shape"] and math.prod(plain["shape"]) != 1:
-            return {**plain, "Mean": total}
-        return {**plain, "Max": total, "Min": total, "Mean": total, "Norm": abs(total)}
+        return {**plain, "Mean": added / max(math.prod(plain["shape"]), 1) / parts}
     sizes = [math.prod(local_shape(item)) for item in items]
     if known["Max"] is not None and known["Min"] is not None:
         plain["Max"], plain["Min"] = max(known["Max"]), min(known["Min"])
@@ -62,6 +62,21 @@ def _merge(items: Sequence[Item], shards: Shards, way: Way) -> Item:
     if known["Norm"] is not None:
         plain["Norm"] = math.sqrt(sum(norm * norm for norm in known["Norm"]))
     return plain
+
+
+def _is_single(item: Item) -> bool:
+    return math.prod(item["shape"]) == 1
+
+
+def _of_numbers(values: Sequence[float], shards: Shards, way: Way) -> Item:
+    """Of tensors of one element the mean is the value: any reduction of them is known."""
+    sizes = [size for size, one in zip(shards.sizes, way.placements) if one != R]
+    boxed: Any = np.empty(sizes, dtype=object)
+    for place, value in zip(np.ndindex(*sizes), values):
+        boxed[place] = np.asarray(value)
+    kept = Way(tuple(one for one in way.placements if one != R))
+    total = float(assemble(boxed, kept)[0])
+    return {"Max": total, "Min": total, "Mean": total, "Norm": abs(total)}
 
 
 def error_of(ours: Item, theirs: Item, factor: float = 1.0) -> float:
@@ -84,6 +99,15 @@ def error_of(ours: Item, theirs: Item, factor: float = 1.0) -> float:
         if a != b:
             worst = max(worst, abs(a - b) / own if math.isfinite(a) and math.isfinite(b) and own else math.inf)
     return worst if seen else math.inf
+
+
+def fit(ours: Item, theirs: Item) -> Fit:
+    """The factor between two tensors as far as their statistics tell: all of them have it."""
+    norms = distance.number(ours.get("Norm")), distance.number(theirs.get("Norm"))
+    if not norms[0] or not norms[1] or not all(math.isfinite(one) for one in norms if one is not None):
+        return Fit(math.inf)
+    factor = norms[1] / norms[0]
+    return Fit(error_of(ours, theirs, factor), factor)
 
 
 def may_add_up(target: Shards, golden: Shards, factor: float) -> bool:

@@ -11,11 +11,12 @@ from msprobe.compare.align.translate import Translation
 from msprobe.compare.layout import statistics
 from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
-from msprobe.compare.layout.fixed import LayoutFile, fixed_placements, grid_of_file
-from msprobe.compare.layout.joined import Held, JoinedRun, join, pair_updates, sort_by_golden
-from msprobe.compare.layout.search import Case, Factors, Layout, Memory, kind_of, reorder, search
+from msprobe.compare.layout.fixed import LayoutFile, balanced_sequence, fixed_placements, grid_of_file
+from msprobe.compare.layout.joined import Alone, Held, JoinedRun, join, pair_updates, sort_by_golden, sort_by_target
+from msprobe.compare.layout.search import OWNED, Case, Factors, Layout, Memory, kind_of, reorder, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
+from msprobe.compare.layout.updates import pair_parameters
 from msprobe.compare.layout.ways import REDUCED, assemble
 from msprobe.compare.measure.distance import ValueKey, value_key
 from msprobe.compare.measure.rows import from_files, from_records
@@ -23,7 +24,7 @@ from msprobe.compare.measure.tensors import NotComparable, compare_arrays
 from msprobe.compare.pairing import Pairing
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import NO_REASON, Kind, Reason
-from msprobe.compare.rows import Group, Item, Measurement, Row, is_tensor, slots_of
+from msprobe.compare.rows import UNMEASURED, Group, Item, Measurement, Row, is_tensor, slots_of
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.collectives import is_collective
 
@@ -42,7 +43,8 @@ class JoinTask(NamedTuple):
 class JoinedUnit:
     """The measured rows of one step, and how the ranks belong together.
 
-    `names` has the rank and the name in its dump of calls that were named anew, on both sides; `alone` says which calls
+    `names` has the rank and the name in its dump of calls that were named anew, on both sides; `ranks` the ranks of the
+    target that made each call; `alone` says which calls
     only some ranks of the target made; `factors` how the backward is scaled."""
 
     groups: list[Group]
@@ -50,7 +52,8 @@ class JoinedUnit:
     stages: Pair[list[list[int]]]
     microbatches: Pair[int]
     names: Pair[dict[str, tuple[int, str]]]
-    alone: list[str]
+    ranks: dict[str, tuple[int, ...]]
+    alone: list[Alone]
     factors: Factors
 
 
@@ -58,7 +61,11 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
     forget_files()
     target, golden = join(task.target, task.golden), join(task.golden, task.target)
     matches = plan(target.calls, golden.calls, mode, translation)
-    matches = sort_by_golden(matches) if len(target.stages) > 1 else pair_updates(matches)
+    if len(target.stages) > 1 or len(golden.stages) > 1:
+        matches = pair_parameters(matches, target.labels, golden.labels)
+        matches = sort_by_golden(matches) if len(target.stages) > 1 else sort_by_target(matches)
+    else:
+        matches = pair_updates(matches)
     pairing = Pairing(translation)
     groups: list[Group] = [(match, pairing.rows(match)) for match in matches]
     rows = _Rows(groups, target, golden, task.file)
@@ -68,24 +75,30 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
         *(("golden", name, size) for name, size in zip(grids.golden.names, grids.golden.sizes)),
         ("target", MICROBATCH, target.microbatches),
         ("golden", MICROBATCH, golden.microbatches),
+        *((side, OWNED, run.shared) for side, run in (("target", target), ("golden", golden))),
     ]
     factors = settle_backward(cases, names)
     memory = Memory()
     for case in cases:
         search(case, factors, memory)
         memory.add(case)
-    agree_with_kind(cases, memory)
-    for case in cases:
         case.row.joined = case
+        if case.explained:
+            case.row.measurement = _measure(case)  # while its files are still at hand
+    agree_with_kind(cases, memory)
     for _, made in groups:
         for row in made:
-            row.measurement = rows.unarranged(row) if row.joined is None else _measure(row.joined)
+            if row.joined is None:
+                row.measurement = rows.unarranged(row)
+            elif row.measurement is UNMEASURED:
+                row.measurement = _measure(row.joined)
     return JoinedUnit(
         groups,
         grids,
         Pair(target.stages, golden.stages),
         Pair(target.microbatches, golden.microbatches),
         Pair(target.names(), golden.names()),
+        {name: tuple(sorted({one.rank for one in ones})) for name, ones in target.held.items()},
         target.alone,
         factors,
     )
@@ -113,6 +126,7 @@ class _Rows:
         self._runs = (target, golden)
         self._slots: dict[int, dict[str, Item]] = {}
         self._obstacles: dict[int, Reason] = {}
+        self._sources = target.sources
         self._exchanged = {key for run in self._runs for key in self._collective_inputs(run)}
 
     def _items(self, held: Sequence[Held], slot: str) -> list[Item]:
@@ -137,6 +151,7 @@ class _Rows:
     def cases(self, grids: Pair[Grid], most: Optional[int] = None) -> list[Case]:
         made = []
         phases = phases_of(self._groups)
+        balanced = balanced_sequence(self._sources, grids.target)
         for (match, rows), phase in zip(self._groups, phases):
             if match.target is None or match.golden is None:
                 continue
@@ -155,7 +170,11 @@ class _Rows:
                 )
                 reduced = any(value_key(item) in self._exchanged for item in (*ours.items, *theirs.items))
                 kind = kind_of(match, row, ours, theirs)
-                made.append(Case(row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed))
+                owned = self._runs[0].is_owned(ours.ranks), self._runs[1].is_owned(theirs.ranks)
+                case = Case(
+                    row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed, balanced=balanced, owned=owned
+                )
+                made.append(case)
                 if most is not None and len(made) >= most:
                     return made
         return made

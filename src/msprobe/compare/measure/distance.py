@@ -15,27 +15,24 @@ from typing import Any, Optional
 
 from msprobe.compare.reasons import NO_REASON, Kind, Reason
 from msprobe.compare.rows import EQUAL, Measurement
+from msprobe.stats import dtypes
 
 STATISTICS = ("Max", "Min", "Mean", "Norm")
 SENTINEL = 1e4
 """An extreme this much larger than the other one is a mask, not data."""
 
+_ALIASES = {
+    **{row.mindspore.lower(): row.name for row in dtypes.TABLE if row.mindspore},
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+}
 EPSILON = {
-    "float64": 2.0**-52,
+    **{row.name: 2.0**-row.mantissa for row in dtypes.TABLE if row.kind in (dtypes.FLOAT, dtypes.COMPLEX)},
     "double": 2.0**-52,
-    "complex128": 2.0**-52,
-    "float32": 2.0**-23,
     "float": 2.0**-23,
-    "complex64": 2.0**-23,
-    "float16": 2.0**-10,
     "half": 2.0**-10,
-    "bfloat16": 2.0**-7,
-    "float8_e4m3fn": 2.0**-3,
-    "float8_e4m3fnuz": 2.0**-3,
-    "float8_e5m2": 2.0**-2,
-    "float8_e5m2fnuz": 2.0**-2,
     "hifloat8": 2.0**-2,
-    "float8_e8m0fnu": 1.0,
     "float4_e2m1fn_x2": 2.0**-1,
 }
 
@@ -48,7 +45,7 @@ def dtype_name(item: dict[str, Any]) -> str:
 @functools.lru_cache(maxsize=256)
 def _plain_name(dtype: str) -> str:
     name = dtype.rpartition(".")[2].lower()
-    return {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}.get(name, name)
+    return _ALIASES.get(name, name)
 
 
 @functools.lru_cache(maxsize=256)
@@ -165,8 +162,14 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
         return EQUAL
     if 0 in golden["shape"]:
         return EQUAL
+    found = _of_usual(target, golden)
+    if found is not None:
+        return found
     values = [(number(target.get(key)), number(golden.get(key))) for key in STATISTICS]
     known = [(t, g) for t, g in values if t is not None and g is not None]
+    damaged = damaged_statistic(target, golden) if len(known) < len(values) else ""
+    if damaged:
+        return Measurement(None, Reason(Kind.UNREADABLE, damaged))
     if not known:
         return Measurement(None, Reason(Kind.KIND, "no statistics were recorded"))
     nans = [(t != t, g != g) for t, g in known]
@@ -177,6 +180,48 @@ def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement
     if all(t and g for t, g in nans):
         return Measurement(None, Reason(Kind.HIDDEN, "NaN on both sides hides the values"))
     return _largest(values, target, golden)
+
+
+_DIFFERS = tuple(Reason(Kind.VALUES, f"{name} differs") for name in ("maximum", "minimum", "mean", "norm"))
+
+
+def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measurement]:
+    """The same as `_largest` for nearly every pair of tensors: one shape, floats, all finite, without a mask; None for
+    the others. Between runs that differ by rounding, most of the time of a comparison is spent here."""
+    ours: list[Any] = [target.get("Max"), target.get("Min"), target.get("Mean"), target.get("Norm")]
+    theirs: list[Any] = [golden.get("Max"), golden.get("Min"), golden.get("Mean"), golden.get("Norm")]
+    for side in (ours, theirs):
+        for value in side:
+            if type(value) is not float or not -math.inf < value < math.inf:
+                return None
+        if side[0] >= SENTINEL or side[1] <= -SENTINEL or side[0] <= -SENTINEL or side[1] >= SENTINEL:
+            return None
+    elements = count(golden)
+    if not elements or target.get("shape") != golden["shape"]:
+        return None
+    size = max(ours[3], theirs[3]) / math.sqrt(elements)
+    worst, average, place = 0.0, 0.0, 0
+    for index in (0, 1, 2, 3):
+        t, g = ours[index], theirs[index]
+        if t != g:
+            own = max(abs(t), abs(g), size) if index < 3 else max(abs(t), abs(g))
+            away = abs(t - g) / own
+            if index > 1 and away > average:
+                average = away
+            if away > worst:
+                worst, place = away, index
+    return Measurement(worst, _DIFFERS[place], average) if worst else None
+
+
+def damaged_statistic(*items: dict[str, Any]) -> str:
+    """What is recorded as a statistic and is no number. A statistic that was not recorded is no damage."""
+    for item in items:
+        for key in STATISTICS:
+            value = item.get(key)
+            if value is not None and number(value) is None:
+                text = f"of {value.bit_length()} bits" if isinstance(value, int) else repr(value)[:40]
+                return f"{key} is {text}, not a number that a tensor can have"
+    return ""
 
 
 def _largest(

@@ -26,6 +26,7 @@ except ImportError:
 
 BLOCK = 1 << 20
 _SAMPLE = 1 << 14
+_SMALL = 1e-290
 _NUMPY_FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 """ml_dtypes gives its float8_e5m2 numpy's kind of floats, but numpy knows nothing of it."""
 Array = np.ndarray[Any, Any]
@@ -88,34 +89,65 @@ def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
         for dtype in (target.dtype, golden.dtype):
             if dtype.kind in "USMmO" or dtype.type is np.void:
                 raise NotComparable(Reason(Kind.UNREADABLE, f"a file holds {dtype}, which are no numbers"))
+    total, size = _total(pieces, 1.0)
+    unit = 1.0
+    wide = any(side.dtype in (np.float64, np.complex128) for piece in pieces for side in piece)
+    if wide and total is not None and _leaves_float64(total):
+        unit = _unit(pieces)
+        total, size = _total(pieces, unit)
+    if total is None:
+        return TensorMetrics(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0, 0, 0, -1, 0.0, 0.0, 0.0)
+    return _finished(total, size, unit)
+
+
+def _total(pieces: list[tuple[Array, Array]], unit: float) -> tuple[Optional[list[float]], float]:
+    """The sums over all pieces and the usual size of an element, both of the elements times `unit`."""
     total: Optional[list[float]] = None
     done = 0
-    size = max([_sampled_scale(side) for piece in pieces for side in piece], default=0.0)
+    size = max([_sampled_scale(side, unit) for piece in pieces for side in piece], default=0.0)
     for target, golden in pieces:
-        part = _measured(target, golden, size)
+        part = _measured(target, golden, size, unit)
         if part is None:
             continue
         if part[13] >= 0:
             part[13] += done
         done += target.size
         total = part if total is None else _joined(total, part)
-    if total is None:
-        return TensorMetrics(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0, 0, 0, -1, 0.0, 0.0, 0.0)
-    return _finished(total, size)
+    return total, size
 
 
-def _measured(target: Array, golden: Array, size: float) -> Optional[list[float]]:
+def _leaves_float64(total: list[float]) -> bool:
+    """Whether squares of the elements are too large or too small for float64: only those of float64 can be."""
+    dot, aa, bb, dd, different = *total[:4], total[10]
+    return bool(different) and (not math.isfinite(dot + aa + bb + dd) or dd == 0.0 or max(aa, bb) < _SMALL)
+
+
+def _unit(pieces: list[tuple[Array, Array]]) -> float:
+    """A power of two that takes the largest finite element to about 1."""
+    largest = 0.0
+    for side in (side for piece in pieces for side in piece):
+        for start in range(0, side.size, BLOCK):
+            block = side.reshape(-1)[start : start + BLOCK]
+            parts = (block.real, block.imag) if block.dtype.kind == "c" else (block,)
+            sizes = [np.abs(part.astype(np.float64)) for part in parts]
+            largest = max(largest, *(float(one[np.isfinite(one)].max(initial=0.0)) for one in sizes))
+    return 2.0 ** min(max(-math.frexp(largest)[1], -1000), 1000)
+
+
+def _measured(target: Array, golden: Array, size: float, unit: float) -> Optional[list[float]]:
     a, b = _flat(target, golden)
     wide = _needs_float64(a.dtype) or _needs_float64(b.dtype)
     kind = np.dtype(np.float64 if wide else np.float32)
     wide_integers = all(array.dtype.kind in "iu" and array.dtype.itemsize == 8 for array in (a, b))
     total: Optional[list[float]] = None
     measure = _native or twin
-    step = len(a) if a.dtype == kind and b.dtype == kind else BLOCK
+    step = len(a) if a.dtype == kind and b.dtype == kind and unit == 1.0 else BLOCK
     for start in range(0, len(a), max(step, 1)):
         x, y = _block(a, start, step, kind), _block(b, start, step, kind)
-        part = list(measure(x, y, kind.char, _eps(a.dtype, b.dtype), size))
-        if wide_integers:
+        if unit != 1.0:
+            x, y = x * unit, y * unit
+        part = list(measure(x, y, kind.char, _eps(a.dtype, b.dtype) * unit, size))
+        if wide_integers and unit == 1.0:
             _count_exactly(part, a[start : start + step], b[start : start + step], size)
         if part[13] >= 0:
             part[13] += start
@@ -158,7 +190,7 @@ def _block(array: Array, start: int, step: int, kind: np.dtype[Any]) -> Array:
     return array[start : start + step].astype(kind, copy=False)
 
 
-def _sampled_scale(array: Array) -> float:
+def _sampled_scale(array: Array, unit: float = 1.0) -> float:
     """The root mean square of a sample, without masks: elements a million times the small ones, and huge."""
     if not array.size:
         return 0.0
@@ -173,9 +205,10 @@ def _sampled_scale(array: Array) -> float:
     present = sample[sample > 0]
     if not len(present):
         return 0.0
-    mask = (sample > 1e4) & (sample > 1e6 * np.quantile(present, 0.1))
-    kept = sample[~mask]
-    return float(np.sqrt(np.mean(kept * kept))) if len(kept) else 0.0
+    with np.errstate(over="ignore"):
+        mask = (sample > 1e4) & (sample > 1e6 * np.quantile(present, 0.1))
+        kept = sample[~mask] * unit
+        return float(np.sqrt(np.mean(kept * kept))) if len(kept) else 0.0
 
 
 def _joined(left: list[float], right: list[float]) -> list[float]:
@@ -186,7 +219,7 @@ def _joined(left: list[float], right: list[float]) -> list[float]:
     return joined
 
 
-def _finished(total: list[float], size: float) -> TensorMetrics:
+def _finished(total: list[float], size: float, unit: float) -> TensorMetrics:
     dot, aa, bb, dd, max_abs, max_relative, scaled, compared, thousandth, five, different, same, other, first = total[
         :14
     ]
@@ -199,8 +232,8 @@ def _finished(total: list[float], size: float) -> TensorMetrics:
     seen = max(compared, 1)
     return TensorMetrics(
         cosine,
-        math.sqrt(dd),
-        max_abs,
+        math.sqrt(dd) / unit,
+        max_abs / unit,
         max_relative,
         thousandth / seen if compared else 1.0,
         five / seen if compared else 1.0,
@@ -210,7 +243,7 @@ def _finished(total: list[float], size: float) -> TensorMetrics:
         int(first),
         math.inf if other else scaled,
         math.sqrt(dd / max(aa, bb)) if dd else 0.0,
-        size,
+        size / unit,
         abs(math.sqrt(aa) - math.sqrt(bb)) / math.sqrt(max(aa, bb)) if different and max(aa, bb) else 0.0,
     )
 
@@ -230,21 +263,21 @@ def twin(a: Array, b: Array, kind: str, eps: float, scale: float) -> tuple[float
             d, m = np.abs(x - y), np.abs(y)
             relative = d / np.where(m == 0, eps, m)
             scaled = np.where(d > 0, d / np.maximum(m, scale), 0.0)
-        part: list[float] = [
-            float(x @ y),
-            float(x @ x),
-            float(y @ y),
-            float(d @ d),
-            float(d.max(initial=0)),
-            float(relative.max(initial=0)),
-            float(scaled.max(initial=0)),
-            len(x),
-            int((relative < 0.001).sum()),
-            int((relative < 0.005).sum()),
-            int((d > 0).sum()),
-            int(same.sum()),
-            int(other.sum()),
-            first,
-        ]
+            part: list[float] = [
+                float(x @ y),
+                float(x @ x),
+                float(y @ y),
+                float(d @ d),
+                float(d.max(initial=0)),
+                float(relative.max(initial=0)),
+                float(scaled.max(initial=0)),
+                len(x),
+                int((relative < 0.001).sum()),
+                int((relative < 0.005).sum()),
+                int((d > 0).sum()),
+                int(same.sum()),
+                int(other.sum()),
+                first,
+            ]
         total = part if total is None else _joined(total, part)
     return tuple(total or [0.0] * 13 + [-1])

@@ -16,6 +16,18 @@ from msprobe.compare.rows import Row, is_tensor, slots
 UNORDERED = "inputs with the same statistics"
 """What is known of inputs of which only statistics were recorded."""
 
+PARALLEL_KINDS = (
+    "missing all-reduce",
+    "reduced twice",
+    "wrong factor",
+    "wrong group",
+    "shard mis-sliced",
+    "replica not synchronised",
+    "gradient not averaged",
+    "wrong microbatch scaling",
+)
+"""Faults between ranks: running the call alone shows nothing."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -212,6 +224,8 @@ def next_step(found: Candidate) -> str:
     saved = row is not None and row.measured is not None
     if found.kind in _NEXT:
         return _NEXT[found.kind]
+    if found.kind in PARALLEL_KINDS:
+        return "see what each rank has of this call: msprobe view TARGET GOLDEN, then Enter"
     if found.kind == "call" and found.inputs == UNORDERED:
         return (
             "collect with summary_mode md5 to see other orders, or with --next-config FILE the tensors of the suspects"

@@ -54,6 +54,8 @@ class RankWriter:
         self._pending = worker.pending
         self._lines: list[str] = []
         self._run: Optional[Mapping[str, Any]] = None
+        self._written_run: Optional[Mapping[str, Any]] = None
+        """What run.json has; the worker's alone, so that a newer header that comes while it writes is not lost."""
         self._fd: Optional[Descriptor] = None
         self._broken = False
         self._finished: Optional[Finished] = None
@@ -184,8 +186,9 @@ class RankWriter:
             self._resume()
 
     def write_lines(self) -> None:
-        if self._run is not None and not self._broken and self._write_run(self._run):
-            self._run = None
+        run = self._run
+        if run is not None and run is not self._written_run and not self._broken and self._write_run(run):
+            self._written_run = run
         if not self._lines or self._fd is None:
             return
         text = "".join(self._lines)
@@ -202,10 +205,10 @@ class RankWriter:
     def finish_now(self) -> None:
         self.write_lines()
         records = 0
-        self._unmade = self._run is not None
+        self._unmade = self._run is not self._written_run
         if self._fd is not None or self._finished is not None:
             try:
-                found = journal.scan_file(self.directory / layout.JOURNAL)
+                found = journal.scan_file(self.directory / layout.JOURNAL, ours=True)
                 records = len(found.records) + len(found.debugs)
                 for trouble in found.troubles():
                     self._worker.tell_once("journal", f"{self.directory}: {trouble}.")

@@ -169,11 +169,13 @@ class AsyncFile:
     def array(self, slot: Slot) -> npt.NDArray[Any]:
         """The elements as stored, in the shape and layout of the device. Packed types are unpacked."""
         shape = slot.stored_shape
+        return unpack(self.stored(slot), slot.type, math.prod(shape)).reshape(shape)
+
+    def stored(self, slot: Slot) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor in the file."""
         if slot.inline is not None:
-            raw = np.frombuffer(slot.inline, np.uint8)
-        else:
-            raw = np.frombuffer(self._map, np.uint8, slot.size, slot.offset)
-        return unpack(raw, slot.type, math.prod(shape)).reshape(shape)
+            return np.frombuffer(slot.inline, np.uint8)
+        return np.frombuffer(self._map, np.uint8, slot.size, slot.offset)
 
 
 def _slots(message: Any, offset: int, length: int) -> tuple[tuple[Slot, ...], int]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from msprobe.dump.tensor_files.codec import Payload, encode
 from msprobe.graphdump.files import layout, names
 from msprobe.graphdump.files.async_file import AsyncFile, AsyncFileError, Slot
-from msprobe.graphdump.files.datatypes import mindspore_token
+from msprobe.graphdump.files.datatypes import ascend_token, is_raw, mindspore_token
 from msprobe.graphdump.files.directory import parse_place
 
 FAILED_LIST = "convert_failed_file_list.txt"
@@ -41,6 +41,8 @@ class Request:
     inputs: Optional[frozenset[int]] = None
     outputs: Optional[frozenset[int]] = None
     sync_names: bool = False
+    ascend_names: bool = False
+    """As Ascend names tensors at jit_level O2. What numpy has no type for (bfloat16, int4) stays as it is stored."""
 
     def wants(self, slot: Slot) -> bool:
         if self.inputs is None and self.outputs is None:
@@ -145,7 +147,10 @@ def _reason(slot: Slot, error: Exception) -> str:
 
 def _write(file: AsyncFile, slot: Slot, job: Job, request: Request, outcome: Outcome) -> Path:
     array, layout_name = _change_layout(file.array(slot), slot, request)
-    if request.kind == "npy":
+    kind = request.kind
+    if request.ascend_names and is_raw(slot.type):
+        array, kind = file.stored(slot), "bin"
+    elif kind == "npy":
         array = array.astype(slot.type.saved, copy=False)
     if request.target is not None and slot.is_blocked and not (request.shape or slot.original_shape):
         outcome.notes.append(f"{slot.name}: the original shape is unknown, so the padding stays (give it with -s)")
@@ -153,7 +158,7 @@ def _write(file: AsyncFile, slot: Slot, job: Job, request: Request, outcome: Out
     job.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     if len(os.fsencode(name)) > names.LONGEST:
         name = _register_long_name(job.directory, name)
-    _save(job.directory / name, array, request.kind)
+    _save(job.directory / name, array, kind)
     return job.directory / name
 
 
@@ -183,11 +188,13 @@ def _reshape(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any
 
 
 def _output_name(job: Job, slot: Slot, shape: tuple[int, ...], layout_name: str, request: Request) -> str:
-    if request.sync_names:
+    if request.sync_names or request.ascend_names:
         operator = names.parse_async(job.name)
         if operator is None:
-            raise AsyncFileError(f"--layout sync needs the file name of an operator, not {job.name!r}")
+            raise AsyncFileError(f"the file name of an operator is expected, not {job.name!r}")
         stem = f"{operator.type}.{operator.name}.{operator.task}.{operator.stream}.{operator.timestamp}"
+        if request.ascend_names:
+            return f"{stem}.{slot.name}.{layout_name}.{ascend_token(slot.type)}{'' if is_raw(slot.type) else '.npy'}"
         return f"{stem}.{slot.name}.{layout_name}.{mindspore_token(slot.type)}.{request.kind}"
     dtype = f".{slot.type.name}" if request.kind == "bin" else ""
     return f"{job.name}.{slot.name}.{names.shape_token(shape)}{dtype}.{request.kind}"

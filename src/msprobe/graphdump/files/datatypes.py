@@ -84,6 +84,7 @@ FORMATS = {
 
 # Spellings in file names: MindSpore on CPU (Float32), its documentation (float16), Ascend O2 (FLOAT, BF16).
 _SPELLINGS = {"float": "float32", "double": "float64", "bf16": "bfloat16", "int": "int32", "uint": "uint32"}
+_ASCEND = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "BF16"}
 _SPELLINGS.update((token.lower(), row.name) for token, row in BY_MINDSPORE.items())
 _BY_NAME = {kind.name: kind for kind in TYPES.values()}
 
@@ -98,6 +99,16 @@ def mindspore_token(kind: DataType) -> str:
     """The name that MindSpore uses in file names: Float32, Int64, BFloat16."""
     row = BY_NAME.get(kind.name)
     return row.mindspore if row and row.mindspore else kind.name.capitalize()
+
+
+def ascend_token(kind: DataType) -> str:
+    """The name that Ascend uses in file names at jit_level O2: FLOAT, INT32, BF16."""
+    return _ASCEND.get(kind.name, kind.name.upper())
+
+
+def is_raw(kind: DataType) -> bool:
+    """Whether numpy has no such type: at jit_level O2 it is stored as raw bytes."""
+    return kind.bits < 8 or kind.dtype != kind.saved
 
 
 def unpack(raw: npt.NDArray[np.uint8], kind: DataType, elements: int) -> npt.NDArray[np.generic]:

@@ -20,8 +20,10 @@ from msprobe.collect.run.lifecycle import UsageError
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.dump.layout import make_directory, write_file
+from msprobe.dump.plural import count
 from msprobe.graphdump.dumping.devices import ASCEND
 from msprobe.graphdump.dumping.running import rank_here
+from msprobe.graphdump.files.step_directories import arrange_steps
 from msprobe.mindspore.graph.graph_kernels import GraphKernels
 
 _DEBUG = {"dump_debug": "on"}
@@ -82,13 +84,27 @@ class AclKernels(GraphKernels):
         atexit.register(self.close)
         notices.inform(
             f"level L2 at jit_level O2: Ascend dumps every graph from now on to {value['dump']['dump_path']}. "
-            "`msprobe convert` makes npy files of it."
+            "At the end msprobe puts the tensors into step directories."
         )
 
     def close(self) -> None:
         if self._started and not self.closed:
             self.closed = True
             self._call("finalize_dump")
+            if self._task.files is True and getattr(self.settings.section, "file_format", "npy") == "npy":
+                self._arrange()
+
+    def _arrange(self) -> None:
+        """What goes wrong here must not end the training script: the files of Ascend stay, and msprobe logs it."""
+        rank = Path(acl_dump(self._task, rank_here())["dump"]["dump_path"])
+        try:
+            arranged = arrange_steps(rank)
+        except OSError as error:
+            notices.warn(f"the files in {rank} stay as Ascend wrote them: {error}. `msprobe convert` reads them.")
+            return
+        notices.inform(f"{count(arranged.written, 'tensor')} in the step directories of {rank}.")
+        for path, reason in arranged.kept[:3]:
+            notices.warn(f"{path} stays as Ascend wrote it: {reason}.")
 
     def _call(self, name: str, *arguments: str) -> None:
         code = getattr(import_module("acl").mdl, name)(*arguments)

@@ -73,7 +73,7 @@ class Parameters:
         read(tensor, self._outside, found, first)
         for row in others:
             if first in found:
-                found.copy(first, row)
+                found.copy([first], [row])
 
     def read_weights(self, found: StepFigures) -> None:
         for one in self.all:

@@ -153,8 +153,10 @@ class Apis(ApiCalls, TorchFunctionMode):
     def _note_writes(self, api: Api, args: Any, kwargs: Any) -> None:
         if api.untracked:
             self._texts.forget()
+        elif api.writes == ANY:
+            self._texts.written((*args, *kwargs.values()))
         else:
-            self._wrote(api.writes, args, kwargs)
+            self._texts.written((*args[: api.writes], kwargs.get("out")))
 
     def _mark_arguments(self, api: Api, args: Any, kwargs: Any) -> tuple[Any, Any]:
         return self.destinations.marked(api, args, kwargs)

@@ -27,7 +27,8 @@ from msprobe.pytorch.compiled.graph_breaks import graph_breaks
 from msprobe.pytorch.compiled.open_regions import OpenScope, opened
 from msprobe.pytorch.compiled.switch import CompilesUnseen, eval_frame, is_usual, module_of, name_region
 from msprobe.pytorch.modules.copies import PlainCopies
-from msprobe.pytorch.modules.module_calls import Modules, compiled_roots, is_compiled_in_place, is_traced
+from msprobe.pytorch.modules.model_tree import is_compiled_in_place
+from msprobe.pytorch.modules.module_calls import Modules, compiled_roots, is_traced
 
 CLOSED, OPEN, EAGER = "closed", "open", "eager"
 _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
@@ -263,7 +264,10 @@ def _depth() -> int:
 def effective_mode(compile: str, with_apis: bool) -> str:
     """How compiled regions run: an open region has records of APIs only."""
     if compile == OPEN and not with_apis:
-        notices.warn_once('"compile": "open" records APIs: at level L0 compiled regions stay closed.')
+        notices.warn_once(
+            '"compile": "open" records API calls: at level L0 compiled regions stay closed. '
+            'Use level L1 or mix, or "compile": "eager" for records of the modules inside.'
+        )
         return CLOSED
     return compile
 

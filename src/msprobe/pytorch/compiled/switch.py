@@ -21,6 +21,13 @@ def eval_frame() -> Any:
         return None
 
 
+def never_compile(function: Any) -> None:
+    """Dynamo does not compile this function of ours when the script's compiled code runs it between two graphs."""
+    skip = getattr(eval_frame(), "skip_code", None)
+    if skip is not None:
+        skip(function.__code__)
+
+
 def backend_of(callback: Any) -> Backend:
     """The backend that a compiled function was made with."""
     while hasattr(callback, _wrapped_name()):

@@ -6,7 +6,7 @@ a compiled model would be compiled. The root of a model is not recorded, but it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import torch
@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.call_gradients import Gradients
+from msprobe.pytorch.modules.model_tree import ModelTree
 from msprobe.pytorch.modules.module_calls import class_of, named_below
 
 _State = tuple[int, Optional[int]]
@@ -23,44 +24,53 @@ _State = tuple[int, Optional[int]]
 class GradientsAfterBackward(Companion):
     """Of one step. `begin` and `end` stand round each backward pass."""
 
-    def __init__(self, recorder: Recorder, gradients: Gradients) -> None:
+    def __init__(self, recorder: Recorder, gradients: Gradients, tree: ModelTree) -> None:
         self._recorder = recorder
         self._gradients = gradients
-        self._parameters: list[tuple[str, str, Any]] = []
+        self._tree = tree
+        self._owners: list[tuple[str, Mapping[str, Any]]] = []  # the title of a module, its parameters
         self._before: dict[int, _State] = {}
 
     def install(self, models: Sequence[Any]) -> None:
         if self._recorder.selection.backward:
-            self._parameters = list(_parameters(models))
+            tree = self._tree.plain(models)
+            if tree is None:
+                self._owners = list(_owners(models))
+            else:
+                below = [(one.title, one.module._parameters) for one in tree if not one.is_model]
+                self._owners = [(one.title, one.module._parameters) for one in tree if one.is_model] + below
+
+    def _unseen(self) -> Iterator[tuple[str, str, Any]]:
+        """(title of the module, name in it, parameter) of those whose gradient came to no hook."""
+        came = self._gradients.came
+        for title, parameters in self._owners:
+            for name, parameter in parameters.items():
+                if parameter is not None and id(parameter) not in came:
+                    yield title, name, parameter
 
     def begin(self) -> None:
-        came = self._gradients.came
         self._before = {
-            id(parameter): _state(parameter.grad)
-            for _, _, parameter in self._parameters
-            if id(parameter) not in came and parameter.grad is not None
+            id(parameter): _state(parameter.grad) for _, _, parameter in self._unseen() if parameter.grad is not None
         }
 
     def end(self) -> None:
         """The parameters that have a new gradient which no hook saw."""
-        came = self._gradients.came
         if not self._recorder.with_outputs:
             return
-        for record, name, parameter in self._parameters:
-            if id(parameter) in came or is_lazy(parameter):
-                continue
-            gradient = parameter.grad
+        for title, name, parameter in self._unseen():
+            gradient = None if is_lazy(parameter) else parameter.grad
             if gradient is not None and self._before.get(id(parameter)) != _state(gradient):
-                self._gradients.note_parameter(record, name, gradient)
+                self._gradients.note_parameter(f"{title}.parameters_grad", name, gradient)
         self._gradients.write_parameters()
 
     def read_all(self) -> None:
         """A pipeline has run all its microbatches: the gradient of a parameter is what they add up to."""
         if not self._recorder.with_outputs or self._recorder.closed:
             return
-        for record, name, parameter in self._parameters:
-            if not is_lazy(parameter) and parameter.grad is not None:
-                self._gradients.note_parameter(record, name, parameter.grad)
+        for title, parameters in self._owners:
+            for name, parameter in parameters.items():
+                if parameter is not None and not is_lazy(parameter) and parameter.grad is not None:
+                    self._gradients.note_parameter(f"{title}.parameters_grad", name, parameter.grad)
         self._gradients.write_parameters()
 
     def remove(self) -> None:
@@ -70,7 +80,7 @@ class GradientsAfterBackward(Companion):
     def close(self) -> list[str]:
         with torch._C.DisableTorchFunction():
             self.end()
-        self._parameters = []
+        self._owners = []
         self._before = {}
         return []
 
@@ -84,19 +94,13 @@ def _state(gradient: Any) -> _State:
         return id(gradient), None
 
 
-def _parameters(models: Sequence[Any]) -> Iterator[tuple[str, str, Any]]:
-    """(record, name in its module, parameter) of all that may need a look."""
+def _owners(models: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The title and the parameters of every module, where some are compiled."""
     plain = [getattr(model, "_orig_mod", model) for model in models]
     for index, model in enumerate(plain):
         if not isinstance(model, torch.jit.ScriptModule):
             start = f"Module.{index}" if len(plain) > 1 else "Module"
-            yield from _own(f"{start}.{class_of(model)}", model)
-    for name, module in named_below(plain):
+            yield f"{start}.{class_of(model)}", model._parameters
+    for title, module in named_below(plain):
         if module not in plain and not isinstance(module, torch.jit.ScriptModule):
-            yield from _own(name, module)
-
-
-def _own(name: str, module: Any) -> Iterator[tuple[str, str, Any]]:
-    for key, parameter in module._parameters.items():
-        if parameter is not None:
-            yield f"{name}.parameters_grad", key, parameter
+            yield title, module._parameters

@@ -56,6 +56,13 @@ class ParameterGradients(CallGradients):
                     self._left.append(node.register_prehook(_on_first(hook)))
         self._watched.clear()
 
+    def drop_parameters(self) -> None:
+        """No hook stays on a parameter, or on the node that takes its gradient."""
+        for _, _, handle in self._watched:
+            handle.remove()
+        self._watched.clear()
+        self.return_to_parameters()
+
     def return_to_parameters(self) -> None:
         """start() again, or the end of the step: the hooks on those nodes are removed."""
         for handle in self._left:

@@ -29,7 +29,8 @@ from msprobe.dump.names import BACKWARD, FORWARD, backward_of
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
 from msprobe.pytorch.kernels.ascend_dump import AscendDump
-from msprobe.pytorch.modules.module_calls import Modules, is_compiled_in_place, is_opaque
+from msprobe.pytorch.modules.model_tree import is_compiled_in_place, is_opaque
+from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 
 _graph_task = torch._C._current_graph_task_id

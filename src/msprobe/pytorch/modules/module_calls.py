@@ -23,6 +23,7 @@ from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.compiled.graph_breaks import breaks_member, graph_breaks
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
+from msprobe.pytorch.modules.model_tree import ModelTree, is_compiled_in_place, is_opaque
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _tracing_state = torch._C._get_tracing_state
@@ -32,17 +33,6 @@ _is_fx_tracing = getattr(_symbolic_trace, "is_fx_symbolic_tracing", None) or _sy
 def is_traced() -> bool:
     """Whether the code that runs is traced (dynamo, torch.jit.trace, torch.fx): the trace must see nothing of ours."""
     return torch.compiler.is_compiling() or _tracing_state() is not None or _is_fx_tracing()
-
-
-def is_opaque(module: Any) -> bool:
-    """Whether a module is compiled code: it is one record, and nothing below it is hooked."""
-    return isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"
-
-
-def is_compiled_in_place(module: Any) -> bool:
-    """Whether `module.compile()` was called. Modules below it keep their names: they have parameters, and the script
-    may call them."""
-    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[tuple[str, Any]]:
@@ -98,6 +88,8 @@ class Modules(ModuleCalls):
         super().__init__(recorder, gradients)
         self._models = models
         self.inside = False  # whether modules inside compiled ones have names
+        self.tree = ModelTree()
+        self._opaque: set[int] = set()
         self._names: dict[int, str] = {}
         self._at: dict[str, str] = {}  # the name of a module without its class -> its name
         self.hooked: list[Any] = []
@@ -112,7 +104,7 @@ class Modules(ModuleCalls):
         self._gradients.return_to_parameters()
         self._copies.install()
         backward = self._recorder.selection.backward
-        for name, module in named_below(self._models, self.inside):
+        for name, module in self._named():
             self._names[id(module)] = name
             self._at[name.rpartition(".")[0]] = name
             if isinstance(module, torch.jit.ScriptModule):
@@ -120,8 +112,16 @@ class Modules(ModuleCalls):
             else:
                 self._hook(module, name)
                 self.hooked.append(module)
-            if backward and module._parameters and not is_opaque(module):
+            if backward and module._parameters and id(module) not in self._opaque:
                 self._watch_parameters(name, module._parameters)
+
+    def _named(self) -> Sequence[tuple[str, Any]]:
+        tree = self.tree.plain(self._models)
+        if tree is not None:
+            return [(one.title, one.module) for one in tree if not one.is_model]
+        named = list(named_below(self._models, self.inside))
+        self._opaque = {id(module) for _, module in named if is_opaque(module)}
+        return named
 
     def _watch_parameters(self, module: str, parameters: dict[str, Any]) -> None:
         """Parameters without a gradient yet (frozen or lazy ones) get another chance when the module is called."""
@@ -242,10 +242,13 @@ class Modules(ModuleCalls):
             recorder.fault(title, traceback.format_exc())
 
     def _with_parameters(self, name: str, module: Any, extra: str) -> str:
-        if is_opaque(module) or is_compiled_in_place(module):
+        compiled = id(module) in self._opaque or module._compiled_call_impl is not None
+        if not module._parameters and not compiled:
+            return extra
+        if compiled:
             extra = ", ".join(filter(None, (extra, breaks_member(graph_breaks(module)))))
         return super()._with_parameters(name, module, extra)
 
     def _parameters_of(self, module: Any) -> Mapping[str, Any]:
         parameters: Mapping[str, Any] = module._parameters
-        return parameters if parameters and not is_opaque(module) else {}
+        return parameters if parameters and id(module) not in self._opaque else {}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Optional
 
 import numpy as np
 import torch
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from msprobe.collect.records.values import quoted, scalar_text
@@ -20,6 +21,7 @@ from msprobe.stats import STATS, dtypes, render_array
 from msprobe.system.interrupts import let_through
 
 _functorch = torch._C._functorch
+_count_pre_dispatch = getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", None)
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -37,9 +39,14 @@ def _read_as() -> Iterator[tuple[Any, Any]]:
 _READ_AS = {dtype: kind for dtype, kind in _read_as() if dtype is not None}
 
 
+def _has_modes() -> bool:
+    counts = (getattr(_python_dispatch, "_len_torch_dispatch_stack", None), _count_pre_dispatch)
+    return any(count is None or count() > 0 for count in counts)
+
+
 def without_modes() -> AbstractContextManager[Any]:
     """Switches off the dispatch modes of the user while we read a tensor."""
-    return _disable_current_modes()
+    return _disable_current_modes() if _has_modes() else nullcontext()
 
 
 def as_plain(tensor: Any) -> tuple[Optional[Any], str, str]:

@@ -77,14 +77,18 @@ class TensorTexts:
 
     def written(self, changed: Iterable[Any]) -> None:
         """Reports that the memory of these tensors (or lists of tensors) was written, or will be before it is read."""
+        mark, plain = self._cache.mark_written, self.tensor_types
         for value in changed:
-            for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                if type(tensor) in self.tensor_types or _is_of_torch(tensor):
-                    self._cache.mark_written(tensor)
+            if type(value) in plain:
+                mark(value)
+            elif value is not None:
+                for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                    if type(tensor) in plain or _is_of_torch(tensor):
+                        mark(tensor)
 
     def expose(self, tensor: Any) -> None:
         """Reports that this memory may change without its version counter: it is measured each time from now on."""
-        if self._cache.expose(tensor):
+        if not _is_of_torch(tensor) or self._cache.expose(tensor):
             self.forget()
 
     def is_ours_to_remember(self, tensor: Any) -> bool:

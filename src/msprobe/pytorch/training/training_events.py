@@ -18,6 +18,7 @@ import torch.nn.utils.clip_grad as clip_grad
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
+from msprobe.pytorch.modules.model_tree import ModelTree
 from msprobe.pytorch.stand_ins import StandIns
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
@@ -31,8 +32,11 @@ _Note = Callable[..., Any]
 class TrainingEvents(Companion):
     """Of one step. `around` is called when a backward pass begins and ends."""
 
-    def __init__(self, recorder: Recorder, texts: TensorTexts, around: Optional[GradientsAfterBackward] = None) -> None:
+    def __init__(
+        self, recorder: Recorder, texts: TensorTexts, tree: ModelTree, around: Optional[GradientsAfterBackward] = None
+    ) -> None:
         self._recorder = recorder
+        self._tree = tree
         self._texts = texts
         self._around = around
         self._models: Sequence[Any] = ()
@@ -67,22 +71,9 @@ class TrainingEvents(Companion):
         self._guarded(self._tell_rates)()
 
     def _stand_in(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
-        """`before` is given the call's arguments; `after` those and, last, what the call returned."""
         noted_before = None if before is None else self._guarded(before)
         noted_after = None if after is None else self._guarded(after)
-
-        def make(original: Any) -> Any:
-            def ours(*args: Any, **kwargs: Any) -> Any:
-                if noted_before is not None:
-                    noted_before(*args, **kwargs)
-                result = original(*args, **kwargs)
-                if noted_after is not None:
-                    noted_after(*args, **kwargs)
-                return result
-
-            return ours
-
-        self._stand_ins.put(owner, name, make)
+        self._stand_ins.put_notes(owner, name, noted_before, noted_after)
 
     def _guarded(self, note: _Note) -> _Note:
         """Nothing of ours reaches the script, or a compiler that follows it."""
@@ -102,7 +93,11 @@ class TrainingEvents(Companion):
         self._recorder.writer.training(json.dumps({"event": event, **members})[1:-1])
 
     def _find_modules(self) -> None:
-        self._modules = list(_modules_below(self._models))
+        tree = self._tree.plain(self._models)
+        if tree is None:
+            self._modules = list(_modules_below(self._models))
+        else:
+            self._modules = [(one.prefix, one.module) for one in tree]
 
     def _record_buffers(self) -> None:
         """What the buffers hold when the step begins, and the model's own parameters: no record of a call names them.
@@ -151,10 +146,10 @@ class TrainingEvents(Companion):
 
     def _parameter_names(self) -> dict[int, str]:
         names: dict[int, str] = {}
-        for index, model in enumerate(self._models):
-            start = f"{index}." if len(self._models) > 1 else ""
-            for name, parameter in model.named_parameters():
-                names.setdefault(id(parameter), f"{start}{name}")
+        for prefix, module in self._modules:
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    names.setdefault(id(parameter), f"{prefix}{name}")
         return names
 
     def _buffers(self) -> Iterator[tuple[str, Any]]:

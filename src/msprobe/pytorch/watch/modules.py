@@ -59,6 +59,9 @@ class ModuleHooks:
         self._hooked: dict[int, tuple[Any, list[int]]] = {}  # a tensor's id: weak reference, rows of its gradient
         self._handles: list[Any] = []
         self._found = StepFigures(0)
+        self._read_rows: set[int] = set()
+        self._sources: list[int] = []  # rows that wait to be copied,
+        self._copies: list[int] = []  # and where to
         self._position = 0
         self._saw_any = False
 
@@ -66,6 +69,8 @@ class ModuleHooks:
         self._found = found
         self._seen.clear()
         self._hooked.clear()
+        self._read_rows.clear()
+        self._sources, self._copies = [], []
         self._position = 0
         if self._handles:
             return
@@ -98,8 +103,7 @@ class ModuleHooks:
         if _is_compiling():
             return
         recomputed = _graph_task() >= 0  # gradient checkpointing runs the forward again, inside the backward
-        tensors: list[Any] = []
-        _collect(value, tensors)
+        tensors = _floats(value)
         for number, tensor in enumerate(tensors):
             if side.reads and not recomputed:
                 if number == len(side.rows):
@@ -112,14 +116,26 @@ class ModuleHooks:
                 self._follow(side.gradient_rows[number], tensor)
 
     def _read(self, row: int, tensor: Any) -> None:
-        key, version, found = id(tensor), tensor._version, self._found
-        known = self._seen.get(key)
+        known, version = self._seen.get(id(tensor)), tensor._version
         same = known is not None and known[1] == version and known[0]() is tensor
-        if known is not None and same and known[2] in found and row not in found:
-            found.copy(known[2], row)
-            return
-        self._gauge.read(tensor, found, row)
-        self._seen[key] = (weakref.ref(tensor), version, row)
+        if known is None or not same or row in self._read_rows or not tensor.is_cpu:
+            self._measure(row, tensor)
+            self._seen[id(tensor)] = (weakref.ref(tensor), version, row)
+        else:
+            self._read_rows.add(row)
+            self._sources.append(known[2])
+            self._copies.append(row)
+
+    def _measure(self, row: int, tensor: Any) -> None:
+        joined = row in self._read_rows  # another call of the module in this step
+        if joined:
+            self._copy_rows()
+        self._read_rows.add(row)
+        self._gauge.read(tensor, self._found, row, joined)
+
+    def _copy_rows(self) -> None:
+        self._found.copy(self._sources, self._copies)
+        self._sources, self._copies = [], []
 
     def _follow(self, row: int, tensor: Any) -> None:
         known = self._hooked.get(id(tensor))
@@ -132,11 +148,11 @@ class ModuleHooks:
 
     def _came(self, rows: list[int], gradient: Any) -> None:
         if self._handles and gradient is not None:
-            first = rows[0]
-            self._gauge.read(gradient, self._found, first)
+            self._measure(rows[0], gradient)
             for other in rows[1:]:
-                if first in self._found:
-                    self._found.copy(first, other)
+                self._read_rows.add(other)
+                self._sources.append(rows[0])
+                self._copies.append(other)
 
     def _row(self, kind: str, name: str, number: int, tensor: Any) -> int:
         self._position += 1
@@ -145,7 +161,9 @@ class ModuleHooks:
         shown = name if not number else f"{name}.{number}" if name else str(number)
         return self._recording.row(Target(kind, shown, self._position, tuple(tensor.shape), dtype))
 
-    def report(self) -> None:
+    def finish(self) -> None:
+        """The step ends, and the devices have given their figures."""
+        self._copy_rows()
         if self._modules and not self._saw_any:
             notices.warn_once(
                 "no input or output of a module was seen: msprobe does not see modules inside torch.compile."
@@ -161,8 +179,14 @@ def _named(models: list[Any]) -> Iterator[tuple[str, Any]]:
             yield ".".join(part for part in (prefix, plain_name(name)) if part), module
 
 
-def _collect(value: Any, into: list[Any]) -> None:
+def _floats(value: Any) -> list[Any]:
     """The float tensors that a module received or returned."""
+    found: list[Any] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, into: list[Any]) -> None:
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() or value.is_complex():
             into.append(value)

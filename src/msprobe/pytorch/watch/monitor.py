@@ -104,8 +104,8 @@ class Monitor(BaseMonitor):
             parameters.read_state(self._optimizers.optimizers, found)
         if UPDATE in targets:
             parameters.read_updates(found)
-        self._modules.report()
         self._gauge.resolve()
+        self._modules.finish()
         if self._scale != 1:
             scaled = self._recording.rows.mask("scaled")
             found.reserve(len(scaled))[: len(scaled)][scaled, :4] /= self._scale  # norm, max, min, mean

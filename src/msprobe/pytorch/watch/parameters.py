@@ -29,13 +29,17 @@ _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 class Parameter:
     """One watched parameter with the rows of its figures."""
 
-    __slots__ = ("before", "name", "position", "rows", "shard", "tensor")
+    __slots__ = ("_dtype", "_place", "_state", "before", "name", "position", "rows", "shard", "state", "tensor")
 
     def __init__(self, name: str, tensor: Any, position: int) -> None:
         self.name, self.tensor, self.position = name, tensor, position
         self.shard = shard_of(tensor)
         self.rows: dict[str, int] = {}
         self.before: Any = None  # a sample of the weight before the step
+        self.state: list[tuple[str, Any, int]] = []  # the tensors of its optimizer state: key, tensor, row
+        self._state: tuple[Any, int] = (None, 0)
+        self._dtype: Any = None
+        self._place: Optional[tuple[int, int, int]] = None
 
     def row(self, kind: str, recording: Recording) -> int:
         row = self.rows.get(kind)
@@ -46,6 +50,31 @@ class Parameter:
             row = self.rows[kind] = recording.row(target)
         return row
 
+    def place(self) -> Optional[tuple[int, int, int]]:
+        """Address, dtype code and size, where it is trained and in host memory without gaps."""
+        tensor, known = local(self.tensor), self._place
+        if not self.tensor.requires_grad:
+            return None
+        same = known is not None and tensor.data_ptr() == known[0] and tensor.numel() == known[2]
+        if same and tensor.dtype is self._dtype and tensor.is_contiguous():
+            return known
+        self._dtype, self._place = tensor.dtype, None
+        if is_dense(tensor):
+            self._place = (tensor.data_ptr(), CODES[tensor.dtype], tensor.numel())
+        return self._place
+
+    def look_at_state(self, state: Any, recording: Recording) -> None:
+        """Finds the tensors of its optimizer state, if they are not those of the last step."""
+        known, size = self._state
+        if state is known and len(state) == size and all(state.get(key) is tensor for key, tensor, _ in self.state):
+            return
+        self._state = (state, len(state))
+        self.state = [
+            (key, value, self.row(f"state.{key}", recording))
+            for key, value in state.items()
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape == self.tensor.shape
+        ]
+
 
 class Parameters:
     """All watched parameters of the models."""
@@ -54,6 +83,7 @@ class Parameters:
         self._recording = recording
         self._gauge = measure
         self._samples = Samples()
+        self._rows_of_all: dict[str, list[int]] = {}
         self.main_grad = False  # Megatron keeps gradients in its own attribute
         self._filter = Filter(recording.settings)
         named = _named_parameters(models)
@@ -83,13 +113,16 @@ class Parameters:
 
     def _rows(self, kind: str, of: list[Parameter]) -> list[int]:
         recording = self._recording
-        return [one.row(kind, recording) for one in of]
+        if len(of) < len(self.all):
+            return [one.row(kind, recording) for one in of]
+        rows = self._rows_of_all.get(kind)
+        if rows is None:
+            rows = self._rows_of_all[kind] = [one.row(kind, recording) for one in self.all]
+        return rows
 
     def copy_figures(self, source: str, kind: str, found: StepFigures) -> None:
-        for one in self.all:
-            row = one.rows.get(source, -1)
-            if row in found:
-                found.copy(row, one.row(kind, self._recording))
+        measured = [one for one in self.all if one.rows.get(source, -1) in found]
+        found.copy([one.rows[source] for one in measured], self._rows(kind, measured))
 
     def sample(self) -> None:
         self._samples.take(self._located())
@@ -101,9 +134,9 @@ class Parameters:
         """Number, address, dtype code and size of the parameters in host memory."""
         found = []
         for number, one in enumerate(self.all):
-            tensor = local(one.tensor)
-            if one.tensor.requires_grad and is_dense(tensor):
-                found.append((number, tensor.data_ptr(), CODES[tensor.dtype], tensor.numel()))
+            place = one.place()
+            if place is not None:
+                found.append((number, *place))
         return found
 
     def read_updates(self, found: StepFigures) -> None:
@@ -120,11 +153,13 @@ class Parameters:
         for optimizer in optimizers:
             state = getattr(optimizer, "state", {})
             for one in self.all:
-                owner = one.tensor if one.tensor in state else getattr(one.tensor, "main_param", None)
-                for key, value in state.get(owner, {}).items():
-                    if isinstance(value, torch.Tensor) and value.dim() and value.shape == one.tensor.shape:
-                        tensors.append(local(value))
-                        rows.append(one.row(f"state.{key}", self._recording))
+                mine = state.get(one.tensor)
+                if mine is None:
+                    mine = state.get(getattr(one.tensor, "main_param", None), {})
+                one.look_at_state(mine, self._recording)
+                for _, value, row in one.state:
+                    tensors.append(local(value))
+                    rows.append(row)
         self._gauge.read_all(tensors, found, rows)
 
 
@@ -245,6 +280,7 @@ class BackwardHooks:
         self._guarded = guarded
         self._handles: list[Any] = []
         self._queued = False
+        self._at_end = False  # whether gradients are read at the end of the pass, not when each of them comes
         self._found = StepFigures(0)
 
     def install(self, found: StepFigures) -> None:
@@ -252,6 +288,7 @@ class BackwardHooks:
         self._queued = False
         if self._handles or not (self._local or self._before_clip):
             return
+        self._at_end = world_size() == 1 and not any(map(_has_hooks, self._parameters.all))
         came = self._guarded(self._came)
         for one in self._parameters.all:
             if one.tensor.requires_grad and one.tensor.is_leaf:
@@ -276,6 +313,9 @@ class BackwardHooks:
         self._handles = []
 
     def _came(self, tensor: Any) -> None:
+        if self._at_end:
+            self._queue()
+            return
         one = self._parameters.by_id.get(id(tensor))
         if one is not None and self._local:
             self._parameters.read_gradients(GRAD_LOCAL, self._found, [one])
@@ -295,7 +335,14 @@ class BackwardHooks:
         self._queued = False
         if not self._handles:
             return
-        if self._local and world_size() == 1:  # nothing is reduced: grad_local has just measured them
+        if self._local and self._at_end:
+            self._parameters.read_gradients(GRAD_LOCAL, self._found)
+        if self._local and self._before_clip and world_size() == 1:  # nothing is reduced
             self._parameters.copy_figures(GRAD_LOCAL, GRAD_BEFORE_CLIP, self._found)
-        else:
+        elif self._before_clip:
             self._parameters.read_gradients(GRAD_BEFORE_CLIP, self._found)
+
+
+def _has_hooks(one: Parameter) -> bool:
+    """Whether somebody may use up the gradient as soon as it is there: an optimizer in the backward pass."""
+    return bool(getattr(one.tensor, "_post_accumulate_grad_hooks", None))

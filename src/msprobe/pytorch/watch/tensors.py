@@ -18,11 +18,12 @@ from msprobe.watch.targets import Figures
 
 _HEADS = {dtype: (code, "") for dtype, code in CODES.items()}
 _strided = torch.strided
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def local(tensor: Any) -> Any:
     """The part of a DTensor that this rank has; any other tensor as it is."""
-    return getattr(tensor, "_local_tensor", tensor)
+    return tensor if type(tensor) in _PLAIN else getattr(tensor, "_local_tensor", tensor)
 
 
 def shard_of(tensor: Any) -> str:
@@ -53,11 +54,11 @@ class Gauge:
             for place in write_figures(tensors, rows, table, _HEADS, EXCHANGE, _strided, self._outside):
                 self._read_other(tensors[place], found, rows[place], False)
 
-    def read(self, tensor: Any, found: StepFigures, row: int) -> None:
-        """Measures one tensor and combines it with the figures that the row already has."""
-        before = found.get(row)
+    def read(self, tensor: Any, found: StepFigures, row: int, joined: bool = False) -> None:
+        """Measures one tensor. `joined` combines it with the figures that the row already has."""
+        before = found.get(row) if joined else None
         if write_figures([tensor], [row], found.reserve(row + 1), _HEADS, EXCHANGE, _strided, self._outside):
-            self._read_other(tensor, found, row, True)
+            self._read_other(tensor, found, row, joined)
         elif before is not None:
             found[row] = gauge.combine(before, found[row])
 

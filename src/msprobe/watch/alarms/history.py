@@ -29,6 +29,12 @@ def middle(rows: Array) -> Array:
     return found
 
 
+def extended(rows: Array, length: int, value: Any) -> Array:
+    """The same array where it is long enough, else a longer one."""
+    more = length - len(rows)
+    return rows if more <= 0 else np.append(rows, np.full(more, value, rows.dtype))
+
+
 class History:
     """One row per target; rows are added as targets appear."""
 

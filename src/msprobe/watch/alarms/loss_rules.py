@@ -14,7 +14,15 @@ NOTHING = 0.01
 LEARNT = 0.05
 """Below this part of the early loss nearly every sample is right, and a single wrong one is a jump: it must reach the
 early loss. The drift rule sees what lasts."""
+SMALLEST = 1e-8
+"""Of the early loss: a batch that is all right may have a loss of exactly zero, which has no logarithm."""
 _HALF = 32
+_SHORT = 16
+_STAYS = 5
+_STRONG = 3.0
+"""A loss that is this many times its best has risen, even if it rises too fast to have a usual scatter."""
+
+Found = tuple[str, int, str, float, float]
 
 
 class LossRules:
@@ -24,13 +32,16 @@ class LossRules:
         self._spike, self._drift = spike, drift
         self._recent: list[float] = []
         self._best = math.inf
+        self._best_scale = 0.0
+        self._higher: list[tuple[int, float]] = []  # losses above `_bar`, one after the other
+        self._bar = self._usual = math.inf
         self._early: Optional[float] = None
         self._good_until = -1
         self._quiet = 0
         self._is_nan = False
         self._drifted = False
 
-    def look(self, step: int, loss: float, names_nan: bool) -> Iterator[tuple[str, int, str, float, float]]:
+    def look(self, step: int, loss: float, names_nan: bool) -> Iterator[Found]:
         """Yields the rule, the step at which it began, the sentence, the value and the usual value."""
         if not math.isfinite(loss):
             if names_nan and not self._is_nan:
@@ -44,16 +55,18 @@ class LossRules:
             if self._early is None:
                 self._early = abs(_median(self._recent))
             yield from self._jump(step, loss)
+            yield from self._stay(step, loss)
             yield from self._rise(step, loss)
         self._recent.append(loss)
         del self._recent[:-WINDOW]
         self._quiet -= 1
 
-    def _jump(self, step: int, loss: float) -> Iterator[tuple[str, int, str, float, float]]:
+    def _jump(self, step: int, loss: float) -> Iterator[Found]:
         if self._spike is None:
             return
-        positive = min(self._recent) > 0 and loss > 0
-        values = [math.log(one) for one in self._recent] if positive else self._recent
+        floor = SMALLEST * (self._early or 0.0)
+        positive = min(self._recent) >= 0 and loss > floor > 0
+        values = [math.log(max(one, floor)) for one in self._recent] if positive else self._recent
         median, distance = _scatter(values)
         scale = max(1.4826 * distance, 1e-3 if positive else 1e-12)
         least = math.log(self._spike) if positive else 0.0
@@ -69,18 +82,43 @@ class LossRules:
             yield "loss_spike", step, f"jumped to {loss:.4g}{times}", loss, usual
         self._quiet = 50
 
-    def _rise(self, step: int, loss: float) -> Iterator[tuple[str, int, str, float, float]]:
+    def _stay(self, step: int, loss: float) -> Iterator[Found]:
+        """A loss that was falling jumps back and stays there: its median is of old, higher losses. A few losses say
+        what was usual last, so one value above them says nothing, and five in a row do."""
+        if self._spike is None or self._quiet > 0:
+            self._higher.clear()
+            return
+        if not self._higher:
+            recent = self._recent[-_SHORT:]
+            self._usual, self._bar = _median(recent), max(recent) * math.sqrt(self._spike)
+            learnt = self._usual < LEARNT * (self._early or 0.0)
+            if min(recent) <= 0 or loss < self._spike * self._usual or (learnt and loss < (self._early or 0.0)):
+                return
+        if loss <= self._bar:
+            self._higher.clear()
+            return
+        self._higher.append((step, loss))
+        if len(self._higher) == _STAYS:
+            began, first = self._higher[0]
+            times = f"{first / self._usual:.3g} times its last {self._usual:.4g}, and stays there"
+            yield "loss_spike", began, f"jumped to {first:.4g}, {times}", first, self._usual
+            self._quiet = 50
+
+    def _rise(self, step: int, loss: float) -> Iterator[Found]:
         """The median of the last losses stays above its best value."""
         recent = self._recent[-_HALF:]
         if self._drift is None or len(recent) < _HALF:
             return
         median, distance = _scatter(recent)
         scale = 1.4826 * distance
-        if loss <= self._best + max(0.1 * abs(self._best), scale):
-            self._good_until = step
         if median < self._best:
-            self._best = median
-        risen = median - self._best > max((self._drift - 1) * abs(self._best), 6 * scale)
+            self._best, self._best_scale = median, scale
+        if loss <= self._best + max(0.1 * abs(self._best), min(scale, 2 * self._best_scale)):
+            self._good_until = step
+        above = median - self._best
+        steps = _median([abs(one - two) for one, two in zip(recent, recent[1:])])  # their scatter without a trend
+        strong = above > max((_STRONG - 1) * abs(self._best), 6 * steps) and above > 0.25 * (self._early or 0.0)
+        risen = strong or above > max((self._drift - 1) * abs(self._best), 6 * scale)
         if risen and not self._drifted:
             began = min(self._good_until + 1, step) if self._good_until >= 0 else step
             yield "loss_drift", began, f"rises: about {median:.4g} now, it was {self._best:.4g}", median, self._best

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from msprobe.watch.alarms.frame import Frame
-from msprobe.watch.alarms.history import Array, History, Onset, Streak
+from msprobe.watch.alarms.history import Array, History, Onset, Streak, extended
 from msprobe.watch.alarms.rules import Hit, _g, _rows, weight_norm
 from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, MEAN, NORM, ZERO
 
@@ -66,21 +66,21 @@ class UpdateSmall:
         update = frame.rows.mask("update")
         if not update.any() or not rate > 0 or frame.skipped:
             return
+        rows = np.flatnonzero(update)  # from here on, arrays have these rows only; new ones come at the end
+        ratios = frame.column(RATIO_COLUMN)[rows]
         with np.errstate(all="ignore"):
-            scaled = np.log10(frame.column(RATIO_COLUMN) / rate)
-        scaled[~update] = np.nan
-        self._usual.grow(len(scaled))
-        known = frame.present & update & frame.rows.mask("matrix") & ~np.isnan(self._usual.base)
+            scaled = np.log10(ratios / rate)
+        self._usual.grow(len(rows))
+        known = frame.present[rows] & frame.rows.mask("matrix")[rows] & ~np.isnan(self._usual.base)
         holds = known & (scaled - self._usual.base < self._limit) & np.isfinite(scaled)
-        gradient = frame.rows.partner(GRAD)
+        gradient = frame.rows.partner(GRAD)[rows]
         holds &= ~(history.learnt[gradient] & (gradient >= 0))
         self._streak.update(frame.step, holds, known)
         self._usual.add(frame.step, np.where(np.isfinite(scaled), scaled, np.nan))
-        for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
-            ratio = float(frame.column(RATIO_COLUMN)[row])
-            usual = float(10 ** self._usual.base[row] * rate)
+        for place in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
+            ratio, usual = float(ratios[place]), float(10 ** self._usual.base[place] * rate)
             sentence = f"is too small: {_g(ratio)} of the weight's norm; at this learning rate {_g(usual)} was usual"
-            yield Hit("update_small", row, int(self._streak.began[row]), sentence, ratio, usual)
+            yield Hit("update_small", int(rows[place]), int(self._streak.began[place]), sentence, ratio, usual)
 
 
 class Clipped:
@@ -162,6 +162,5 @@ class StateDecay:
 
     def _remember(self, fine: Array) -> Array:
         """Which states have reached their normal value: they begin at zero and need a while."""
-        more = len(fine) - len(self._was_fine)
-        self._was_fine = np.append(self._was_fine, np.zeros(max(more, 0), bool)) | fine
+        self._was_fine = extended(self._was_fine, len(fine), False) | fine
         return self._was_fine

@@ -14,7 +14,7 @@ from typing import Any, Callable
 import numpy as np
 
 from msprobe.watch.alarms.frame import Frame
-from msprobe.watch.alarms.history import Array, History, Onset, Streak, middle
+from msprobe.watch.alarms.history import Array, History, Onset, Streak, extended, middle
 from msprobe.watch.targets import INF, MAX, NAN, NORM, SATURATION, UNDERFLOW, ZERO
 
 DEFAULTS: dict[str, Any] = {
@@ -225,8 +225,7 @@ class Dead:
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         share = frame.column(ZERO)
         known = frame.present & frame.rows.mask("gradient") & (not frame.skipped)
-        more = len(share) - len(self._usual)
-        self._usual = np.append(self._usual, np.full(max(more, 0), np.nan))
+        self._usual = extended(self._usual, len(share), np.nan)
         early = known & (history.count < 20)
         self._usual[early] = np.fmax(self._usual[early], share[early])
         holds = known & (share >= self._share) & (share < 1) & (self._usual < 0.5)

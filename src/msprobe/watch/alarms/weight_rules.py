@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from msprobe.watch.alarms.frame import Frame
-from msprobe.watch.alarms.history import History, Onset, Streak, middle
+from msprobe.watch.alarms.history import History, Onset, Streak, extended, middle
 from msprobe.watch.alarms.rules import Hit, _g, _rows
 from msprobe.watch.targets import GRAD, MAX, MEAN, NORM
 
@@ -66,10 +66,9 @@ class WeightDecay:
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         logs = frame.logs()
-        more = len(logs) - len(self._peak)
-        self._peak = np.append(self._peak, np.full(max(more, 0), -np.inf))
-        self._peak_at = np.append(self._peak_at, np.zeros(max(more, 0), np.int64))
-        self._near_at = np.append(self._near_at, np.zeros(max(more, 0), np.int64))
+        self._peak = extended(self._peak, len(logs), -np.inf)
+        self._peak_at = extended(self._peak_at, len(logs), 0)
+        self._near_at = extended(self._near_at, len(logs), 0)
         higher = (logs >= self._peak) | (frame.step - self._peak_at > self.WITHIN)
         self._peak[higher] = logs[higher]
         self._peak_at[higher] = frame.step

@@ -17,7 +17,7 @@ from msprobe.dump.items import read_number
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.reading.database import NUMBER, NUMBER_OR_NULL, Database, Kind
 from msprobe.watch.store import ABSENT_BITS, FORMAT, is_absent
-from msprobe.watch.targets import RATIO, STATISTICS, VALUE, Target, label_of
+from msprobe.watch.targets import RATIO, STATISTICS, VALUE, Target, is_kind, label_of
 
 Array = np.ndarray[Any, Any]
 _NAME = re.compile(r"watch(?:_rank(\d{1,9}))?\.sqlite\Z")
@@ -60,6 +60,7 @@ class RankRun:
         query = "SELECT kind, name, position, shape, dtype, shard, first, statistics FROM targets ORDER BY id"
         kinds = (str, str, int, str, str, str, int, str)
         for kind, name, position, shape, dtype, shard, first, statistics in self._rows(query, (), kinds):
+            self._check_kind(kind)
             dims = self._database.parse(shape, list)
             names = tuple(statistics.split(","))
             if not 0 <= first < _MOST_COLUMNS or not _STATISTICS.issuperset(names):
@@ -115,10 +116,15 @@ class RankRun:
         for number, step, rule, kind, name, position, text, value, usual, around, rank in self._rows(
             query, (after,), kinds
         ):
+            self._check_kind(kind)
             figures = (math.nan if value is None else value, math.nan if usual is None else usual)
             whose = rank if rank is not None else self.rank or 0
             found.append((number, Alarm(step, rule, kind, name, text, *figures, self._around(around), position, whose)))
         return found
+
+    def _check_kind(self, kind: str) -> None:
+        if not is_kind(kind):
+            raise self._database.damaged("a target or an alarm has an unknown kind")
 
     def _around(self, text: str) -> tuple[tuple[int, float], ...]:
         pairs = self._database.parse(text, list)

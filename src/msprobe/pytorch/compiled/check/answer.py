@@ -7,6 +7,8 @@ from typing import Optional
 
 from msprobe.pytorch.compiled.check.judge import Verdict
 
+RANDOM, OF_SCRIPT = "random gradients", "the gradients of the script"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -50,13 +52,16 @@ class RegionCheck:
     runs: float = 0.0
     error: str = ""
     random: bool = False
+    gradients: str = ""
+    """What the backward was checked with; "" if only the forward was."""
 
     @property
     def wrong(self) -> list[Verdict]:
         return [verdict for verdict in self.verdicts.values() if verdict.wrong]
 
     def lines(self) -> list[str]:
-        title = f"{self.name} ({self.backend}, {self.nodes} nodes)"
+        backward = f"; backward with {self.gradients}" if self.gradients else ""
+        title = f"{self.name} ({self.backend}, {self.nodes} {'node' if self.nodes == 1 else 'nodes'}{backward})"
         if self.error and not self.wrong:
             return [f"  ?  {title}: not checked: {self.error}"]
         if not self.wrong:

@@ -12,6 +12,7 @@ import torch.fx
 from msprobe.pytorch.compiled.check.runs import _copy_graph
 
 CALLS = ("call_function", "call_method", "call_module")
+_COPY = "copy_of_"
 _PARTS = re.compile(r"_modules_|_parameters_|_buffers_")
 _WRITING_OPERATORS = frozenset(("iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow", "imatmul", "setitem"))
 
@@ -21,7 +22,13 @@ def inputs_of(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 
 def calls_of(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    return [node for node in graph.graph.nodes if node.op in CALLS]
+    return [node for node in graph.graph.nodes if node.op in CALLS and not node.name.startswith(_COPY)]
+
+
+def results_of(graph: torch.fx.GraphModule) -> list[str]:
+    """The nodes that a part returns."""
+    end = next(node for node in graph.graph.nodes if node.op == "output")
+    return [node.name.removeprefix(_COPY) for node in end.all_input_nodes]
 
 
 def readable_name(placeholder: str) -> str:
@@ -50,13 +57,22 @@ def writes(node: torch.fx.Node) -> bool:
     )
 
 
-def with_values(graph: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphModule:
+def with_values(graph: torch.fx.GraphModule, names: Sequence[str], views: Collection[str] = ()) -> torch.fx.GraphModule:
     """The graph with more outputs: after its own, the results of these nodes."""
     copied = _copy_graph(graph)
     nodes = {node.name: node for node in copied.nodes}
     end = next(node for node in copied.nodes if node.op == "output")
-    end.args = ((end.args[0], tuple(nodes[name] for name in names)),)
+    with copied.inserting_before(end):
+        results = tuple(_result(copied, nodes[name], name in views) for name in names)
+    end.args = ((end.args[0], results),)
     return _module(graph, copied)
+
+
+def _result(copied: torch.fx.Graph, node: torch.fx.Node, is_view: bool) -> torch.fx.Node:
+    """A view as an output: torch makes views of inputs itself, and the backend would not be asked. A copy asks it."""
+    if not is_view:
+        return node
+    return copied.create_node("call_function", torch.clone, (node,), name=f"{_COPY}{node.name}")
 
 
 def with_taps(graph: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphModule:
@@ -104,7 +120,7 @@ def nodes_before(graph: torch.fx.GraphModule, name: str, number: int) -> list[st
 
 
 def cut_out(
-    graph: torch.fx.GraphModule, names: Collection[str], values: dict[str, Any]
+    graph: torch.fx.GraphModule, names: Collection[str], values: dict[str, Any], views: Collection[str] = ()
 ) -> tuple[torch.fx.GraphModule, list[str]]:
     """Some nodes as a separate graph, and the nodes of the complete graph that are its inputs.
 
@@ -131,7 +147,7 @@ def cut_out(
                 made[source] = copied.node_copy(source, made.__getitem__)
         made[node] = copied.node_copy(node, made.__getitem__)
     ends = [node for node in inside if not all(user in inside for user in node.users) or not node.users]
-    copied.output(tuple(made[node] for node in ends or inside[-1:]))
+    copied.output(tuple(_result(copied, made[node], node.name in views) for node in ends or inside[-1:]))
     return _module(graph, copied), outside
 
 

@@ -9,7 +9,7 @@ fuses them: then prefixes of the graph are compiled, by bisection.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import torch
@@ -17,19 +17,10 @@ import torch.fx
 
 from msprobe.pytorch.compiled.check import graphs
 from msprobe.pytorch.compiled.check.judge import Verdict, judge
-from msprobe.pytorch.compiled.check.measure import Compiler, Measured, Runs, measure, same_random_numbers
-from msprobe.pytorch.compiled.check.runs import Eager, Reference, copy_inputs, widen, without_warnings
+from msprobe.pytorch.compiled.check.measure import Call, Compiler, Measured, Runs, measure, same_random_numbers
+from msprobe.pytorch.compiled.check.runs import Eager, Incoming, Reference, copy_inputs, widen, without_warnings
 
 _CANDIDATES = 4
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a region: its inputs, the random state before it, and inputs of other shapes that came earlier."""
-
-    inputs: Sequence[Any]
-    state: Any
-    earlier: Sequence[Sequence[Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -57,14 +48,16 @@ class Search:
         self._runs = runs
         self._values: dict[str, Any] = {}
         self._earlier: list[dict[str, Any]] = []
+        self._gradients: dict[str, Any] = {}  # of each node's result, in eager code
         self._random: dict[str, Any] = {}
+        self._views: set[str] = set()
         self._has_writes = any(graphs.writes(node) for node in graph.graph.nodes)
 
     def find(self, measured: Measured) -> Optional[Located]:
         """The part that is wrong, or None if only the complete region is."""
         self._collect_values()
         forward = [verdict for verdict in measured.wrong if not verdict.name.startswith("gradient of")]
-        candidates = list(self._wrong_values() if forward else self._wrong_gradients(measured))
+        candidates = list(self._wrong_values() if forward else self._wrong_gradients())
         for name in candidates[:_CANDIDATES]:
             found = self._try([name], name)
             if found is not None:
@@ -94,7 +87,7 @@ class Search:
         with without_warnings():
             eager = _Keeping(self._graph, values)
             eager.run(*copied)
-        self._random = eager.random
+        self._random, self._views = eager.random, eager.views
         for node, value in zip(graphs.inputs_of(self._graph), copied):
             values[node.name] = value
         return values
@@ -105,7 +98,7 @@ class Search:
         names = [
             node.name for node in graphs.calls_of(self._graph) if isinstance(self._values.get(node.name), torch.Tensor)
         ]
-        compiled = self._compiler(graphs.with_values(self._graph, names))
+        compiled = self._compiler(graphs.with_values(self._graph, names, self._views))
         with without_warnings(), same_random_numbers():
             for inputs in self._call.earlier:
                 compiled(*copy_inputs(inputs))
@@ -125,18 +118,20 @@ class Search:
 
     # Backward.
 
-    def _wrong_gradients(self, measured: Measured) -> Iterator[str]:
+    def _wrong_gradients(self) -> Iterator[str]:
         """The nodes that get a right gradient and pass on a wrong one, the last node first."""
         names = [node.name for node in graphs.calls_of(self._graph) if self._can_be_tapped(node)]
         tapped = graphs.with_taps(self._graph, names)
-        taps = [torch.zeros_like(self._values[name]).requires_grad_() for name in names]
-        earlier = [
-            [*inputs, *(torch.zeros_like(values[name]).requires_grad_() for name in names)]
-            for inputs, values in zip(self._call.earlier, self._earlier)
-        ]
-        found = measure(
-            tapped, self._compiler(tapped), [*self._call.inputs, *taps], self._call.state, self._runs, earlier
-        )
+
+        def with_zeros(inputs: Sequence[Any], values: dict[str, Any]) -> list[Any]:
+            return [*inputs, *(torch.zeros_like(values[name]).requires_grad_() for name in names)]
+
+        earlier = [with_zeros(*both) for both in zip(self._call.earlier, self._earlier)]
+        call = replace(self._call, inputs=with_zeros(self._call.inputs, self._values), earlier=earlier)
+        found = measure(tapped, self._compiler(tapped), call, self._runs)
+        if self._call.incoming is not None:
+            taps = {name: f"gradient of tap_{name}" for name in names}
+            self._gradients = {name: found.eager[tap] for name, tap in taps.items() if tap in found.eager}
         wrong = {verdict.name.removeprefix("gradient of tap_") for verdict in found.wrong}
         known = set(names)
         inputs = {node.name: graphs.readable_name(str(node.target)) for node in graphs.inputs_of(self._graph)}
@@ -160,15 +155,25 @@ class Search:
     def _try(self, names: Sequence[str], node: str) -> Optional[Located]:
         if node in self._random:
             return None  # the backend may draw other random numbers
-        part, outside = graphs.cut_out(self._graph, names, self._values)
-        inputs = [self._values[name] for name in outside]
-        call = Call(inputs, self._call.state, [[values[name] for name in outside] for values in self._earlier])
-        found = measure(part, self._compiler(part), inputs, call.state, self._runs, call.earlier)
+        part, outside = graphs.cut_out(self._graph, names, self._values, self._views)
+        earlier = [[values[name] for name in outside] for values in self._earlier]
+        incoming = self._incoming(graphs.results_of(part))
+        call = Call([self._values[name] for name in outside], self._call.state, earlier, incoming)
+        found = measure(part, self._compiler(part), call, self._runs)
         worst = found.worst
         if worst is None:
             return None
         backward = all(verdict.name.startswith("gradient of") for verdict in found.wrong)
         return Located(node, backward, part, call, worst)
+
+    def _incoming(self, nodes: Sequence[str]) -> Incoming:
+        """The gradients that eager code gives to the results of a part; None if one of them is not known."""
+        values = [(name, self._values.get(name)) for name in nodes]
+        tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
+        known = all(name in self._gradients or not value.requires_grad for name, value in tensors)
+        if not self._gradients or not known or any(isinstance(value, (tuple, list)) for _, value in values):
+            return None
+        return [self._gradients.get(name) for name, _ in tensors]
 
     # Fusion.
 
@@ -183,9 +188,8 @@ class Search:
         while low <= high:
             middle = (low + high) // 2
             part = graphs.prefix(self._graph, names[middle])
-            measured = measure(
-                part, self._compiler(part), self._call.inputs, self._call.state, self._runs, self._call.earlier
-            )
+            call = replace(self._call, incoming=self._incoming([names[middle]]))
+            measured = measure(part, self._compiler(part), call, self._runs)
             if any(verdict.name.startswith("gradient of") != forward for verdict in measured.wrong):
                 found, high = names[middle], middle - 1
             else:
@@ -194,17 +198,20 @@ class Search:
 
 
 class _Keeping(Eager):
-    """Keeps a copy of each result, because a later node may overwrite it."""
+    """Keeps a copy of each result, because a later node may overwrite it, and notes which results are views."""
 
     def __init__(self, graph: torch.fx.GraphModule, values: dict[str, Any]) -> None:
         super().__init__(graph)
         self._kept = values
+        self.views: set[str] = set()
 
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
         if n.op in graphs.CALLS:
             self._kept[n.name] = result
             if isinstance(result, torch.Tensor):
+                if result._is_view() and not graphs.writes(n):
+                    self.views.add(n.name)
                 copied = torch._prims_common.clone_preserve_strides(result.detach())
                 self._kept[n.name] = copied.requires_grad_(result.requires_grad)
         return result

@@ -12,12 +12,31 @@ import torch.fx
 
 from msprobe.pytorch.compiled.check import graphs
 from msprobe.pytorch.compiled.check.judge import Verdict, judge_all
-from msprobe.pytorch.compiled.check.runs import Eager, Reference, copy_inputs, run, widen, without_warnings
+from msprobe.pytorch.compiled.check.runs import (
+    Eager,
+    Incoming,
+    Reference,
+    copy_inputs,
+    run,
+    widen,
+    without_warnings,
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a region: its inputs, the random state before it, inputs of other shapes that came earlier, and the
+    gradients of its results."""
+
+    inputs: Sequence[Any]
+    state: Any
+    earlier: Sequence[Sequence[Any]] = ()
+    incoming: Incoming = None
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """Compiles a part of a region as the region was compiled. `earlier`: inputs of other shapes that came before."""
+    """Compiles a part of a region as the region was compiled."""
 
     backend: Any
     dynamic: bool
@@ -33,6 +52,8 @@ class Measured:
     verdicts: dict[str, Verdict]
     random: dict[str, Any] = field(default_factory=dict)
     """The nodes that drew random numbers."""
+    eager: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the eager run."""
 
     @property
     def wrong(self) -> list[Verdict]:
@@ -54,33 +75,20 @@ class Runs:
         self.count += min(len(graphs.calls_of(graph)) / self._nodes, 1.0)
 
 
-def measure(
-    graph: torch.fx.GraphModule,
-    compiled: Callable[..., Any],
-    inputs: Sequence[Any],
-    state: Any,
-    runs: Runs,
-    earlier: Sequence[Sequence[Any]] = (),
-) -> Measured:
-    """Runs the graph three times. The compiled code runs with the `earlier` inputs first."""
+def measure(graph: torch.fx.GraphModule, compiled: Callable[..., Any], call: Call, runs: Runs) -> Measured:
+    """Runs the graph three times. The compiled code runs with the earlier inputs first."""
     names = graphs.input_names(graph)
     backward = torch.is_grad_enabled()
     with without_warnings(), same_random_numbers():
-        for others in earlier:
-            run(compiled, names, copy_inputs(others), state, backward)
-        found = run(compiled, names, copy_inputs(inputs), state, backward)
-    return _judge(graph, names, found, inputs, state, runs)
-
-
-def _judge(
-    graph: torch.fx.GraphModule, names: Sequence[str], found: Mapping[str, Any], inputs: Any, state: Any, runs: Runs
-) -> Measured:
-    backward = torch.is_grad_enabled()
+        for others in call.earlier:
+            run(compiled, names, copy_inputs(others), call.state, backward)
+        found = run(compiled, names, copy_inputs(call.inputs), call.state, backward, call.incoming)
     with without_warnings():
         eager = Eager(graph)
-        expected = run(eager.run, names, copy_inputs(inputs), state, backward)
+        expected = run(eager.run, names, copy_inputs(call.inputs), call.state, backward, call.incoming)
         wide = Reference(widen(graph), eager.random)
-        reference = run(wide.run_wide, names, copy_inputs(inputs, wide=True), state, backward)
+        inputs = copy_inputs(call.inputs, wide=True)
+        reference = run(wide.run_wide, names, inputs, call.state, backward, call.incoming)
     for _ in range(3):
         runs.add(graph)
     judged: dict[str, Verdict] = {}
@@ -90,7 +98,7 @@ def _judge(
             return {name: value for name, value in values.items() if name.startswith("gradient of") == kind}
 
         judged.update(judge_all(of_kind(found), of_kind(expected), of_kind(reference)))
-    return Measured(judged, eager.random)
+    return Measured(judged, eager.random, expected)
 
 
 @contextmanager

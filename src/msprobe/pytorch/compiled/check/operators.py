@@ -70,7 +70,8 @@ def _trace(located: Located, decompositions: Any) -> list[_Traced]:
         compiled = aot_module_simplified(
             located.graph, inputs, fw_compiler=keep, bw_compiler=keep, decompositions=decompositions
         )
-        run(compiled, graphs.input_names(located.graph), copy_inputs(located.call.inputs), located.call.state)
+        names, call = graphs.input_names(located.graph), located.call
+        run(compiled, names, copy_inputs(call.inputs), call.state, incoming=call.incoming)
     used = [traced for traced in graphs_seen if traced.inputs]
     return used[::-1] if located.backward else used
 
@@ -129,7 +130,8 @@ def _wrong_lowering(traced: _Traced, backend: Any) -> Optional[Any]:
         wide: dict[str, Any] = {}
         try:
             Reference(widen(traced.graph), {}, wide).run_wide(*copy_inputs(traced.inputs, wide=True))
-            compiled = torch.compile(graphs.with_values(traced.graph, names), backend=backend, dynamic=False)
+            views = [node.name for node in nodes if getattr(node.target, "is_view", False)]
+            compiled = torch.compile(graphs.with_values(traced.graph, names, views), backend=backend, dynamic=False)
             _, found = compiled(*copy_inputs(traced.inputs))
         except Exception:  # an operator without fp64, or one that the backend accepts only inside its own graph
             return None

@@ -56,7 +56,7 @@ def inputs():
     ]
 
 
-{earlier}def widened(values):
+{earlier}{gradients}def widened(values):
     def wide(value):
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             return value.detach().double().requires_grad_(value.requires_grad)
@@ -65,27 +65,36 @@ def inputs():
     return [wide(value) for value in values]
 
 
-def results(function, values):
+def results(function, values, incoming=None):
     torch.manual_seed(0)
     out = [value for value in function(*values) if isinstance(value, torch.Tensor)]
     named = {{f"output {{place}}": value for place, value in enumerate(out)}}
     leaves = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
-    ends = [value for value in out if value.requires_grad]
-    if leaves and ends:
+    if incoming is None:
         generator = torch.Generator().manual_seed(1)
-        incoming = [torch.randn(end.shape, generator=generator, dtype=torch.float32).to(end.dtype) for end in ends]
-        for place, grad in enumerate(torch.autograd.grad(ends, leaves, incoming, allow_unused=True)):
-            if grad is not None:
-                named[f"gradient {{place}}"] = grad
+        incoming = [torch.randn(value.shape, generator=generator, dtype=torch.float32) for value in out]
+    ends = [(end, grad.to(end.dtype)) for end, grad in zip(out, incoming) if end.requires_grad and grad is not None]
+    if leaves and ends:
+        grads = torch.autograd.grad([end for end, _ in ends], leaves, [grad for _, grad in ends], allow_unused=True)
+        named.update((f"gradient {{place}}", grad) for place, grad in enumerate(grads) if grad is not None)
     return {{name: value.detach() for name, value in named.items()}}
+
+
+def error(value, exact):
+    """Relative to the size of the exact value, as root of the mean square."""
+    return float((value.double() - exact).square().mean().sqrt()) / max(float(exact.square().mean().sqrt()), 1e-300)
+
+
+def worst_error(value, exact):
+    return float((value.double() - exact).abs().max()) / max(float(exact.abs().max()), 1e-300)
 
 
 def main():
     compiled = torch.compile(Part(), backend={backend}, dynamic={dynamic}{options})
-{before}    found = results(compiled, inputs())
-    eager = results(Part(), inputs())
+{before}    found = results(compiled, inputs(){given})
+    eager = results(Part(), inputs(){given})
     torch.set_default_dtype(torch.float64)
-    exact = results(PartInFp64(), widened(inputs()))
+    exact = results(PartInFp64(), widened(inputs()){given})
     wrong = False
     for name, value in eager.items():
         if found[name].shape != value.shape or found[name].dtype != value.dtype:
@@ -96,12 +105,13 @@ def main():
             bad = not torch.equal(value, found[name])
             print(f"{{name}}: {{'differs from' if bad else 'equals'}} eager")
         else:
-            scale = max(float(exact[name].square().mean().sqrt()), 1e-300)
-            compiled_error, eager_error = (
-                float((each[name].double() - exact[name]).square().mean().sqrt()) / scale for each in (found, eager)
-            )
-            bad = not compiled_error <= max(4 * eager_error, {roundings} * torch.finfo(value.dtype).eps)
+            rounding = {roundings} * torch.finfo(value.dtype).eps
+            compiled_error, eager_error = (error(each[name], exact[name]) for each in (found, eager))
+            worst, eager_worst = (worst_error(each[name], exact[name]) for each in (found, eager))
+            bad = not compiled_error <= max(4 * eager_error, rounding)
+            bad = bad or not worst <= max(16 * eager_worst, 4 * rounding)
             print(f"{{name}}: compiled is off by {{compiled_error:.3g}}, eager by {{eager_error:.3g}}")
+            print(f"{{name}}: at the worst place compiled is off by {{worst:.3g}}, eager by {{eager_worst:.3g}}")
         wrong = wrong or bad
     print("The compiled result is wrong." if wrong else "The compiled result is right.")
     return int(wrong)
@@ -120,6 +130,11 @@ def write_reproducer(located: Located, directory: Path, name: str, title: str, b
         texts = _inputs(located.call.earlier[0], directory, f"{name}_earlier")
         earlier = 'def earlier_inputs():\n    """Other shapes, for which the code is compiled."""\n'
         earlier += f"    return [\n{texts}\n    ]\n\n\n"
+    gradients = ""
+    if located.call.incoming is not None:
+        texts = _inputs(located.call.incoming, directory, f"{name}_gradient")
+        gradients = 'def gradients():\n    """Of the results, in the run of the script."""\n'
+        gradients += f"    return [\n{texts}\n    ]\n\n\n"
     backend_text, options, imports = _backend(backend)
     code, needs = _code(located.graph)
     wide_code, wide_needs = _code(wide)
@@ -135,6 +150,8 @@ def write_reproducer(located: Located, directory: Path, name: str, title: str, b
         wide=wide_code,
         inputs=_inputs(located.call.inputs, directory, name),
         earlier=earlier,
+        gradients=gradients,
+        given=", gradients()" if gradients else "",
         before="    results(compiled, earlier_inputs())\n" if earlier else "",
         backend=backend_text,
         options=options,

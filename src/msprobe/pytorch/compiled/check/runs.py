@@ -32,13 +32,22 @@ def _copy(value: Any, wide: bool) -> Any:
     return copied.requires_grad_(value.requires_grad)
 
 
+Incoming = Optional[Sequence[Optional[torch.Tensor]]]
+"""The gradient of each tensor that a graph returns; None for one that was not differentiated. Without any of them, the
+incoming gradients are random numbers, the same in each run."""
+
+
 def run(
-    call: Callable[..., Any], names: Sequence[str], inputs: Sequence[Any], state: Any, backward: bool = True
+    call: Callable[..., Any],
+    names: Sequence[str],
+    inputs: Sequence[Any],
+    state: Any,
+    backward: bool = True,
+    incoming: Incoming = None,
 ) -> dict[str, torch.Tensor]:
     """Calls `call(*inputs)` (inputs of this run only) and differentiates it if possible.
 
-    The values have names: `output 0`, `gradient of x`, `x after the call`. The incoming gradients are random numbers,
-    the same in each run.
+    The values have names: `output 0`, `gradient of x`, `x after the call`.
     """
     before = [value.detach().clone() if isinstance(value, torch.Tensor) else None for value in inputs]
     torch.set_rng_state(state)
@@ -48,7 +57,7 @@ def run(
         if was is not None and _was_written(value, was):
             values[f"{name} after the call"] = value.detach().clone()
     if backward:
-        values.update(_gradients(outputs, names, inputs))
+        values.update(_gradients(outputs, names, inputs, incoming))
     return {name: value.detach() for name, value in values.items()}
 
 
@@ -56,18 +65,28 @@ def _was_written(value: Any, was: Any) -> bool:
     return not bool(torch.equal(value.detach(), was)) and not bool(was.isnan().any())
 
 
-def _gradients(outputs: Sequence[Any], names: Sequence[str], inputs: Sequence[Any]) -> dict[str, Any]:
+def _gradients(
+    outputs: Sequence[Any], names: Sequence[str], inputs: Sequence[Any], incoming: Incoming
+) -> dict[str, Any]:
     leaves = [(name, value) for name, value in zip(names, inputs) if isinstance(value, torch.Tensor)]
     leaves = [(name, value) for name, value in leaves if value.requires_grad and value.is_leaf]
-    ends = [value for value in outputs if value.requires_grad and value.grad_fn is not None]
-    if not leaves or not ends:
+    ends = [(value, place) for place, value in enumerate(outputs) if value.requires_grad and value.grad_fn is not None]
+    if incoming is None:
+        generator = torch.Generator().manual_seed(_SEED)
+        starts = [
+            (end, torch.randn(end.shape, generator=generator, dtype=torch.float32).to(end.device)) for end, _ in ends
+        ]
+    else:
+        given = [(end, incoming[place]) for end, place in ends if place < len(incoming)]
+        starts = [(end, grad) for end, grad in given if grad is not None and grad.shape == end.shape]
+    if not leaves or not starts:
         return {}
-    generator = torch.Generator().manual_seed(_SEED)
-    incoming = [
-        torch.randn(end.shape, generator=generator, dtype=torch.float32).to(device=end.device, dtype=end.dtype)
-        for end in ends
-    ]
-    found = torch.autograd.grad(ends, [value for _, value in leaves], incoming, allow_unused=True)
+    found = torch.autograd.grad(
+        [end for end, _ in starts],
+        [value for _, value in leaves],
+        [grad.to(end.dtype) for end, grad in starts],
+        allow_unused=True,
+    )
     return {f"gradient of {name}": grad for (name, _), grad in zip(leaves, found) if grad is not None}
 
 

@@ -1,6 +1,7 @@
-"""Checks each compiled region while a script runs: at its first call, and at the first call with other shapes.
+"""Checks each compiled region while a script runs: its first call, and the first call with other shapes.
 
-The script gets the result of its own compiled code, and the same random numbers as without the check.
+The script gets the result of its own compiled code, and the same random numbers as without the check. A call that may
+be differentiated is checked after the script's backward pass, with its gradients.
 """
 
 from __future__ import annotations
@@ -10,22 +11,26 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
 import torch
 import torch.fx
+from torch.utils._pytree import tree_leaves
 
 from msprobe.collect import notices
 from msprobe.dump.layout import make_directory
 from msprobe.pytorch.compiled.check import graphs
-from msprobe.pytorch.compiled.check.answer import CompiledCheck, Finding, RegionCheck
+from msprobe.pytorch.compiled.check.answer import OF_SCRIPT, RANDOM, CompiledCheck, Finding, RegionCheck
 from msprobe.pytorch.compiled.check.kernels import Kernel, kernels_of, note_kernels
-from msprobe.pytorch.compiled.check.locate import Call, Located, Search
-from msprobe.pytorch.compiled.check.measure import Compiler, Measured, Runs, measure
+from msprobe.pytorch.compiled.check.later import Gradients, Later, Surroundings
+from msprobe.pytorch.compiled.check.locate import Located, Search
+from msprobe.pytorch.compiled.check.measure import Call, Compiler, Measured, Runs, measure
 from msprobe.pytorch.compiled.check.operators import explain
 from msprobe.pytorch.compiled.check.reproducer import write_reproducer
-from msprobe.pytorch.compiled.check.runs import copy_inputs
+from msprobe.pytorch.compiled.check.runs import Incoming, copy_inputs
 from msprobe.pytorch.compiled.source import code_of, module_path, source_line
 from msprobe.pytorch.compiled.switch import backend_of, eval_frame, is_usual, name_backend, name_region, with_backend
 
@@ -43,6 +48,7 @@ class CheckSession:
         self.directory = directory
         self.answer = CompiledCheck()
         self.busy = _Busy()
+        self.later = Later()
         self._callbacks: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._names: dict[str, int] = {}
         self._original: Any = None
@@ -56,6 +62,7 @@ class CheckSession:
         if self._original is not None:
             eval_frame()._maybe_set_eval_frame = self._original
             self._original = None
+            self.later.run_ready(all=True)
 
     def __enter__(self) -> CheckSession:
         self.install()
@@ -132,10 +139,11 @@ class _NotedGraph:
 
     def __call__(self, *args: Any) -> Any:
         session = self._session
-        if session.busy.checking or len(self._seen) >= SHAPES:
+        if session.busy.checking:
             return self.compiled(*args)
+        session.later.run_ready()
         signature = tuple(tuple(arg.shape) if isinstance(arg, torch.Tensor) else repr(arg) for arg in args)
-        if signature in self._seen:
+        if signature in self._seen or len(self._seen) >= SHAPES:
             return self.compiled(*args)
         try:
             inputs, before = copy_inputs(args), torch.get_rng_state()
@@ -145,28 +153,48 @@ class _NotedGraph:
             return self.compiled(*args)
         with self.watch():
             result = self.compiled(*args)
-        random = _random_states()
-        session.busy.checking = True
-        try:
-            self._check(signature, Call(inputs, before, list(self._seen.values())[:1]))
-        finally:
-            session.busy.checking = False
-            for put_back, state in random:
-                put_back(state)
+        check = partial(
+            self._check, self._new_region(inputs), self._new_call(signature, inputs, before), Surroundings()
+        )
+        gradients = Gradients([value for value in tree_leaves(result) if isinstance(value, torch.Tensor)], args)
+        if gradients.expected:
+            session.later.add(gradients, check)
+        else:
+            check(None)
         return result
 
-    def _check(self, signature: Any, call: Call) -> None:
-        runs = Runs(len(graphs.calls_of(self._graph)))
+    def _new_region(self, inputs: Sequence[Any]) -> RegionCheck:
         region = RegionCheck(self._name, name_backend(self._backend), len(graphs.calls_of(self._graph)))
         if self._seen:
-            region.name += f" with shapes {_shapes(call.inputs)}"
-        self._seen[signature] = call.inputs if self._dynamic else ()
+            region.name += f" with shapes {_shapes(inputs)}"
         self._session.answer.regions.append(region)
+        return region
+
+    def _new_call(self, signature: Any, inputs: Sequence[Any], state: Any) -> Call:
+        earlier = list(self._seen.values())[:1]
+        self._seen[signature] = inputs if self._dynamic else ()
+        return Call(inputs, state, earlier)
+
+    def _check(self, region: RegionCheck, call: Call, surroundings: Surroundings, incoming: Incoming) -> None:
+        random = _random_states()
+        self._session.busy.checking = True
+        try:
+            with surroundings.again():
+                self._measure(region, replace(call, incoming=incoming))
+        finally:
+            self._session.busy.checking = False
+            for put_back, state in random:
+                put_back(state)
+
+    def _measure(self, region: RegionCheck, call: Call) -> None:
+        runs = Runs(region.nodes)
         try:
             with self.watch():
-                measured = measure(self._graph, self.compiled, call.inputs, call.state, runs)
+                measured = measure(self._graph, self.compiled, replace(call, earlier=()), runs)
             region.verdicts = measured.verdicts
             region.random = bool(measured.random)
+            if any(name.startswith("gradient of") for name in measured.verdicts):
+                region.gradients = RANDOM if call.incoming is None else OF_SCRIPT
             if measured.wrong:
                 region.finding = self._find(measured, call, runs)
         except Exception as error:

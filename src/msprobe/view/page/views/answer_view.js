@@ -38,7 +38,7 @@ function sentenceOf(answer) {
 
 function countsOf(answer) {
   const verdicts = ["pass", "warning", "error", "not_compared"].filter((key) => answer.counts[key] !== undefined);
-  const looks = { pass: "pass", warning: "differs", error: "differs", not_compared: "not_compared" };
+  const looks = { pass: "pass", warning: "differs mild", error: "differs", not_compared: "not_compared" };
   return el("div", { class: "counts" }, ...verdicts.map((key) => {
     const word = answer.kind === "dump" ? verdictWord(looks[key], "dump") : key === "not_compared" ? t("v.not_compared") : t(key);
     return el("span", {}, dot(looks[key]), word + " " + answer.counts[key].toLocaleString("en"));

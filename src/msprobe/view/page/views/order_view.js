@@ -26,6 +26,16 @@ function points(width, height) {
   return worst;
 }
 
+// A text on a picture, with a ground of its own: points and lanes lie below it.
+function write(pen, text, x, y, [ground, ink]) {
+  pen.globalAlpha = 0.8;
+  pen.fillStyle = ground;
+  pen.fillRect(x - 2, y - 10, pen.measureText(text).width + 4, 12);
+  pen.globalAlpha = 1;
+  pen.fillStyle = ink;
+  pen.fillText(text, x, y);
+}
+
 function draw() {
   waiting = false;
   const table = state.table;
@@ -36,20 +46,19 @@ function draw() {
   const worst = points(width, height), image = pen.createImageData(width, height), out = new Uint32Array(image.data.buffer), inks = LOOKS.map((look) => pixel(colour(look)));
   for (let at = 0; at < worst.length; at++) if (worst[at]) out[at] = inks[worst[at] - 1];
   pen.putImageData(image, 0, 0);
-  pen.fillStyle = colour("dim");
-  pen.font = "11px system-ui, sans-serif";
-  const powers = table.measured ? [-6, -3, 0] : [-3, 0, 3];
-  for (const power of powers) {
-    const part = table.measured ? (power - LOWEST) / (HIGHEST - LOWEST) : (power + 6) / 12, y = MARGIN + (height - 2 * MARGIN) * (1 - part);
-    pen.globalAlpha = 0.35;
-    pen.fillRect(0, y, width, 1);
-    pen.globalAlpha = 1;
-    pen.fillText("1e" + power, 3, y - 2);
-  }
   const at = placeOf(state.row);
   pen.fillStyle = colour("accent");
   if (at >= 0) pen.fillRect(at * width / state.shown.length, 0, 2, height);
-  if (from >= 0) { pen.globalAlpha = 0.25; pen.fillRect(Math.min(from, to), 0, Math.abs(to - from), height); }
+  if (from >= 0) { pen.globalAlpha = 0.25; pen.fillRect(Math.min(from, to), 0, Math.abs(to - from), height); pen.globalAlpha = 1; }
+  pen.font = "11px system-ui, sans-serif";
+  const inksOfText = [colour("bg"), colour("fg")], dim = colour("dim"), powers = table.measured ? [-6, -3, 0] : [-3, 0, 3];
+  for (const power of powers) {
+    const part = table.measured ? (power - LOWEST) / (HIGHEST - LOWEST) : (power + 6) / 12, y = MARGIN + (height - 2 * MARGIN) * (1 - part);
+    pen.globalAlpha = 0.35;
+    pen.fillStyle = dim;
+    pen.fillRect(0, y, width, 1);
+    write(pen, "1e" + power, 3, y - 2, inksOfText);
+  }
 }
 
 function later() {
@@ -81,7 +90,8 @@ function drawLanes() {
       pen.fillRect(x, unit * tall, 1, tall - (tall > 4 ? 1 : 0));
     }
   pen.globalAlpha = 1;
-  if (tall >= 11) for (let unit = 0; unit < table.units.length; unit++) { pen.fillStyle = colour("fg"); pen.fillText(table.units[unit].label, 4, unit * tall + tall - 3); }
+  const inksOfText = [colour("bg"), colour("fg")];
+  if (tall >= 11) for (let unit = 0; unit < table.units.length; unit++) write(pen, table.units[unit].label, 4, unit * tall + tall - 3, inksOfText);
 }
 
 function place(event) {

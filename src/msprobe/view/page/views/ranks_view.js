@@ -1,4 +1,5 @@
 // Ranks as columns in execution order; the same collective of several ranks is joined, and the odd rank is marked.
+// Ranks that were compared as one (another layout) share their calls: each column has those that its rank made.
 
 import { byId, colour, drawing, el } from "../elements.js";
 import { figure, shorten } from "../names.js";
@@ -17,11 +18,19 @@ function steps() {
 // The calls of each rank of a step, and its collectives by name and turn.
 function columnsOf(step) {
   const { table } = state, columns = [];
-  table.units.forEach((unit, at) => { if (unit.step === step) columns.push({ unit: at, rank: unit.rank ?? columns.length, calls: [], collectives: [] }); });
-  const byUnit = new Map(columns.map((column) => [column.unit, column]));
-  for (let c = 0; c < table.calls; c++) {
-    const column = byUnit.get(table.call.unit[c]);
-    if (!column) continue;
+  const byUnit = new Map(), made = new Map();
+  table.units.forEach((unit, at) => {
+    if (unit.step !== step) return;
+    byUnit.set(at, (unit.ranks ?? [unit.rank ?? columns.length]).map((rank) => ({ unit: at, rank, joined: unit.ranks !== null, calls: [], collectives: [] })));
+    columns.push(...byUnit.get(at));
+  });
+  const makers = (call) => {
+    const text = table.texts[table.call.ranks[call]];
+    if (!made.has(text)) made.set(text, new Set(text.split(" ").filter(Boolean).map(Number)));
+    return made.get(text);
+  };
+  for (let c = 0; c < table.calls; c++) for (const column of byUnit.get(table.call.unit[c]) ?? []) {
+    if (column.joined && !makers(c).has(column.rank)) continue;
     if (table.call.flags[c] & COLLECTIVE) column.collectives.push({ call: c, place: column.calls.length, name: table.callName(c) });
     column.calls.push(c);
   }
@@ -46,7 +55,9 @@ function oddAt(ends, name) {
 
 // In a comparison the odd rank is the one where a difference began first.
 function guilty(columns) {
-  const { table, answer } = state, fact = answer.row >= 0 && answer.golden !== null ? table.units[table.unit(answer.row)] : null;
+  const { table, answer } = state;
+  if (answer.ranks?.length && answer.ranks.length < columns.length) return new Set(answer.ranks);
+  const fact = answer.row >= 0 && answer.golden !== null ? table.units[table.unit(answer.row)] : null;
   if (fact && columns.some((column) => column.unit === table.unit(answer.row)) && table.looks[answer.row] === INTRODUCED) return new Set([fact.rank ?? 0]);
   return new Set();
 }
@@ -58,6 +69,12 @@ function join(columns) {
     turns.get(one.name).push({ ...one, column });
   }
   return [...turns].filter(([, ends]) => ends.length > 1).map(([name, ends]) => ({ name, ends, odd: oddAt(ends, name) }));
+}
+
+// The results of a collective by rank; ranks that were compared as one have one result.
+function endsOf(link) {
+  if (!link.ends[0].column.joined) return link.ends.map((end) => figure(outputNorm(end.call))).join(" | ");
+  return `${t("ranks")} ${link.ends.map((end) => end.column.rank).join(", ")}`;
 }
 
 function draw() {
@@ -86,7 +103,7 @@ function draw() {
     link.points.forEach((point, at) => { at ? pen.lineTo(point.x, point.y) : pen.moveTo(point.x + WIDE, point.y); pen.moveTo(point.x + WIDE, point.y); });
     pen.stroke();
   }
-  const lines = links.slice(0, 200).map((link) => el("button", { class: "mono", onclick: () => goTo(table.call.first[link.ends[0].call]) }, shorten(link.name, 70), link.odd.length ? ` · ${t("disagree")}: ${link.odd.join(", ")}` : "", ` · ${link.ends.map((end) => figure(outputNorm(end.call))).join(" | ")}`));
+  const lines = links.slice(0, 200).map((link) => el("button", { class: "mono", onclick: () => goTo(table.call.first[link.ends[0].call]) }, shorten(link.name, 70), link.odd.length ? ` · ${t("disagree")}: ${link.odd.join(", ")}` : "", ` · ${endsOf(link)}`));
   byId("odd").textContent = odd.size ? `${t("odd")}: ${[...odd].join(", ")}` : "";
   byId("collective_list").replaceChildren(...lines);
 }
@@ -103,7 +120,7 @@ function click(event) {
 
 function render() {
   if (state.tab !== "ranks" || !state.table) return;
-  const box = byId("ranks_box"), ranks = new Set(state.table.units.map((unit) => unit.rank));
+  const box = byId("ranks_box"), ranks = new Set(state.table.units.flatMap((unit) => unit.ranks ?? [unit.rank]));
   if (ranks.size < 2) { box.replaceChildren(el("p", { text: t("one_rank") })); return; }
   const known = steps(), row = state.answer.row;
   if (!known.includes(chosen)) chosen = row >= 0 ? state.table.units[state.table.unit(row)].step : known[0];

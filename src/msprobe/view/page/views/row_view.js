@@ -57,6 +57,23 @@ function stackOf(details) {
   return [el("h2", { text: t("stack") }), ...own.map(frame), others.length ? el("details", { open: !own.length }, el("summary", { text: `${others.length} ${t("frames")}` }), ...others.map(frame)) : null];
 }
 
+// What each rank has of a row that was put together, ranks as columns; the odd rank is marked.
+function shardsOf(row) {
+  if (!row.shards?.length) return [];
+  const named = (one) => `${t("rank")} ${one.rank}` + (row.shards.some((other) => other.microbatch) ? ` · ${one.microbatch}` : "") + (one.odd ? " ◆" : "");
+  const cell = (one, text) => el("td", { class: one.odd ? "mono changed" : "mono", text });
+  const head = el("tr", {}, el("td"), ...row.shards.map((one) => el("th", { scope: "col", class: one.odd ? "introduced" : "", title: title(one.name), text: named(one) })));
+  const lines = ["shape", "Max", "Min", "Mean", "Norm"].filter((key) => row.shards.some((one) => one.item?.[key] !== undefined)).map((key) =>
+    el("tr", {}, el("th", { scope: "row", text: key.toLowerCase() }), ...row.shards.map((one) => cell(one, shardText(one.item, key)))));
+  return [el("h2", { text: t("ranks") }), el("p", { class: "dim", text: title(row.merged) }), el("div", { class: "wide" }, el("table", { id: "shards" }, el("thead", {}, head), el("tbody", {}, ...lines)))];
+}
+
+function shardText(item, key) {
+  const value = key === "shape" ? item?.local_shape ?? item?.shape : item?.[key];
+  if (value === undefined || value === null) return "";
+  return Array.isArray(value) ? "[" + value.join(", ") + "]" : figure(value);
+}
+
 function traceOf(row) {
   if (!row.trace) return [];
   const button = el("button", { id: "trace", text: t("trace") + " (b)", "aria-expanded": String(traced), onclick: () => { traced = !traced; render(); } });
@@ -108,7 +125,7 @@ async function render() {
   if (one.from?.length) flow.push(el("h2", { text: t("came") }), el("div", { class: "links", id: "came" }, ...one.from.map(link)));
   if (one.to?.length) flow.push(el("h2", { text: t("went") }), el("div", { class: "links", id: "went" }, ...one.to.map(link)));
   box.replaceChildren(...[...head, one.cause ? el("div", { class: "wrap", text: `${t("follows")} ${title(one.cause)}` }) : null, buttons(one), ...traceOf(one),
-    el("h2", { text: t("statistics") }), sideBySide(one, two), el("h2", { text: t("arguments") }), argumentsOf(details, two),
+    el("h2", { text: t("statistics") }), sideBySide(one, two), ...shardsOf(one), el("h2", { text: t("arguments") }), argumentsOf(details, two),
     ...(two ? [el("h2", { text: t("matching") }), matchOf(details)] : []), ...flow,
     ...(one.distance !== null || one.metrics ? [el("h2", { text: t("measured") }), measuredOf(one)] : []),
     details.excerpt ? el("h2", { text: t("source") }) : null, details.excerpt ? excerptOf(details.excerpt) : null, ...stackOf(details)].filter(Boolean));

@@ -8,7 +8,7 @@ import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
 
 const HEIGHT = 24, SPARE = 6, LETTER = 7.25;
-const COLUMNS = [["verdict", 104], ["unit", 84], ["name", 420], ["difference", 78], ["target", 80], ["golden", 80], ["reason", 240]];
+const COLUMNS = [["verdict", 102], ["unit", 78], ["name", 420], ["difference", 76], ["target", 74], ["golden", 74], ["reason", 240]];
 const widths = Object.fromEntries(COLUMNS);
 let pool = [], waiting = false, wanted = -1;
 
@@ -26,7 +26,7 @@ function layout() {
 // The name column takes the remaining width of the window.
 function fit() {
   const fixed = present().filter((name) => name !== "name").reduce((sum, name) => sum + widths[name], 0);
-  widths.name = Math.max(300, byId("scroll").clientWidth - fixed - 12);
+  widths.name = Math.max(316, byId("scroll").clientWidth - fixed - 12);
   document.querySelector(".grip[data-column=name]")?.setAttribute("aria-valuenow", widths.name);
   layout();
 }

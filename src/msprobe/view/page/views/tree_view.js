@@ -7,7 +7,7 @@ import { on, set, state } from "../state.js";
 import { LOOKS } from "../table_data.js";
 import { t } from "../words.js";
 
-const MOST_CHILDREN = 2000;
+const MOST_CHILDREN = 2000, INDENT = 6, LETTER = 7.25;
 const natural = new Intl.Collator("en", { numeric: true });
 let nodes = new Map(), order = [], opened = new Set([""]), marked = "";
 
@@ -74,14 +74,14 @@ function label(node) {
 
 function render() {
   const two = state.answer.golden !== null, tree = byId("tree"), focused = document.activeElement?.dataset?.path;
-  const room = Math.floor((tree.clientWidth / (two ? 2 : 1) - 40) / 7.3);
+  const wide = tree.clientWidth / (two ? 2 : 1) - 9;
   const lines = visible().map(({ node, depth, leaf }) => {
     const open = opened.has(node.path), kind = state.table.classes[node.path] || "";
     const cell = (name, there, twist) => {
-      const inner = el("span", { class: "mono" }), left = room - depth * 1.1;
-      inner.style.paddingLeft = depth * 8 + "px";
+      const inner = el("span", { class: "mono" }), dots = marks(node).filter(Boolean), left = Math.floor((wide - depth * INDENT - (twist ? 14 : 0) - dots.length * 15) / LETTER);
+      inner.style.paddingLeft = depth * INDENT + "px";
       if (twist) inner.append(el("span", { class: "twist", text: leaf ? "" : open ? "▾" : "▸" }));
-      if (there) inner.append(...marks(node).filter(Boolean), shorten(name, Math.max(left, 6)), left - name.length > kind.length ? el("span", { class: "dim", text: " " + kind }) : "");
+      if (there) inner.append(...dots, shorten(name, Math.max(left, 6)), left - name.length > kind.length ? el("span", { class: "dim", text: " " + kind }) : "");
       return inner;
     };
     const other = node.golden ? node.golden.slice(node.golden.lastIndexOf(".") + 1) : label(node);

@@ -9,11 +9,12 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
+from msprobe.compare.layout import statistics
 from msprobe.compare.layout.dimensions import ALL_RANKS, ranks_text
-from msprobe.compare.layout.fitting import error_of
+from msprobe.compare.layout.fitting import Fit, error_of, fit
 from msprobe.compare.layout.search import Case, Layout, reorder
 from msprobe.compare.layout.shards import Shards, load
-from msprobe.compare.layout.ways import Array, R, Way, assemble, axis_of
+from msprobe.compare.layout.ways import REDUCED, Array, R, Way, assemble, axis_of
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.reasons import Reason
@@ -51,7 +52,11 @@ def load_case(case: Case) -> Optional[Loaded]:
         golden = assemble(theirs, case.layout.golden)[0]
     except ValueError:
         return None
-    return Loaded(ours, golden / case.layout.factor if case.layout.factor != 1.0 else golden, case.layout)
+    golden = golden / case.layout.factor if case.layout.factor != 1.0 else golden
+    for axis, order in case.layout.orders:  # the golden tensor in the order of the shards
+        if golden.ndim > axis and golden.shape[axis] == len(order):
+            golden = np.take(golden, np.argsort(order), axis)
+    return Loaded(ours, golden, case.layout._replace(orders=()))
 
 
 def place_text(found: Candidate, trace: Trace) -> str:
@@ -66,19 +71,45 @@ class Copy(NamedTuple):
     bad: bool
 
 
-def copies_of(case: Case, views: Loaded) -> list[Copy]:
-    """The tensors that should be the same, with how far each is from the golden one."""
-    way = views.layout.target
-    axes = way.along(R)
-    try:
-        made = assemble(views.shards, way)
-    except ValueError:
+def copies_of(case: Case, views: Optional[Loaded]) -> list[Copy]:
+    """The tensors that should be the same, with how far each is from the golden one; by their statistics where no
+    tensors were saved."""
+    if case.layout is None:
         return []
-    errors = [error_of(reorder(one, views.layout.orders), views.golden) for one in made]
+    axes = case.layout.target.along(R)
+    if views is None:
+        ours, golden = _merged(case)
+        errors = [statistics.error_of(one, golden, case.layout.factor) for one in ours]
+    else:
+        errors = [error_of(one, views.golden) for one in _assembled(views)]
     least = min(errors, default=0.0)
     places = list(itertools.product(*(range(case.target.sizes[axis]) for axis in axes)))
     limit = max(FAR * least, 1e-6)
     return [Copy(case.target.ranks_at(axes, place), error, error > limit) for place, error in zip(places, errors)]
+
+
+def fits_of(case: Case, views: Optional[Loaded]) -> list[Fit]:
+    """What each of these tensors must be multiplied by to be the golden one, and what is left."""
+    if views is not None:
+        return [fit(one, views.golden) for one in _assembled(views)]
+    ours, golden = _merged(case)
+    expected = case.layout.factor if case.layout is not None else 1.0
+    return [Fit(found.error, found.factor / expected) for found in (statistics.fit(one, golden) for one in ours)]
+
+
+def _assembled(views: Loaded) -> list[Array]:
+    try:
+        return [reorder(one, views.layout.orders) for one in assemble(views.shards, views.layout.target)]
+    except ValueError:
+        return []
+
+
+def _merged(case: Case) -> tuple[list[statistics.Item], statistics.Item]:
+    layout = case.layout
+    assert layout is not None
+    if any(one in REDUCED for way in (layout.target, layout.golden) for one in way.placements):
+        return [], {}  # statistics of sums cannot be merged
+    return statistics.merge(case.target, layout.target), statistics.merge(case.golden, layout.golden)[0]
 
 
 def name_dimensions(shards: Shards, axes: Sequence[int]) -> str:

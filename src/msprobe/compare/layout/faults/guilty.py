@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Optional
 
 import numpy as np
 
-from msprobe.compare.layout.evidence import CLOSE, FAR, Diagnosis, Loaded, golden_at, load_case, place_text
+from msprobe.compare.layout.dimensions import ranks_text
+from msprobe.compare.layout.faults.evidence import (
+    CLOSE,
+    FAR,
+    Diagnosis,
+    Loaded,
+    golden_at,
+    load_case,
+    name_dimensions,
+    place_text,
+)
 from msprobe.compare.layout.fitting import error_of, find_order, fit
-from msprobe.compare.layout.search import Case
+from msprobe.compare.layout.search import Case, Layout
 from msprobe.compare.layout.ways import Array, P, assemble, axis_of
-from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
 
@@ -23,29 +34,36 @@ def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
     sliced = [axis for axis, one in enumerate(way.placements) if axis_of(one) is not None]
     if not sliced:
         return None
-    shards = case.target
-    wrong: list[tuple[int, str]] = []
+    wrong: dict[str, list[int]] = {}
     axis = axis_of(way.placements[sliced[0]])
     assert axis is not None
     for place in np.ndindex(views.shards.shape):
-        if any(place[one] for one in range(len(place)) if one != sliced[0]):
-            continue
         piece, own = views.shards[place], _own_slice(views, place, sliced[0], axis)
         if own is None or error_of(piece, own) < CLOSE or piece.shape != own.shape:
             continue
-        ranks = shards.ranks_at(range(len(place)), place)
+        rank = case.target.held[int(case.target.cells[place])].rank
         start = _find(piece, views.golden, axis)
         if start is not None:
-            last = start + piece.shape[axis] - 1
-            wrong.append((ranks[0], f"elements {start}-{last} of dimension {axis}"))
+            wrong.setdefault(f"elements {start}-{start + piece.shape[axis] - 1} of dimension {axis}", []).append(rank)
         elif _same_rows(piece, own, axis):
-            wrong.append((ranks[0], "its slices in another order"))
+            wrong.setdefault("its slices in another order", []).append(rank)
     if not wrong:
         return None
     call, row = found.match.call, case.row
-    listed = "; ".join(f"rank {rank} has {text}" for rank, text in wrong)
-    said = f"shard mis-sliced: {slot_text(call, row.slot)} of {place_text(found, trace)}: {listed}"
-    return Diagnosis("shard mis-sliced", said, tuple(rank for rank, _ in wrong), shards.names[sliced[0]])
+    said = "; ".join(
+        f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {text}" for text, ranks in wrong.items()
+    )
+    if not row.slot.startswith("parameters.") and not _is_permuted(views, sliced[0]):
+        said += ": another part of the data than its own"
+    ranks = tuple(sorted({rank for one in wrong.values() for rank in one}))
+    said = f"shard mis-sliced: {slot_text(call, row.slot)} of {place_text(found, trace)}: {said}"
+    return Diagnosis("shard mis-sliced", said, ranks, case.target.names[sliced[0]])
+
+
+def _is_permuted(views: Loaded, dimension: int) -> bool:
+    """No two ranks along a dimension have the same slice."""
+    line = list(np.moveaxis(views.shards, dimension, 0).reshape(views.shards.shape[dimension], -1)[:, 0])
+    return all(error_of(a, b) > CLOSE for at, a in enumerate(line) for b in line[at + 1 :])
 
 
 def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
@@ -53,28 +71,45 @@ def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
     multiplied with."""
     if found.phase is not Phase.FORWARD or found.kind == "weight":
         return None
-    weights = [
-        (index, row.joined)
-        for index, (_, rows) in enumerate(trace.groups)
-        for row in rows
-        if "parameters." in row.slot and row.joined is not None and row.joined.layout is not None
-    ]
     usual: dict[tuple[str, ...], Counter[object]] = {}
-    for _, one in weights:
-        usual.setdefault(one.kind, Counter())[one.layout.orders if one.layout is not None else ()] += 1
-    for index, one in weights:
-        if one.layout is None or not one.layout.orders or not one.explained:
+    weights = []
+    for index, (match, rows) in enumerate(trace.groups):
+        for row in rows:
+            one = row.joined
+            if "parameters." in row.slot and one is not None and one.layout is not None:
+                usual.setdefault(one.kind, Counter())[one.layout.orders] += 1
+                if match.call.key == module_of(found.match.call, trace.groups):
+                    weights.append((index, one, one.layout))
+    for index, one, layout in weights:
+        if not layout.orders or not one.explained or (sum(usual[one.kind].values()) > 1 and len(usual[one.kind]) == 1):
             continue
-        if sum(usual[one.kind].values()) > 1 and len(usual[one.kind]) == 1:
-            continue
-        plain = load_case(replace(one, layout=one.layout._replace(orders=())))
+        plain = load_case(replace(one, layout=layout._replace(orders=())))
         if plain is None:
             continue
         weight = replace(found, row=one.row, match=one.row.match, index=index)
-        diagnosis = of_slice(weight, one, trace, plain)
-        if diagnosis is not None:
-            return diagnosis._replace(at=index)
+        diagnosis = of_slice(weight, one, trace, plain) or _reordered(weight, one, trace, layout)
+        return diagnosis._replace(at=index)
     return None
+
+
+def _reordered(found: Candidate, case: Case, trace: Trace, layout: Layout) -> Diagnosis:
+    """The slices of all ranks together are those of the golden tensor, in another order."""
+    axis, order = layout.orders[0]
+    place = {int(mine): golden for golden, mine in enumerate(order)}
+    first = [place[mine] for mine in range(len(order) // max(1, math.prod(case.target.sizes)))]
+    said = (
+        f"shard mis-sliced: {slot_text(found.match.call, case.row.slot)} of {place_text(found, trace)} has the slices "
+        f"of dimension {axis} in another order: rank {case.target.ranks[0]} has elements {_ranges(first)}"
+    )
+    return Diagnosis("shard mis-sliced", said, tuple(case.target.ranks), name_dimensions(case.target, (0,)))
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0-3, 12-15, …` for numbers in the order given."""
+    starts = [0, *(at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1), len(numbers)]
+    runs = [(numbers[a], numbers[b - 1]) for a, b in zip(starts, starts[1:])]
+    said = [f"{a}-{b}" if b > a else str(a) for a, b in runs[:4]]
+    return ", ".join([*said, "…"] if len(runs) > len(said) else said)
 
 
 def _own_slice(views: Loaded, place: tuple[int, ...], dimension: int, axis: int) -> Optional[Array]:

@@ -7,11 +7,12 @@ from typing import Optional
 import numpy as np
 
 from msprobe.compare.calls import BACKWARD, GRADS
-from msprobe.compare.layout.evidence import CLOSE, Diagnosis, Loaded, golden_at, group_text
+from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, golden_at, group_text
 from msprobe.compare.layout.fitting import error_of
 from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.shards import load
 from msprobe.compare.layout.ways import Array, P
+from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
@@ -32,7 +33,7 @@ def of_reduction(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
             if len(axes) != 1 or other.target.sizes != case.target.sizes or other.target.first.get("shape") is None:
                 continue
             parts = load(other.target)
-            if isinstance(parts, Reason) or parts.flat[0].shape != views.shards.flat[0].shape:
+            if isinstance(parts, Reason) or _seen(views, parts).flat[0].shape != views.shards.flat[0].shape:
                 continue
             if _alike(parts, np.roll(parts, 1, axes[0])):
                 continue
@@ -47,15 +48,16 @@ def _compare_reductions(
 ) -> Optional[Diagnosis]:
     """`parts` are the partial sums of the call at `index`, along a dimension of the mesh."""
     names, sizes = case.target.names, case.target.sizes
-    own = _sums(parts, axis)
+    alone, own = _seen(views, parts), _seen(views, _sums(parts, axis))
     if _alike(views.shards, own):
         return None
     place = _maker(index + 1, trace)
     maker = trace.groups[index if place is None else place][0].call
     what = f"{maker.name} in {module_of(maker, trace.groups) or maker.key}"
     group, ranks = group_text(case, axis), tuple(case.target.ranks)
-    if _alike(views.shards, parts) or _alike(views.shards, _in_place_of(views, own, parts)):
-        reduction = "all-reduce of the gradient" if maker.direction == BACKWARD else "all-reduce"
+    if _alike(views.shards, alone) or _alike(views.shards, _in_place_of(views, own, alone)):
+        word = "all-reduce" if parts.flat[0].shape == views.shards.flat[0].shape else "reduce-scatter"
+        reduction = f"{word} of the gradient" if maker.direction == BACKWARD else word
         said = (
             f"missing {reduction}: {found.match.call.name} is given what {what} computed on each rank alone, "
             f"not the sum over {group}"
@@ -69,15 +71,24 @@ def _compare_reductions(
         if _alike(views.shards, _in_place_of(views, own, _scaled(own, times))):
             return Diagnosis(kind, f"{kind}: the result of {what} {text}", ranks, names[axis], place)
     for other in range(len(sizes)):
-        if other != axis and sizes[other] > 1 and _alike(views.shards, _sums(parts, other)):
+        if other != axis and sizes[other] > 1 and _alike(views.shards, _seen(views, _sums(parts, other))):
             said = (
                 f"wrong group: the partial sums of {what} were summed over {group_text(case, other)}, not over {group}"
             )
             return Diagnosis("wrong group", said, ranks, names[other], place)
-    if parts.ndim > 1 and _alike(views.shards, _sums(own, None)):
+    if parts.ndim > 1 and _alike(views.shards, _seen(views, _sums(parts, None))):
         said = f"wrong group: the partial sums of {what} were summed over all ranks, not over {group}"
         return Diagnosis("wrong group", said, ranks, names[axis], place)
     return None
+
+
+def _seen(views: Loaded, whole: Array) -> Array:
+    """What each rank has of its tensor in `whole`: its slice, where the row has slices of it (a reduce-scatter)."""
+    out: Array = np.empty(whole.shape, dtype=object)
+    for place in np.ndindex(whole.shape):
+        sliced = whole[place].ndim == views.golden.ndim and whole[place].shape != views.shards[place].shape
+        out[place] = golden_at(views._replace(golden=whole[place]), place) if sliced else whole[place]
+    return out
 
 
 def _in_place_of(views: Loaded, right: Array, wrong: Array) -> Array:
@@ -111,6 +122,35 @@ def _sums(parts: Array, axis: Optional[int]) -> Array:
 
 def _alike(ours: Array, theirs: Array) -> bool:
     return all(error_of(ours[place], theirs[place]) < CLOSE for place in np.ndindex(ours.shape))
+
+
+def of_unreduced(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
+    """By statistics: each rank has what an earlier call gave on that rank alone, where that is a part of a sum."""
+    own = [value_key(item) for item in case.target.items]
+    takes = case.row.is_input or found.match.call.kind == "module"
+    if not takes or None in own or len(set(own)) == 1:
+        return None
+    for index in range(found.index - 1, max(found.index - 40, -1), -1):
+        match, rows = trace.groups[index]
+        for row in rows:
+            other = row.joined
+            if (
+                other is None
+                or row.is_input
+                or other.layout is None
+                or [value_key(i) for i in other.target.items] != own
+            ):
+                continue
+            axes = other.layout.target.along(P)
+            if axes:
+                what = f"{match.call.name} in {module_of(match.call, trace.groups) or match.call.key}"
+                said = (
+                    f"missing all-reduce: {found.match.call.name} is given what {what} computed on each rank alone, "
+                    f"not the sum over {group_text(other, axes[0])}"
+                )
+                ranks, name = tuple(other.target.ranks), other.target.names[axes[0]]
+                return Diagnosis("missing all-reduce", said, ranks, name, index)
+    return None
 
 
 def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:

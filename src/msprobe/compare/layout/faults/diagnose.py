@@ -7,46 +7,50 @@ multiple of what it should be, is it still a part of a sum, was it summed over o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Optional
 
-from msprobe.compare.calls import GRADS
+from msprobe.compare.calls import FORWARD, GRADS
 from msprobe.compare.layout.dimensions import ALL_RANKS, MICROBATCH, ranks_text
-from msprobe.compare.layout.evidence import (
+from msprobe.compare.layout.faults.evidence import (
     CLOSE,
     Diagnosis,
     Loaded,
     copies_of,
     error_with,
+    fits_of,
     group_text,
     load_case,
     name_dimensions,
     place_text,
 )
-from msprobe.compare.layout.fitting import fit
-from msprobe.compare.layout.guilty import guilty_ranks, of_order, of_slice
-from msprobe.compare.layout.reductions import of_partial_input, of_reduction
-from msprobe.compare.layout.search import Case, reorder
+from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_slice
+from msprobe.compare.layout.faults.reductions import of_partial_input, of_reduction, of_unreduced
+from msprobe.compare.layout.faults.weights import of_weight
+from msprobe.compare.layout.joined import Alone
+from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.shards import local_shape
-from msprobe.compare.layout.ways import A, P, R, assemble, possible_ways
-from msprobe.compare.origin.trace import Trace
+from msprobe.compare.layout.ways import A, P, R, possible_ways
+from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
 from msprobe.dump.collectives import is_collective
 
 
-def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = ()) -> Candidate:
+def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alone: Sequence[Alone] = ()) -> Candidate:
     """The suspect in terms of ranks, where its shards say more than the assembled tensor does; `training` are the
-    ranks whose training loop differs."""
+    ranks whose training loop differs, `alone` the calls that only some ranks make."""
     if found.kind == "training":
         return replace(found, ranks=training)
     case = found.row.joined if found.row is not None else None
     diagnosis = None
-    if case is not None and case.saved:
+    if case is not None and case.layout is not None:
         diagnosis = next(_tests(found, case, trace), None)
+    if diagnosis is None or diagnosis.kind == found.kind:
+        ranks = diagnosis.ranks if diagnosis is not None else guilty_ranks(case) if case is not None else ()
+        diagnosis = _of_extra(found, trace, ranks, alone) or diagnosis
     if diagnosis is None:
-        ranks = guilty_ranks(case) if case is not None else ()
         return replace(found, ranks=ranks, collective=_collective(found.index, trace))
     index = found.index if diagnosis.at is None else diagnosis.at
     return replace(
@@ -62,33 +66,14 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = ()) -> 
 
 
 def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
-    views = load_case(case)
-    if views is None:
-        return
-    for test in (_of_weight, of_order, _of_gradient, _of_factor, of_reduction, of_partial_input, of_slice, _of_copy):
-        diagnosis = test(found, case, trace, views)
-        if diagnosis is not None:
-            yield diagnosis
-
-
-# A weight
-
-
-def _of_weight(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
-    row = case.row
-    if not row.slot.startswith("parameters.") or found.kind != "weight":
-        return None
-    name = f"{row.slot.partition('.')[2]} of {row.match.call.key}"
-    way = views.layout.target
-    copies = copies_of(case, views)
-    bad = [one for one in copies if one.bad]
-    if bad and len(bad) < len(copies):
-        ranks = tuple(sorted({rank for one in bad for rank in one.ranks}))
-        dimension = name_dimensions(case.target, way.along(R))
-        fine = sorted({rank for one in copies if not one.bad for rank in one.ranks})
-        said = f"replica not synchronised: {name} differs on {ranks_text(ranks)} from the copy on {ranks_text(fine)}"
-        return Diagnosis("replica not synchronised", said, ranks, dimension)
-    return of_slice(found, case, trace, views)
+    """By the saved tensors, else by statistics as far as they tell."""
+    if case.saved:
+        views = load_case(case)
+        tests = (of_weight, of_order, _of_gradient, _of_factor, of_reduction, of_partial_input, of_slice, _of_copy)
+        made = (test(found, case, trace, views) for test in tests if views is not None)
+    else:
+        made = (test(found, case, trace, None) for test in (of_weight, of_unreduced, _of_factor, _of_copy))
+    return (one for one in made if one is not None)
 
 
 # The gradients that the optimizer gets
@@ -122,14 +107,9 @@ def _of_gradient(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
 # A factor
 
 
-def _of_factor(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+def _of_factor(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
     """Every copy is the same multiple of what it should be."""
-    try:
-        fits = [
-            fit(reorder(one, views.layout.orders), views.golden) for one in assemble(views.shards, views.layout.target)
-        ]
-    except ValueError:
-        return None
+    fits = fits_of(case, views)
     if not fits or any(one.error > CLOSE or abs(one.factor / fits[0].factor - 1) > CLOSE for one in fits):
         return None
     times = 1.0 / fits[0].factor if fits[0].factor else math.inf
@@ -193,19 +173,47 @@ def _number(value: float) -> str:
 # A rank that computes something else
 
 
-def _of_copy(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+def _of_copy(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
     copies = copies_of(case, views)
     bad = [one for one in copies if one.bad]
-    if not bad or len(bad) == len(copies) or not views.layout.target.along(R):
+    axes = case.layout.target.along(R) if case.layout is not None else ()
+    if not bad or len(bad) == len(copies) or not axes:
         return None
     ranks = tuple(sorted({rank for one in bad for rank in one.ranks}))
     if len(ranks) == len(case.target.ranks):
         return None
-    dimension = name_dimensions(case.target, views.layout.target.along(R))
+    dimension = name_dimensions(case.target, axes)
     fine = sorted({rank for one in copies if not one.bad for rank in one.ranks})
     where, slot = place_text(found, trace), slot_text(found.match.call, case.row.slot)
     said = f"{slot} of {where} differs on {ranks_text(ranks)}; the copy on {ranks_text(fine)} is the golden run's"
     return Diagnosis(found.kind, said, ranks, dimension)
+
+
+def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Sequence[Alone]) -> Optional[Diagnosis]:
+    """The ranks with the difference make a call there that the others, and the golden run, do not make; or other ranks
+    do, in a module whose ranks exchange tensors."""
+    call = found.match.call
+    if call.direction != FORWARD or found.phase is not Phase.FORWARD:
+        return None
+    golden = {match.target.name for match, _ in trace.groups if match.target is not None and match.golden is not None}
+    parents = {match.target.name: match.target.parent for match, _ in trace.groups if match.target is not None}
+    places: set[Optional[str]] = {call.name}
+    name = call.parent
+    while name not in places:
+        places.add(name)
+        name = parents.get(name or "")
+    inside = [
+        one
+        for one in alone
+        if one.call.direction == FORWARD and not is_collective(one.call.key) and one.call.name not in golden
+    ]
+    exchanges = any(m.target and m.target.parent == call.name and is_collective(m.target.key) for m, _ in trace.groups)
+    own = [one for one in inside if one.call.parent in places and set(one.ranks) == set(ranks)]
+    for one in own or [one for one in inside if one.call.parent == call.name and exchanges]:
+        where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
+        said = f"only {ranks_text(one.ranks)} calls {one.name} in {where}; the other ranks and the golden run do not"
+        return Diagnosis("extra call", said, one.ranks)
+    return None
 
 
 def _collective(index: int, trace: Trace) -> str:

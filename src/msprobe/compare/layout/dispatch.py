@@ -1,0 +1,57 @@
+"""Modules around experts that are spread over ranks: what they do to send tokens there is each rank's own.
+
+Positions, counts and buffers between the router and the experts depend on which tokens a rank has and which experts.
+Where nothing explains them, they say nothing: the experts and the result of the module are what is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+from msprobe.compare.calls import Match, module_path
+from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.rows import ERROR, NOT_COMPARED, WARNING, Group, Judgement
+from msprobe.dump.names import MODULE_PREFIXES
+
+_MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
+_OWN_TOKENS = Reason(Kind.COVERED, "each rank has its own tokens and experts; experts and results are compared")
+
+
+def cover_dispatch(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
+    """Adds the judgements of calls that are made directly in a module whose inner modules are spread over ranks."""
+    owned, called = _modules(groups)
+    spread = {above for path in owned if (above := _nearest(path, called - owned)) is not None}
+    for match, rows in groups if spread else ():
+        if match.call.kind == "api" and _module_around(match) in spread:
+            for row in rows:
+                unexplained = row.joined is not None and not row.joined.explained
+                if unexplained and row.verdict in (WARNING, ERROR):
+                    found[id(row)] = Judgement(NOT_COMPARED, 0.0, _OWN_TOKENS)
+
+
+def _modules(groups: Sequence[Group]) -> tuple[set[str], set[str]]:
+    """The paths of the modules that only some ranks have, and of all that are called."""
+    owned: set[str] = set()
+    called: set[str] = set()
+    for match, rows in groups:
+        if match.call.kind == "module":
+            called.add(module_path(match.call.key))
+            if any(row.joined is not None and any(row.joined.owned) for row in rows):
+                owned.add(module_path(match.call.key))
+    return owned, called
+
+
+def _nearest(path: str, called: set[str]) -> Optional[str]:
+    """The innermost of these modules around a path; a list of modules is not called."""
+    while path:
+        path = path.rpartition(".")[0]
+        if path in called:
+            return path
+    return None
+
+
+def _module_around(match: Match) -> str:
+    """The path of the module that a call was made in."""
+    parent = match.call.parent or ""
+    return module_path(parent.rpartition(".")[0].rpartition(".")[0]) if parent.startswith(_MODULES) else ""

@@ -1,0 +1,79 @@
+"""Weights that differ before anything ran: on some ranks, in the shard of one rank, or as other slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Optional
+
+import numpy as np
+
+from msprobe.compare.calls import module_path
+from msprobe.compare.layout.dimensions import parallel_of, ranks_text
+from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, copies_of, name_dimensions
+from msprobe.compare.layout.faults.guilty import of_slice
+from msprobe.compare.layout.search import Case
+from msprobe.compare.layout.ways import Array, R, assemble
+from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.wording import Candidate
+from msprobe.dump.parallel import Layout, Mesh
+
+
+def of_weight(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
+    row = case.row
+    if not row.slot.startswith("parameters.") or found.kind != "weight" or case.layout is None:
+        return None
+    name = f"{row.slot.partition('.')[2]} of {row.match.call.key}"
+    copies = copies_of(case, views)
+    bad = [one for one in copies if one.bad]
+    if bad and len(bad) < len(copies):
+        ranks = tuple(sorted({rank for one in bad for rank in one.ranks}))
+        dimension = name_dimensions(case.target, case.layout.target.along(R))
+        fine = sorted({rank for one in copies if not one.bad for rank in one.ranks})
+        said = f"replica not synchronised: {name} differs on {ranks_text(ranks)} from the copy on {ranks_text(fine)}"
+        return Diagnosis("replica not synchronised", said, ranks, dimension)
+    if views is None:
+        return None
+    return of_slice(found, case, trace, views) or _of_stored_shard(case, views, name)
+
+
+def _of_stored_shard(case: Case, views: Loaded, name: str) -> Optional[Diagnosis]:
+    """A weight that its ranks keep in shards and put together before they use it: the ranks whose shards differ."""
+    held = case.target.held[0]
+    path = module_path(held.name.rpartition(".forward.")[0])
+    stored = parallel_of(held.source).parameters.get(f"{path}.{case.row.slot.partition('.')[2]}")
+    if stored is None or stored.mesh is None or stored.shape != views.golden.shape:
+        return None
+    try:
+        whole = assemble(views.shards, views.layout.target)[0]
+    except ValueError:
+        return None
+    away = np.abs(whole.astype(np.float64) - views.golden)
+    wrong = away > CLOSE * np.abs(views.golden).max()
+    slices = _slices(stored, stored.mesh)
+    ranks = tuple(sorted(rank for rank, part in slices.items() if _cut(wrong, part).any()))
+    if not ranks or len(ranks) == len(slices):
+        return None
+    said = f"the shard of {name} that {ranks_text(ranks)} keeps differs before anything ran; the other shards agree"
+    return Diagnosis("weight", said, ranks, ", ".join(stored.mesh.names or ()))
+
+
+def _slices(stored: Layout, mesh: Mesh) -> Mapping[int, dict[int, tuple[int, int]]]:
+    """The part of the complete tensor that each rank keeps, by axis; nothing where two dimensions cut one axis."""
+    axes = [one.dimension for one in stored.placements if one.kind == "S"]
+    if not axes or len(set(axes)) < len(axes):
+        return {}
+    found: dict[int, dict[int, tuple[int, int]]] = {}
+    for rank in mesh.ranks:
+        place = mesh.coordinate_of(rank) or ()
+        part = {}
+        for at, size, placement in zip(place, mesh.shape, stored.placements):
+            if placement.kind == "S" and placement.dimension is not None and stored.shape is not None:
+                step = -(-stored.shape[placement.dimension] // size)
+                part[placement.dimension] = (at * step, (at + 1) * step)
+        found[rank] = part
+    return found
+
+
+def _cut(array: Array, part: Mapping[int, tuple[int, int]]) -> Array:
+    cut: Array = array[tuple(slice(*part[axis]) if axis in part else slice(None) for axis in range(array.ndim))]
+    return cut

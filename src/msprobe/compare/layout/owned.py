@@ -1,0 +1,126 @@
+"""Modules that only some ranks of a stage have, as the experts of expert parallelism: their calls are no shards.
+
+A rank's own calls (those in such a module, and the updates of its parameters) are taken out, so that what the ranks
+share can be put side by side, and then stand in the joined run where the run of one device has them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from msprobe.compare.calls import BACKWARD, FORWARD, Call, module_path
+from msprobe.compare.layout.parts import Part, modules, name_of
+from msprobe.compare.layout.updates import label_updates
+
+
+class Owned(NamedTuple):
+    """The own calls of ranks with the same own modules, and before which shared call of its first part each stands."""
+
+    parts: list[Part]
+    before: dict[str, Optional[str]]
+
+
+def take_owned(parts: Sequence[Part], known: set[str]) -> tuple[list[Part], list[Owned]]:
+    """The parts without their own calls, and these; `known` are the modules of the other run, which has them all."""
+    paths: dict[int, set[str]] = defaultdict(set)
+    for part in parts:
+        paths[part.rank] |= modules(part.calls)
+    made = list(paths.values())
+    own = (made[0].union(*made) - made[0].intersection(*made)) & known if made else set()
+    if not own:
+        return list(parts), []
+    shared: list[Part] = []
+    groups: dict[frozenset[str], Owned] = {}
+    for part in parts:
+        inside = _own_calls(part, own)
+        shared.append(part._replace(calls=[call for call in part.calls if call.name not in inside]))
+        group = groups.setdefault(frozenset(paths[part.rank] & own), Owned([], _places(part, inside)))
+        group.parts.append(part._replace(calls=[call for call in part.calls if call.name in inside]))
+    return shared, [group for group in groups.values() if group.parts[0].calls]
+
+
+def _places(part: Part, inside: set[str]) -> dict[str, Optional[str]]:
+    found: dict[str, Optional[str]] = {}
+    following: Optional[str] = None
+    for call in reversed(part.calls):
+        if call.name in inside:
+            found[call.name] = following
+        else:
+            following = call.name
+    return found
+
+
+def _own_calls(part: Part, own: set[str]) -> set[str]:
+    calls = {call.name: call for call in part.calls}
+    inside: set[str] = set()
+    forwards: set[tuple[str, int]] = set()
+    for call in part.calls:
+        if call.kind in ("module", "grads"):
+            is_own = module_path(call.key) in own
+        else:
+            is_own = _is_within(call, calls, own)
+            if call.direction == FORWARD and is_own:
+                forwards.add((call.key, call.number))
+        if is_own:
+            inside.add(call.name)
+    inside |= {call.name for call in part.calls if call.direction == BACKWARD and (call.key, call.number) in forwards}
+    updates = label_updates(part.source, part.calls)
+    return inside | {name for name, label in updates.items() if label.parameter.rpartition(".")[0] in own}
+
+
+def _is_within(call: Call, calls: Mapping[str, Call], own: set[str]) -> bool:
+    above = calls.get(call.parent or "")
+    while above is not None:
+        if module_path(above.key) in own:
+            return True
+        above = calls.get(above.parent or "")
+    return False
+
+
+class Placed(NamedTuple):
+    """The calls of one group with the place in the shared calls before which each stands."""
+
+    calls: list[Call]
+    places: list[int]
+
+
+class Moved(NamedTuple):
+    """A call in the joined run, and before: `group` is -1 for a shared one."""
+
+    group: int
+    before: Call
+    call: Call
+
+
+def place_owned(calls: Sequence[Call], owned: Owned, shared: Mapping[str, int], end: int) -> Placed:
+    """`shared` has the place of each shared call of the first part, by its name there; `end` is behind them all."""
+    places: list[int] = []
+    for call in calls:
+        following = owned.before.get(call.name)
+        place = None if following is None else shared.get(following)
+        places.append(place if place is not None else places[-1] if places else end)
+    return Placed(list(calls), places)
+
+
+def merge(shared: Sequence[Call], groups: Sequence[Placed]) -> list[Moved]:
+    """All calls in one order and numbered anew. Names are those of one device then, as far as it makes the calls in
+    this order."""
+    order = [(place, len(groups), 0, -1, call) for place, call in enumerate(shared)]
+    for number, group in enumerate(groups):
+        order += [(place, number, at, number, call) for at, (place, call) in enumerate(zip(group.places, group.calls))]
+    order.sort(key=lambda one: one[:3])
+    seen: Counter[str] = Counter()
+    numbers: dict[tuple[int, str, int], int] = {}
+    found: list[Moved] = []
+    for *_, number, call in order:
+        new = call.number
+        if call.kind == "api" and call.direction == FORWARD:
+            new = seen[call.key]
+            seen[call.key] += 1
+            numbers[number, call.key, call.number] = new
+        elif call.kind == "api" and call.direction == BACKWARD:
+            new = numbers.get((number, call.key, call.number), call.number)
+        found.append(Moved(number, call, call._replace(name=name_of(call, new), number=new, order=len(found))))
+    return found

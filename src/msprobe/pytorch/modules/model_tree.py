@@ -1,0 +1,76 @@
+"""The modules of a model, found in one walk at start() and used by everything that installs something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+
+class TreeModule(NamedTuple):
+    """One module of the models."""
+
+    prefix: str
+    """What stands before the names of its parameters and buffers: `blocks.0.`."""
+    title: str
+    """What its records are called: `Module.blocks.0.Block`."""
+    module: Any
+    is_model: bool
+
+
+class ModelTree:
+    """Remembers the last walk: whatever is installed by one start() uses the same."""
+
+    def __init__(self) -> None:
+        self._models: Optional[Sequence[Any]] = None
+        self._found: Optional[list[TreeModule]] = None
+
+    def plain(self, models: Sequence[Any]) -> Optional[list[TreeModule]]:
+        """Every module once, with the first of its paths. None where one of them is compiled: names and children then
+        depend on what they are for."""
+        if self._models is not models:
+            self._models, self._found = models, _walk(models)
+        return self._found
+
+    def forget(self) -> None:
+        """The models may have changed."""
+        self._models = self._found = None
+
+
+def is_opaque(module: Any) -> bool:
+    """Whether a module is compiled code: it is one record, and nothing below it is hooked."""
+    return isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"
+
+
+def is_compiled_in_place(module: Any) -> bool:
+    """Whether `module.compile()` was called. Modules below it keep their names: they have parameters, and the script
+    may call them."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _walk(models: Sequence[Any]) -> Optional[list[TreeModule]]:
+    found: list[TreeModule] = []
+    seen: set[int] = set()
+    plain_types: set[type] = set()
+    for index, model in enumerate(models):
+        waiting = [(f"{index}." if len(models) > 1 else "", model)]
+        while waiting:
+            prefix, module = waiting.pop()
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            kind = type(module)
+            if kind not in plain_types:
+                if is_opaque(module):
+                    return None
+                plain_types.add(kind)
+            if module._compiled_call_impl is not None:
+                return None
+            found.append(TreeModule(prefix, f"Module.{prefix}{kind.__name__}", module, module is model))
+            children = module._modules
+            if children:
+                waiting += [
+                    (f"{prefix}{name}.", child) for name, child in reversed(children.items()) if child is not None
+                ]
+    return found

@@ -1,0 +1,129 @@
+"""What two layouts do differently and rightly: own experts, own divisors, updates in the order of their stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from layout_dumps import BATCH, WIDTH, Rank, batch
+from written import write_dump
+
+from msprobe.compare import compare
+from msprobe.compare.calls import Call, Match
+from msprobe.compare.layout.averages import cover_averages
+from msprobe.compare.layout.joined import sort_by_target
+from msprobe.compare.layout.updates import Label, pair_parameters
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, Judgement, Row
+
+pytestmark = pytest.mark.fast
+EXPERTS = 4
+
+
+def write_experts(root: Path, world: int, fault: str = "") -> Path:
+    """A module whose tokens go to one of four experts each; with several ranks, each has some of the experts."""
+    tokens, chosen = batch(), np.arange(BATCH) % EXPERTS
+    made = np.random.default_rng(3)
+    weights = [made.normal(size=(WIDTH, WIDTH)) for _ in range(EXPERTS)]
+    normed = tokens / np.abs(tokens).max()
+    outs = np.empty_like(tokens)
+    ranks = [Rank(root / "step0" / ("rank" if world == 1 else f"rank{number}"), True) for number in range(world)]
+    around = "Module.moe.Moe.forward.0"
+    for number, rank in enumerate(ranks):
+        own = np.array_split(np.arange(BATCH), world)[number]
+        rank.call("Module.norm.Norm.forward.0", [tokens[own]], normed[own], None)
+        held = np.array_split(np.arange(EXPERTS), world)[number]
+        for place, expert in enumerate(held):
+            name = f"Module.moe.experts.{expert}.Expert.forward.0"
+            given, weight = normed[chosen == expert], weights[expert]
+            if fault == "weight" and expert == 3:
+                weight = weight * 1.1
+            result = given @ weight
+            if fault == "result" and expert == 3:
+                result = result * 1.1
+            outs[chosen == expert] = result
+            rank.call(f"Functional.linear.{place}.forward", [given, weight], result, name)
+            rank.call(name, [given], result, around, weight=weight)
+    for number, rank in enumerate(ranks):
+        own = np.array_split(np.arange(BATCH), world)[number]
+        rank.call(around, [normed[own]], outs[own], None)
+        run: dict[str, Any] = {"msprobe": "0", "world_size": world, "settings": {"precision": "high"}}
+        write_dump(root, rank.data, rank.parents, rank=None if world == 1 else number, task="tensor", run=run)
+    return root
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_experts_of_ranks_are_the_experts_of_one_device(tmp_path: Path, world: int) -> None:
+    single = write_experts(tmp_path / "single", 1)
+    result = compare(write_experts(tmp_path / "ranks", world), single)
+    assert result.verdict == "same"
+    compared = {row.name for _, row in result.rows() if row.verdict == PASS}
+    for expert in range(EXPERTS):
+        assert f"Module.moe.experts.{expert}.Expert.forward.0.output.0" in compared
+        assert f"Functional.linear.{expert}.forward.output.0" in compared
+    assert compare(single, tmp_path / "ranks").verdict == "same"
+
+
+@pytest.mark.parametrize(("fault", "name"), [("weight", "Expert.forward.0.parameters.weight"), ("result", "linear.3")])
+def test_a_wrong_expert_is_named_with_its_rank(tmp_path: Path, fault: str, name: str) -> None:
+    found = compare(write_experts(tmp_path / "ranks", 2, fault), write_experts(tmp_path / "single", 1)).origin
+    assert found is not None
+    assert name in found.name
+    assert found.module == "Module.moe.experts.3.Expert"
+    assert found.ranks == (1,)
+
+
+def _call(name: str, order: int) -> Call:
+    key, number, direction = name.rsplit(".", 2)
+    return Call(name, "api", key, int(number), direction, None, order, False, {})
+
+
+def test_updates_are_paired_by_their_parameters() -> None:
+    names = [f"Tensor.mul_.{number}.forward" for number in range(3)]
+    ours, theirs = ([_call(name, order) for order, name in enumerate(names)] for _ in range(2))
+    left = {names[0]: Label("b", "mul_", True, 0), names[1]: Label("a", "mul_", True, 0)}
+    right = {names[0]: Label("a", "mul_", True, 0), names[1]: Label("b", "mul_", True, 0)}
+    matches = [Match(one, other, "exact", 1.0) for one, other in zip(ours, theirs)]
+    found = {(m.target.name, m.golden.name) for m in pair_parameters(matches, left, right) if m.target and m.golden}
+    assert found == {(names[0], names[1]), (names[1], names[0]), (names[2], names[2])}
+    right[names[1]] = Label("c", "mul_", True, 0)  # another parameter: no counterpart
+    alone = [m for m in pair_parameters(matches, left, right) if m.target is None or m.golden is None]
+    assert [m.call.name for m in alone] == [names[0], names[1]]
+
+
+def test_what_only_a_pipeline_calls_stands_where_it_called_it() -> None:
+    ours = [_call(f"Torch.a.{number}.forward", number) for number in range(3)]
+    theirs = [_call(f"Torch.b.{number}.forward", number) for number in range(4)]
+    matches = [
+        Match(ours[0], theirs[2], "sequence", 0.9),
+        Match(ours[1], theirs[0], "sequence", 0.9),
+        Match(ours[2], None, "unmatched", 0.0),
+        Match(None, theirs[1], "unmatched", 0.0),
+        Match(None, theirs[3], "unmatched", 0.0),
+    ]
+    found = [(m.target or m.golden).name for m in sort_by_target(matches)]  # type: ignore[union-attr]
+    assert found == [
+        "Torch.a.0.forward",
+        "Torch.b.3.forward",
+        "Torch.a.1.forward",
+        "Torch.b.1.forward",
+        "Torch.a.2.forward",
+    ]
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_other_divisors_do_not_matter_where_the_results_agree(agrees: bool) -> None:
+    match = Match(_call("Tensor.div_.0.forward", 0), _call("Tensor.div_.0.forward", 0), "exact", 1.0)
+    item = {"dtype": "torch.float32", "shape": [2], "Norm": 1.0}
+    rows = [
+        Row(match, "input.0", "input.0", {**item, "Norm": 2.0}, item),
+        Row(match, "input.1", "input.1", {"type": "int", "value": 4}, {"type": "int", "value": 2}),
+        Row(match, "output.0", "output.0", item, item),
+    ]
+    for row, verdict in zip(rows, (ERROR, ERROR, PASS if agrees else ERROR)):
+        row.judgement = Judgement(verdict)
+    found: dict[int, Judgement] = {}
+    cover_averages([(match, rows)], found)
+    covered = [row.slot for row in rows if id(row) in found and found[id(row)].verdict == NOT_COMPARED]
+    assert covered == (["input.0", "input.1"] if agrees else [])
