@@ -201,7 +201,11 @@ class Experts(nn.Module):
             logits = logits + 0.5 * torch.randn_like(logits)
         if self.fault == "softmax after topk":
             weights, chosen = torch.topk(logits, 2, dim=-1)
-            weights = F.softmax(weights, dim=-1)
+            weights = F.softmax(weights, dim=-1)  # not a fault: the same as dividing by the sum of the chosen
+        elif self.fault == "sigmoid after topk":
+            weights, chosen = torch.topk(logits, 2, dim=-1)
+            weights = torch.sigmoid(weights)
+            weights = weights / weights.sum(dim=-1, keepdim=True)
         else:
             weights, chosen = torch.topk(F.softmax(logits, dim=-1), 1 if self.fault == "one expert" else 2, dim=-1)
             if self.fault != "not normalised":

@@ -88,7 +88,7 @@ FAULTS: list[tuple[str, str, tuple[str, ...], str, dict[str, Any]]] = [
     ("mixture", "not normalised", ("moe",), "div", {}),
     ("mixture", "expert off by one", ("moe",), "", {}),
     ("mixture", "changed router", ("moe.router",), "weight", {}),
-    ("mixture", "softmax after topk", ("moe",), "", {}),
+    ("mixture", "sigmoid after topk", ("moe",), "", {}),
     ("mixture", "router noise", ("moe",), "", {}),
 ]
 
@@ -181,6 +181,13 @@ def test_a_clean_pair_has_no_finding(runs: Runs, case: tuple[Any, ...]) -> None:
     rows = [row for _, row in result.rows() if row.verdict != "pass" and not row.reason.startswith("rounding")]
     found = [(row.name, row.verdict, row.reason, row.distance) for row in rows]
     assert not found
+    assert result.verdict == "same"
+    assert result.origin is None
+
+
+def test_a_router_that_computes_the_same_in_another_way_is_the_same(runs: Runs) -> None:
+    """The softmax of the chosen logits is the softmax of all, divided by the sum of the chosen."""
+    result = compare(runs.new("mixture", "softmax after topk"), runs.golden("mixture"))
     assert result.verdict == "same"
     assert result.origin is None
 

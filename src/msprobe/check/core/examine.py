@@ -16,7 +16,8 @@ from msprobe.check.core.arguments import flat_records
 from msprobe.check.core.framework import FAILURES, Call, Framework, Load, NotCallable, Results, load
 from msprobe.check.core.generate import NotMade
 from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING, Verdict
-from msprobe.check.core.measure import FORMATS, Metrics, measure_floats, measure_others, same_but_for_rounding
+from msprobe.check.core.measure import FORMATS, Metrics, measure_floats, measure_others
+from msprobe.check.core.rounding import same_but_for_rounding, same_but_for_sums
 from msprobe.dump.errors import DumpError
 from msprobe.dump.reader import RankDump
 from msprobe.dump.record_keys import INPUT, OUTPUT
@@ -250,12 +251,13 @@ class _Examination:
         return [framework.flat(framework.rounded(one, device) if own is None else one) for one in there]
 
     def _repeats(self, slot: str, golden: Any) -> bool:
-        """Whether the golden side gives the same again: what changes each time excuses nothing."""
+        """Whether the golden side gives the same again, but for the order of its sums: what changes each time excuses
+        nothing."""
         if self._again is None:
             self._again = self._move(0.0, within=False, times=1)
         first = self._framework.flat(golden)
         again = [self._framework.flat(one) for one in (self._at(one, slot) for one in self._again) if one is not None]
-        return all(np.array_equal(one, first, equal_nan=first.dtype.kind in "fc") for one in again)
+        return all(same_but_for_sums(one, first, self._incoming(slot)) for one in again)
 
     def _at(self, results: Results, slot: str) -> Any:
         """The tensor of a slot; of a recorded one what a tensor file has of it."""

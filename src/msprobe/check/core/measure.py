@@ -197,37 +197,3 @@ def measure_others(device: Array, golden: Array) -> Metrics:
     """Integers and bools: equal or not."""
     wrong = int(np.count_nonzero(device != golden))
     return Metrics(device.size, wrong, cosine=1.0 if not wrong else math.nan)
-
-
-def same_but_for_rounding(
-    device: Array, golden: Array, moved: list[Array], form: Optional[Format], incoming: float = 0.0
-) -> bool:
-    """Whether the difference is no larger than what rounding of the inputs does to the golden result.
-
-    `moved` are golden results for inputs that were moved by at most one unit in the last place. An algorithm that is as
-    good as its number format allows cannot be expected to be nearer. Two units of the tensor's usual size are granted
-    on top, and in float32 and wider eight of the `incoming` gradients' size: a value that cancels to zero exactly does
-    not move, yet is computed with rounding. Integers (an index, a rank) may differ where they flip there too.
-    """
-    with np.errstate(all="ignore"):
-        if form is None:
-            wrong = device != golden
-            flipped = np.logical_or.reduce([one != golden for one in moved])
-            unexplained = np.count_nonzero(wrong & ~flipped)
-            return bool(unexplained <= 0.1 * np.count_nonzero(wrong))
-        own, right = device.astype(np.float64), golden.astype(np.float64)
-        finite = np.isfinite(own) & np.isfinite(right)
-        if np.any(~finite & ~((own == right) | (np.isnan(own) & np.isnan(right)))):
-            return False
-        noise = np.maximum.reduce([np.abs(one.astype(np.float64) - right) for one in moved])
-        error, unit = np.abs(own - right), spacing_at(np.abs(right), form)
-        error, noise, unit = error[finite], noise[finite], unit[finite]
-        noise[~np.isfinite(noise)] = 0.0
-        if not error.size:
-            return True
-        usual = np.sqrt(np.mean(np.square(right[finite])))
-        bound = 16.0 * noise + 2.0 * unit + 2.0 * form.epsilon * usual
-        if form.mantissa >= FORMATS["float32"].mantissa:
-            bound += 8.0 * form.epsilon * incoming
-        beyond = np.count_nonzero(error > bound) / error.size
-        return bool(beyond <= 0.01 and np.linalg.norm(error) <= np.linalg.norm(bound))

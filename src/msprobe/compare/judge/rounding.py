@@ -134,8 +134,8 @@ class Context:
     def reduction(self, size: int) -> float:
         """How many terms go into one output element, guessed from the numbers of elements."""
         length = float(self.widest)
-        if self.sizes:
-            length = max(length, max(self.sizes) / size)
+        if self.sizes or self.direction == GRADS:
+            length = max(length, self.summed(size))
         if len(self.sizes) > 1 and len(set(self.sizes)) > 1:
             first, second = sorted(self.sizes)[-2:]
             length = max(length, math.sqrt(first * second / size))
