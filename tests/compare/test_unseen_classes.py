@@ -181,7 +181,6 @@ def test_a_last_call_that_only_one_run_makes_is_named_however_small_its_result(t
 
 
 def test_a_small_result_of_a_module_is_compared_with_itself_at_l0(tmp_path: Path) -> None:
-    build = lambda wrong: nn.Sequential(Residual(wrong), nn.Linear(16, 4))  # noqa: E731
-    origin = compared(tmp_path, build, level="L0").origin
-    assert origin is not None
-    assert "inner.Small" in (origin.module or "")
+    result = compared(tmp_path, lambda wrong: nn.Sequential(Residual(wrong), nn.Linear(16, 4)), level="L0")
+    assert result.origin is not None
+    assert result.origin.name == "Module.0.inner.Small.forward.0"

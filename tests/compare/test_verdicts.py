@@ -291,3 +291,15 @@ def test_several_processes_give_the_same_result(tmp_path: Path) -> None:
     assert alone.summary() == several.summary()
     assert alone.origin is not None
     assert alone.origin.rank == 1
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(8e-7, "pass"), (1e-4, "error")])
+def test_a_gradient_of_a_parameter_rounds_by_the_rows_that_it_sums(tmp_path: Path, off: float, verdict: str) -> None:
+    came = tensor(1.0, [4096, 16])
+    backward = {"Module.fc.Linear.backward.0": {"input": [came], "output": [tensor(1.0, [4096, 8])]}}
+    for side, value in (("t", 1.0 + off), ("g", 1.0)):
+        gradient = {"weight": [tensor(value, [16, 8], Max=3.0)]}
+        write_dump(tmp_path / side, {**backward, "Module.fc.Linear.parameters_grad": gradient})
+    result = compare(tmp_path / "t", tmp_path / "g")
+    (row,) = [row for _, row in result.rows() if "parameters_grad" in row.name]
+    assert row.verdict == verdict
