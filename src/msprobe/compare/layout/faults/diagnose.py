@@ -211,7 +211,8 @@ def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Seq
     own = [one for one in inside if one.call.parent in places and set(one.ranks) == set(ranks)]
     for one in own or [one for one in inside if one.call.parent == call.name and exchanges]:
         where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
-        said = f"only {ranks_text(one.ranks)} calls {one.name} in {where}; the other ranks and the golden run do not"
+        verb = "calls" if len(one.ranks) == 1 else "call"
+        said = f"only {ranks_text(one.ranks)} {verb} {one.name} in {where}; the other ranks and the golden run do not"
         return Diagnosis("extra call", said, one.ranks)
     return None
 

@@ -53,7 +53,8 @@ def _of_stored_shard(case: Case, views: Loaded, name: str) -> Optional[Diagnosis
     ranks = tuple(sorted(rank for rank, part in slices.items() if _cut(wrong, part).any()))
     if not ranks or len(ranks) == len(slices):
         return None
-    said = f"the shard of {name} that {ranks_text(ranks)} keeps differs before anything ran; the other shards agree"
+    keep = "keeps" if len(ranks) == 1 else "keep"
+    said = f"the shard of {name} that {ranks_text(ranks)} {keep} differs before anything ran; the other shards agree"
     return Diagnosis("weight", said, ranks, ", ".join(stored.mesh.names or ()))
 
 
