@@ -61,6 +61,19 @@ def test_checksums_alone_have_the_md5_columns(tmp_path: Path) -> None:
     assert not set(VALUES) & set(row)
 
 
+def test_equal_numbers_are_written_in_full_on_both_sides(tmp_path: Path) -> None:
+    figures = {"Max": 0.1 + 0.2, "Min": -1e-300, "Mean": 1e22, "Norm": 3.0}
+    zeros = {"Max": [0.0, -0.0], "Min": [0.0, 0.0], "Mean": [0.0, 0.0], "Norm": [0.0, 0.0]}
+    sides = [
+        {RELU: call(tensor(1.0, **figures), output=tensor(1.0, **{key: pair[side] for key, pair in zeros.items()}))}
+        for side in (0, 1)
+    ]
+    given, result = table(tmp_path, *sides)
+    assert [given[name] for name in VALUES] == 2 * ["0.30000000000000004", "-1e-300", "1e+22", "3.0"]
+    assert {given[name] for name in given if " diff" in name or "RelativeErr" in name} == {"0.0"}
+    assert (result["NPU max"], result["Bench max"], result["Max diff"]) == ("0.0", "-0.0", "0.0")
+
+
 def test_one_side_alone_is_not_applicable_on_the_other(tmp_path: Path) -> None:
     rows = table(tmp_path, {RELU: call(output=tensor(1.0))}, {"Torch.sub.0.forward": call(output=tensor(1.0, [3]))})
     assert {(row["NPU Name"], row["Bench Name"], row["Result"]) for row in rows} == {

@@ -52,15 +52,21 @@ _VALUES = [
 ]
 _OURS = ["Step", "Rank", "Role", "Caused by", "Match", "Confidence"]
 _KEYS = ("Max", "Min", "Mean", "Norm")
+_NO_DIFFERENCE: list[Any] = [0.0] * len(_STATISTICS)
+_NO_DIFFERENCE_TEXT: list[Any] = ["0.0"] * len(_STATISTICS)
 _ABSENT = "N/A"
 
 
 class Columns:
-    """The table of one comparison; the kinds that occur in it decide its columns."""
+    """The table of one comparison; the kinds that occur in it decide its columns.
 
-    def __init__(self, comparison: Comparison) -> None:
+    `as_text` allows cells that hold the text of a number: numbers that both sides have are then formatted once.
+    """
+
+    def __init__(self, comparison: Comparison, as_text: bool = False) -> None:
         rows = [row for _, row in comparison.rows()]
         self._comparison = comparison
+        self._as_text = as_text
         self.tensor = any(row.measurement.metrics is not None for row in rows)
         self.md5 = any(row.target and "md5" in row.target for row in rows)
         bare = (row for row in rows if row.measured is None)
@@ -94,20 +100,16 @@ class Columns:
     def _cells(self, unit: UnitResult, row: Row) -> list[Any]:
         target, golden = row.target, row.golden
         grads = _grad(target), _grad(golden)
-        cells: list[Any] = [
-            _text(row.target_name),
-            _text(row.golden_name),
-            _dtype(target),
-            _dtype(golden),
-            _shape(target),
-            _shape(golden),
-            *grads,
-        ]
+        names = _text(row.target_name), _text(row.golden_name)
+        cells: list[Any] = [*names, _dtype(target), _dtype(golden), *_shapes(target, golden), *grads]
         if self.tensor:
             cells += list(row.measured[:6]) if row.measured else [_ABSENT] * 6
         ours, theirs = _statistics(target), _statistics(golden)
-        if self.statistics:
-            cells += _differences(ours, theirs)
+        differences = _differences(ours, theirs) if self.statistics else []
+        if self._as_text and differences is _NO_DIFFERENCE and 0.0 not in ours:  # 0.0 equals -0.0
+            ours = theirs = [repr(value) for value in ours]
+            differences = _NO_DIFFERENCE_TEXT
+        cells += differences
         if self.md5:
             cells += [safe_cell((item or {}).get("md5", _ABSENT)) for item in (target, golden)]
         if self.values:
@@ -141,6 +143,13 @@ def _text(value: Optional[str]) -> str:
 
 def _dtype(item: Item) -> str:
     return _ABSENT if item is None else _text(str(item.get("dtype") or item.get("type") or _ABSENT))
+
+
+def _shapes(target: Item, golden: Item) -> tuple[str, str]:
+    shape = _shape(target)
+    if target and golden and "shape" in target and target["shape"] == golden.get("shape"):
+        return shape, shape
+    return shape, _shape(golden)
 
 
 def _shape(item: Item) -> str:
@@ -180,7 +189,7 @@ def _is_number(value: Any) -> bool:
 
 def _differences(ours: list[Any], theirs: list[Any]) -> list[Any]:
     if ours == theirs and all(value.__class__ is float and value == value for value in ours):
-        return [0.0] * (2 * len(ours))
+        return _NO_DIFFERENCE
     differences: list[Any] = []
     relative: list[Any] = []
     for a, b in zip(ours, theirs):

@@ -15,7 +15,7 @@ _ROWS_AT_ONCE = 1000
 
 
 def write_csv(comparison: Comparison, path: Path) -> None:
-    layout.write_file(path, _parts(Columns(comparison)))
+    layout.write_file(path, _parts(Columns(comparison, as_text=True)))
 
 
 def _parts(columns: Columns) -> Iterator[bytes]:
