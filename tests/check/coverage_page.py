@@ -26,8 +26,8 @@ _IN_SHORT = {
     "random numbers": "it draws random numbers (of dropout the share of zeros is judged)",
     "not unique": "its result is not unique: order or signs may differ",
     "positive-definite": "it needs a matrix with a property that Min and Max do not tell: dump with task `tensor`",
-    "golden side cannot run it": "torch has no kernel of it for floats wider than its own, so that there is no golden",
-    "each bit of its input": "its result depends on each bit of its input: a wider golden has another one",
+    "golden side cannot run it": "torch has no kernel in higher precision for it, so there is no golden",
+    "bit of its input": "its result depends on every bit of its input: a golden in higher precision has another result",
 }
 
 

@@ -333,7 +333,7 @@ def test_a_golden_that_is_no_better_than_the_device_passes_nothing(tmp_path: Pat
     assert main(["run_ut", "-api_info", str(written(tmp_path, records)), "-o", str(out), "--jobs", "1"]) == 0
     found = results(out)
     assert found["Functional.std.0"][0] == "SKIP"
-    assert "no wider kernel" in found["Functional.std.0"][2]
+    assert "no kernel in higher precision" in found["Functional.std.0"][2]
     assert found["Functional.conv2d.0"][0] == "pass"
     (row,) = details(out)
     assert (row["API Name"], row["Bench Dtype"]) == ("Functional.conv2d.0.forward.output.0", "Float64")

@@ -97,7 +97,7 @@ def test_one_who_says_nothing_is_shown_out(heard: Heard) -> None:
             except OSError:
                 break
             time.sleep(0.1)
-    heard.wait_for("took too long")
+    heard.wait_for("did not prove in time")
 
 
 def test_a_recorded_conversation_cannot_be_replayed(heard: Heard) -> None:
@@ -130,12 +130,12 @@ def test_a_recorded_conversation_cannot_be_replayed(heard: Heard) -> None:
     [
         (parcel_of([["../evil", 1]], b"x"), "file name that is not valid"),
         (parcel_of([["a.pt", 5]], b"x"), "do not match its list"),
-        (parcel_of([["a.pt", -1]]), "file of no size"),
+        (parcel_of([["a.pt", -1]]), "file without a valid size"),
         (parcel_of([["a\ud800.pt", 1]], b"x"), "file name that is not valid"),
-        (parcel_of([], b"", files=[["a.pt", 1]]), "odd list of files"),
-        (parcel_of([], b"", files=[["a.pt", 1, 7]]), "not here"),
-        (parcel_of([], b"x", files=[["a.pt", 1, 0], ["b.pt", 2, 0]]), "not here"),
-        (parcel_of([["a.pt", 1]], b"x", last=["0"]), "what ends with it"),
+        (parcel_of([], b"", files=[["a.pt", 1]]), "without a valid list of files"),
+        (parcel_of([], b"", files=[["a.pt", 1, 7]]), "was not sent"),
+        (parcel_of([], b"x", files=[["a.pt", 1, 0], ["b.pt", 2, 0]]), "was not sent"),
+        (parcel_of([["a.pt", 1]], b"x", last=["0"]), "contents to drop"),
         (parcel_of([], framework="jax"), "unknown framework"),
         (parcel_of([["a.pt", 1], ["a.pt", 1]], b"xx"), "do not match its list"),
         (parcel_of([], call="os.system"), "without a valid name"),
@@ -169,13 +169,13 @@ def test_a_changed_frame_is_refused(heard: Heard) -> None:
         body = parcel_of([])
         head = frames.HEAD.pack(frames.MAGIC, frames.VERSION, frames.CALL, 0, 0, len(body))
         peer.sendall(head + body + bytes(32))
-        heard.wait_for("a frame was changed on its way")
+        heard.wait_for("a frame was changed in transit")
     assert heard.inbox.take() is None
     assert not list(heard.inbox._spool.iterdir())
 
 
 def test_a_secret_that_everybody_can_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DumpError, match="read by everybody"):
+    with pytest.raises(DumpError, match="read by every user"):
         frames.read_secret(Path(secret_file(tmp_path, 0o644)))
     with pytest.raises(DumpError, match="needs secret_file"):
         frames.read_secret(None)
@@ -195,14 +195,14 @@ def test_a_frame_that_comes_again_on_its_own_connection_is_refused(heard: Heard)
         peer.sendall(recorded)
         heard.arrival()
         peer.sendall(recorded)
-        heard.wait_for("frame 0 where 1 belongs")
+        heard.wait_for("frame 0, expected frame 1")
     assert heard.inbox.take() is None
 
 
 def test_one_who_knows_the_secret_may_still_not_send_anything(heard: Heard) -> None:
     for kind, length, reason in (
         (frames.CALL, 1 << 50, "are allowed"),
-        (frames.HELLO, 0, "where a call belongs"),
+        (frames.HELLO, 0, "expected a call"),
     ):
         with heard.connect() as peer:
             Channel(peer).greet(SECRET.encode(), session())

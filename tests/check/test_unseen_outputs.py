@@ -64,7 +64,7 @@ def test_the_first_result_of_embedding_bag_is_judged(saved: Saved) -> None:
     right = [saved.item(f"r{n}", one) for n, one in enumerate(results)]
     outcome = saved.examine("Torch.embedding_bag", args, right)
     assert outcome.forward == "pass"
-    assert "3 more results, which serve its own backward, are not judged" in outcome.message
+    assert "3 more results, used only by its backward, are not judged" in outcome.message
     wrong = [saved.item("r0", results[0] * 1.1), *right[1:]]
     assert saved.examine("Torch.embedding_bag", args, wrong).forward == "error"
 
@@ -119,8 +119,8 @@ def test_a_backward_that_is_not_checked_has_a_reason(saved: Saved) -> None:
     x = torch.randn(4)
     gradient = saved.item("g", torch.ones(4))
     cases = {
-        "no input of it requires a gradient": ({"input": [gradient], "output": [None]}, x),
-        "the dump has no gradient that came into it": ({"input": [None], "output": [None]}, x.requires_grad_()),
+        "none of its inputs requires a gradient": ({"input": [gradient], "output": [None]}, x),
+        "the dump has no gradient of its outputs": ({"input": [None], "output": [None]}, x.requires_grad_()),
     }
     for reason, (backward, given) in cases.items():
         if "requires" in reason:
@@ -192,7 +192,7 @@ def test_a_hash_of_bits_is_not_judged_and_says_why(saved: Saved) -> None:
     x = torch.randn(4)
     outcome = saved.examine("Torch.hash_tensor", [saved.item("x", x)], [saved.item("y", torch.hash_tensor(x))])
     assert (outcome.forward, outcome.backward) == ("SKIP", "SKIP")
-    assert "depends on each bit" in outcome.message
+    assert "depends on every bit" in outcome.message
 
 
 @pytest.mark.parametrize("steady", [True, False])

@@ -305,7 +305,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_rest_shown(tmp_path, capsys)
     for arguments, code in ((["check", str(tmp_path)], 1), (["op", str(tmp_path), "Default"], 0)):
         assert main(["graph", *arguments]) == code
         captured = capsys.readouterr()
-        assert captured.err == f"msprobe graph: {broken} is not an .npy file: it does not begin as one.\n"
+        assert captured.err == f"msprobe graph: {broken} is not an .npy file: its first bytes are wrong.\n"
     assert "Add  Default_Add-op0" in captured.out
     assert "Sub  Default_Sub-op0" in captured.out
     main(["graph", "check", str(tmp_path)])

@@ -100,7 +100,7 @@ def test_a_dump_that_is_being_written_can_be_shown_and_is_not_recovered(
     ("name", "text", "said"),
     [
         ("dump.json", "", "is not JSON"),
-        ("dump.json", "[]", "holds no JSON object"),
+        ("dump.json", "[]", "is not a JSON object"),
         ("dump.json", '{"task": "statistics"}', 'it has no "data" object'),
         ("debug.json", "{}", 'it has no "data" object'),
     ],

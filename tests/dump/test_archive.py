@@ -262,6 +262,6 @@ def test_the_debugger_writes_beside_a_living_run_and_says_where(tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     first.kill()
     first.communicate()
-    assert f"another run is in {path} and may still write there; this one goes to {path / 'run-2'}." in done.stderr
+    assert f"another run may still write to {path}; this run writes to {path / 'run-2'}." in done.stderr
     assert (path / "run-2/step0/rank/dump.json").is_file()
     assert (path / "step0/rank/dump.json").read_text() == "first"

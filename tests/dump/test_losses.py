@@ -122,4 +122,7 @@ def test_overflow_and_compare_go_on_with_the_rest_and_name_it(dump: Path, capsys
 def test_a_fault_of_ours_in_the_log_is_told_as_one(tmp_path: Path) -> None:
     assert write_errors.trouble(tmp_path) is None
     (tmp_path / "dump_error_info.log").write_text("2026-01-01 00:00:00 Torch.add.0.forward\nTraceback …\n")
-    assert write_errors.trouble(tmp_path) == "dump_error_info.log has entries: there were faults while it was written"
+    assert (
+        write_errors.trouble(tmp_path)
+        == "dump_error_info.log has entries: msprobe had errors while it wrote this directory"
+    )

@@ -91,11 +91,11 @@ def test_a_placement_is_written_as_it_was_read(tmp_path, text):
     [
         ([], 7, '"parallel" is 7'),
         (["groups"], [[0, 1]], '"groups"'),
-        (["groups", "mesh_tp"], [2, 2], "'mesh_tp' has a rank twice"),
+        (["groups", "mesh_tp"], [2, 2], "'mesh_tp' has the same rank twice"),
         (["groups", "mesh_tp"], [True], "a rank of group 'mesh_tp'"),
         (["meshes"], {}, '"meshes"'),
         (["meshes", 0, "ranks"], [[0, 1], [2]], "not a grid"),
-        (["meshes", 0, "ranks"], [[0, 1], [2, 0]], "mesh 0 has a rank twice"),
+        (["meshes", 0, "ranks"], [[0, 1], [2, 0]], "mesh 0 has the same rank twice"),
         (["meshes", 0, "ranks"], [], "mesh 0 has no ranks"),
         (["meshes", 0, "ranks"], "0123", "mesh 0"),
         (["meshes", 0, "names"], ["dp"], "2 dimensions and 1 names"),

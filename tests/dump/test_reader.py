@@ -150,7 +150,7 @@ def test_a_directory_under_any_name_with_a_dump_json_is_a_rank(tmp_path: Path) -
     [
         ('{"data": {"a": {},\n\n "b": }}', "line 3"),
         ("", "line 1"),
-        ("[]", "no JSON object"),
+        ("[]", "is not a JSON object"),
         ('{"task": "x"}', 'no "data" object'),
         ('{"data": []}', 'no "data" object'),
         ("[" * 100_000, "is not JSON"),

@@ -391,7 +391,7 @@ def test_cells_inside_a_jit_function_of_a_dynamic_run_go_to_graph(tmp_path, told
         ]
         assert_same(dump["Cell.0.Dense.forward.0"]["input_args"][0], tensor(2, 3, seed=number))
         assert dump.json("run.json")["framework"] == "mindspore"
-    assert not told("no record was made")
+    assert not told("no record in ")
 
 
 def test_a_recomputed_cell_is_recorded_once(tmp_path, graph_mode):

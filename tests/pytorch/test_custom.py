@@ -199,7 +199,7 @@ def test_a_function_is_still_one_for_those_who_look(debugger):
 @pytest.mark.parametrize(
     ("owner", "name", "message"),
     [
-        (nn, "Linear", r"torch\.nn\.Linear is a class.*register a method of it"),
+        (nn, "Linear", r"torch\.nn\.Linear is a class.*Register one of its methods"),
         (int, "__add__", r"int\.__add__ cannot be replaced .*a function of your own"),
         (nn.Sequential(nn.ReLU()), "0", "cannot be replaced"),
         (torch, "nothing", "torch has no function 'nothing'"),
@@ -242,4 +242,4 @@ def test_what_the_script_put_over_it_since_is_left_there(told):
     apis.attach(Records())
     assert library.fused is patch
     assert library.fused(X).tolist() == [2, 2]
-    assert told("library.fused was replaced since")
+    assert told("other code has replaced library.fused since")

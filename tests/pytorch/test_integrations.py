@@ -114,7 +114,7 @@ def test_torchtitan_passes_the_parts_of_a_pipeline(tmp_path):
 def test_a_name_of_mindstudio_probe_says_what_to_use(framework, name):
     if framework == "mindspore":
         pytest.importorskip("mindspore")
-    with pytest.raises(ImportError, match=rf"has no {name}, as mindstudio-probe has it: use .*(save|compare)"):
+    with pytest.raises(ImportError, match=rf"has no {name}, unlike mindstudio-probe: use .*(save|compare)"):
         exec(f"from msprobe.{framework} import {name}")
 
 
@@ -129,13 +129,15 @@ def test_a_copied_debugger_is_the_same_and_pickling_is_refused(tmp_path):
     trainer = {"debugger": debugger}
     assert copy.copy(debugger) is debugger
     assert copy.deepcopy(trainer)["debugger"] is debugger
-    with pytest.raises(TypeError, match=r"belongs to its process. Make one in each process"):
+    with pytest.raises(TypeError, match=r"belongs to its process. Create one in each process"):
         pickle.dumps(debugger)
 
 
 def test_a_method_of_mindstudio_probe_says_what_to_use(tmp_path):
     debugger = PrecisionDebugger(configured(tmp_path))
-    with pytest.raises(AttributeError, match=r"no module_dump\(\) of the debugger: call start\(model=module\)"):
+    with pytest.raises(
+        AttributeError, match=r"the debugger of msprobe has no module_dump\(\): call start\(model=module\)"
+    ):
         debugger.module_dump(nn.Linear(1, 1), "x")
     assert not hasattr(debugger, "frobnicate")
 

@@ -248,7 +248,7 @@ def test_overflow_check_has_no_kernel_level(tmp_path: Path):
     ("content", "part"),
     [
         ("{}", "dump: this section is missing"),
-        ('{"dump": {"dump_path": "/no/such/place"}}', "this directory does not exist; make it first"),
+        ('{"dump": {"dump_path": "/no/such/place"}}', "this directory does not exist; create it first"),
         (
             '{"dump": {"dump_path": ".", "dump_mode": "both"}}',
             'dump.dump_mode: found "both"; allowed: "output"',

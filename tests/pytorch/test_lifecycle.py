@@ -139,7 +139,7 @@ def test_set_init_step_sets_the_first_number(tmp_path, told):
     debugger.step()
     assert Dump(tmp_path / "dump", 100).names == [relu(0)]
     debugger.set_init_step(3)
-    assert told("set_init_step() belongs before the training loop")
+    assert told("set_init_step() was ignored: call it before the training loop")
     with pytest.raises(UsageError):
         debugger.set_init_step(-1)
 
@@ -159,7 +159,7 @@ def test_a_rank_that_never_matches_is_told_once(tmp_path, told):
 def test_a_second_debugger_goes_on_or_takes_over(tmp_path, told):
     first = PrecisionDebugger(configured(tmp_path / "a"))
     assert PrecisionDebugger(configured(tmp_path / "a")) is first
-    assert told("made again with the same settings")
+    assert told("created again with the same settings")
     first.start()
     torch.relu(torch.ones(1))
     second = PrecisionDebugger(configured(tmp_path / "b"))
@@ -260,7 +260,7 @@ def test_a_second_debugger_takes_over_and_the_first_has_no_effect(tmp_path, told
     second = PrecisionDebugger(configured(tmp_path, level="mix"))
     assert told(f"takes over from the first, in {tmp_path}")
     train(first, model, 3)
-    assert told("that a later one has replaced has no effect")
+    assert told("this call has no effect: a later PrecisionDebugger has replaced this one")
     train(second, model, 2)
     train(first, model, 1)
     assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step0", "step1"]
@@ -282,7 +282,7 @@ def test_a_script_that_forgets_step_is_warned(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path, level="L1"))
     train(debugger, nn.Linear(3, 3), 3, with_step=False)
     debugger._lifecycle.close()
-    assert told("start() was called 3 times and step() never after it: all of it is in step 0.")
+    assert told("start() was called 3 times without step(): all records are in step 0.")
 
 
 def test_collecting_in_parts_is_no_forgotten_step(tmp_path, told):

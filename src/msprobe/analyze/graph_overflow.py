@@ -84,7 +84,7 @@ class _Reading:
         rank = operator.rank
         given = self._given(operator, tensors, iteration)
         if given is None:
-            self.notes["inputs were not dumped, so who made an overflow is not always known."] = None
+            self.notes["some inputs were not dumped: the producer of an overflow is not always known."] = None
         handed_in = given == INFINITE and rank not in self._made_infinity
         overflow = worst != FINITE and not (handed_in and worst == INFINITE)
         if overflow and worst == INFINITE:

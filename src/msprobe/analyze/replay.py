@@ -34,9 +34,9 @@ def replay(rank: RankDump, name: str) -> Replayed:
     if backward is not None:
         forward = {**record, INPUT_ARGS: record.get(FORWARD_ARGS), INPUT_KWARGS: record.get(FORWARD_KWARGS)}
     if not isinstance(forward.get(INPUT_ARGS), list):
-        raise DumpError(f"{name} was recorded without what its forward received: only a producer can be replayed.")
+        raise DumpError(f"{name} has no inputs of its forward in the dump: only a producer can be replayed.")
     if record.get("inputs_may_be_changed"):
-        raise DumpError(f"{name} cannot be replayed: it changed what it received, which was too large to be kept.")
+        raise DumpError(f"{name} cannot be replayed: it changed its inputs, and they were too large to copy.")
     known = framework.load(str(rank.head.get("framework")))
     try:
         _all_saved(forward)
@@ -51,9 +51,9 @@ def replay(rank: RankDump, name: str) -> Replayed:
     seen = [_line(known, number, tensor) for number, tensor in enumerate(tensors) if tensor is not None]
     lines = [line for _, line in seen]
     if record.get("forward_inputs_gone"):
-        lines.append("ones stand in for inputs of its forward that were not kept")
+        lines.append("some inputs of its forward were not kept; ones replace them")
     if results.random:
-        lines.append("it draws random numbers, and those of the run are not known")
+        lines.append("it draws random numbers, and the random state of the run is not known")
     return Replayed(any(bad for bad, _ in seen), lines)
 
 
@@ -76,7 +76,7 @@ def _all_saved(forward: dict[str, Any]) -> None:
     """Generated values would show nothing: every tensor must be the recorded one."""
     for item in arguments.read(forward).tensors:
         if not isinstance(item.get("data_name"), str):
-            raise NotMade("a tensor that it received was not saved")
+            raise NotMade("one of its input tensors was not saved")
 
 
 def _first_line(error: Exception) -> str:

@@ -95,7 +95,7 @@ def _run(verb: str, rest: Sequence[str], framework: Optional[str]) -> int:
     about = dict(VERBS)[verb]
     parser = argparse.ArgumentParser(
         prog=f"msprobe {verb}",
-        description=f"{about[0].upper()}{about[1:]}.",
+        description=f"{about[0].upper()}{about[1:]}" + ("" if about.endswith("?") else "."),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)

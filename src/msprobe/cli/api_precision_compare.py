@@ -18,7 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = f"details file of {device}"
         parser.add_argument(*flags, dest=name, type=Path, required=True, metavar="CSV", help=text)
     parser.add_argument(
-        "-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: here"
+        "-o",
+        "--out_path",
+        dest="output",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="default: the current directory",
     )
 
 

@@ -22,31 +22,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-api_info", "--api_info_file", dest="api_info", type=Path, metavar="DUMP", help="a dump.json or a directory"
     )
     parser.add_argument(
-        "-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: here"
+        "-o",
+        "--out_path",
+        dest="output",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="default: the current directory",
     )
     parser.add_argument("-d", "--device", default="cpu", help="the device under test (default: cpu)")
     parser.add_argument("-config", "--config_path", dest="config", type=Path, metavar="FILE", help="config.json")
     parser.add_argument(
-        "-csv_path", "--result_csv_path", dest="resumed", type=Path, metavar="FILE", help="continue this result file"
+        "-csv_path",
+        "--result_csv_path",
+        dest="resumed",
+        type=Path,
+        metavar="FILE",
+        help="continue this results file of a run that was stopped",
     )
     parser.add_argument(
         "-save_error_data", action="store_true", help="save inputs and outputs of failed calls (error_data_path)"
     )
     parser.add_argument(
-        "-f", "--filter_api", dest="once", action="store_true", help="run calls that differ only in values once"
+        "-f",
+        "--filter_api",
+        dest="once",
+        action="store_true",
+        help="run only the first of the calls that differ only in values",
     )
     cores = min(8, os.cpu_count() or 1)
-    parser.add_argument("--jobs", "-n", type=_positive, default=cores, metavar="N", help=f"processes (here: {cores})")
+    parser.add_argument(
+        "--jobs", "-n", type=_positive, default=cores, metavar="N", help=f"processes (default: {cores})"
+    )
     parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds per call (default: 120)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the results as a web page")
-    parser.add_argument("--online", action="store_true", help="check a training while it runs (is_online)")
+    parser.add_argument("--online", action="store_true", help="check a training run while it runs (is_online)")
     parser.add_argument(
         "--import",
         dest="imports",
         action="append",
         default=[],
         metavar="MODULE",
-        help="import first, to register custom operators",
+        help="import MODULE first, to register custom operators",
     )
 
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", type=Path, metavar="DIR", help="a dump, a watched run or the results of run_ut")
     parser.add_argument("golden", nargs="?", type=Path, metavar="GOLDEN", help="the dump that is known to be good")
     parser.add_argument("--export", type=Path, metavar="FILE", help="write one HTML file and exit")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="default: a free one")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="default: a free port")
     parser.add_argument("--no-open", action="store_true", help="print the address, open no browser")
 
 

@@ -48,8 +48,8 @@ class CustomApis:
             raise UsageError(f"register_custom_api: {_title(module)} has no function {name!r}.")
         if isinstance(original, type):
             raise UsageError(
-                f"register_custom_api: {title} is a class, and isinstance needs it: register a method of it, "
-                f'register_custom_api({title}, "forward") for example.'
+                f"register_custom_api: {title} is a class and cannot be replaced, because isinstance needs it. "
+                f'Register one of its methods, for example register_custom_api({title}, "forward").'
             )
         if (id(module), name) in self._registered:
             return
@@ -73,7 +73,8 @@ class CustomApis:
             raise UsageError(f"restore_custom_api: {_title(module)}.{name} was not registered.")
         found.call.on = False
         if _attributes(module).get(name, getattr(module, name, None)) is not found.ours:
-            notices.warn(f"restore_custom_api: {_title(module)}.{name} was replaced since, and is left as it is.")
+            title = f"{_title(module)}.{name}"
+            notices.warn(f"restore_custom_api: other code has replaced {title} since; it stays as it is.")
         elif found.before is _MISSING:
             delattr(module, name)
         else:

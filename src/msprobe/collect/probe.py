@@ -118,14 +118,14 @@ class Probe:
         if gradients is not None and gradients.repeated:
             warnings.append(
                 f"{count(gradients.repeated, 'gradient')} came from further backward passes through the same graph; "
-                "the first pass is recorded."
+                "only the first pass is recorded."
             )
         if gradients is not None and gradients.without_node:
             names = sorted(gradients.without_node)
             their = "its" if len(names) == 1 else "their"
             warnings.append(
                 f"{count(len(names), 'call')} returned {their} input unchanged (first: {', '.join(names[:3])}): "
-                "there is no backward record."
+                f"{'it has' if len(names) == 1 else 'they have'} no backward record."
             )
         return warnings
 

@@ -235,7 +235,7 @@ def _layout(value: Any, meshes: tuple[Mesh, ...], where: str) -> Layout:
 def _placement(value: Any, where: str) -> Placement:
     found = _PLACEMENT.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise DumpError(f"{where} has the placement {shown(value)}, which is none of S(0), S(0,2), R and P(sum).")
+        raise DumpError(f"{where} has the placement {shown(value)}, which is not one of S(0), S(0,2), R and P(sum).")
     dimension, factor, reduction, _ = found.groups()
     if dimension is not None:
         return Placement("S", int(dimension), as_whole(int(factor or 1), f"the split factor of {where}", 1))
@@ -302,7 +302,7 @@ def _mesh_of(number: Any, meshes: tuple[Mesh, ...], where: str) -> Mesh:
 def _ranks(value: Any, where: str) -> tuple[int, ...]:
     found = tuple(as_whole(one, f"a rank of {where}") for one in as_list(value, where))
     if len(set(found)) != len(found):
-        raise DumpError(f"{where} has a rank twice.")
+        raise DumpError(f"{where} has the same rank twice.")
     return found
 
 

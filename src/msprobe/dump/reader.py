@@ -333,7 +333,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DumpError(f"{file} is not JSON: {error}.") from None
     if not isinstance(value, dict):
-        raise DumpError(f"{file} holds no JSON object at its top.")
+        raise DumpError(f"{file} is not a JSON object.")
     return value
 
 

@@ -26,7 +26,7 @@ def recover(rank_dir: Path) -> Recovered:
     """Makes dump.json and the others; raises DumpError where that cannot be done."""
     file = rank_dir / layout.JOURNAL
     if is_being_written(file):
-        raise DumpError(f"{rank_dir} is still being written by a running process; let it end first.")
+        raise DumpError(f"{rank_dir} is still being written by a running process; wait until it ends.")
     try:
         found = journal.scan_file(file, check=True)
         if not found.head:

@@ -38,7 +38,7 @@ def trouble(rank_dir: Path) -> Optional[str]:
         return _missing(int(counts[-1]))
     if not size:
         return f"records or files could not be written ({layout.ERRORS} is empty)"
-    return f"{layout.ERRORS} has entries: there were faults while it was written"
+    return f"{layout.ERRORS} has entries: msprobe had errors while it wrote this directory"
 
 
 def _missing(count: int) -> str:

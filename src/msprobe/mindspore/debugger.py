@@ -70,8 +70,8 @@ class MindSporeFrontend:
             return None
         if not self._task.records_every_call:
             notices.warn_once(
-                "the model has Cells whose construct is under mindspore.jit: this task looks at each as one call, in "
-                "pynative/, and not at what runs inside it."
+                "the model has Cells whose construct is under mindspore.jit: this task checks each of them as "
+                "one call, in pynative/. It does not check what runs inside."
             )
         return _PYNATIVE
 
@@ -118,7 +118,7 @@ class PrecisionDebugger(Debugger):
             return
         refuse_other_tasks(settings)
         if kernels and not HAS_DISPATCH:
-            raise UsageError('level "L2" needs MindSpore 2.8 or later; this one has: L0, L1, mix, debug.')
+            raise UsageError('level "L2" needs MindSpore 2.8 or later; this version has L0, L1, mix and debug.')
 
     @classmethod
     def _make_lifecycle(cls, settings: Settings) -> RunControl:

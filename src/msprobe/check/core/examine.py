@@ -76,7 +76,9 @@ class Examiner:
         if call.api in _NOT_UNIQUE:
             return Outcome(message="its result is not unique: order or signs may differ")
         if call.api in _OF_BITS:
-            return Outcome(message="its result depends on each bit of its input: a wider golden has another one")
+            return Outcome(
+                message="its result depends on every bit of its input: a golden in higher precision has another result"
+            )
         examination = _Examination(self.framework, name, call, loader(rank))
         outcome = examination.run(self._device, forward, backward)
         if self._keep and ERROR in (outcome.forward, outcome.backward):
@@ -127,7 +129,7 @@ class _Examination:
                 self._notes.append(f"{where} cannot run its backward: {results.no_gradients}")
                 self._explains_backward = True
         if "forward" in self._equal or (backward is not None and self._equal):
-            self._notes.append(f"{golden.made}, and that is the device under test")
+            self._notes.append(f"{golden.made}, and the CPU is also the device under test")
             self._explains_backward = "backward" in self._equal
         statuses = []
         for direction, record in (("forward", forward), ("backward", backward)):
@@ -154,7 +156,7 @@ class _Examination:
         if direction == "backward" and (golden.no_gradients or (own is not None and own.no_gradients)):
             return SKIP
         if mine is not None and len(mine) != len(right):
-            self._notes.append(f"{len(mine)} results of its {direction} instead of {len(right)}")
+            self._notes.append(f"number of results of its {direction}: {len(mine)} instead of {len(right)}")
             return ERROR
         statuses = []
         fits = self._fits(direction, recorded, len(right))
@@ -180,7 +182,7 @@ class _Examination:
     def _fits(self, direction: str, recorded: list[Any], count: int) -> bool:
         """Whether recorded and new results stand in the same places; a note says where they do not."""
         if direction == "forward" and self._call.first_only and len(recorded) > count:
-            self._notes.append(f"{len(recorded) - count} more results, which serve its own backward, are not judged")
+            self._notes.append(f"{len(recorded) - count} more results, used only by its backward, are not judged")
             return True
         return len(recorded) == count
 
@@ -218,7 +220,7 @@ class _Examination:
             if verdict.status != PASS:
                 moved = self._moved_results(slot, device)
                 if moved and same_but_for_rounding(ours, theirs, moved, form, self._incoming(slot)):
-                    verdict = Verdict(PASS, "differs by no more than rounding of its inputs makes it differ")
+                    verdict = Verdict(PASS, "the difference is no larger than rounding of its inputs explains")
                     if not self._repeats(slot, golden):
                         verdict = Verdict(WARNING, _UNSTABLE)
         return self._add_row(slot, device, golden, metrics, verdict)
@@ -296,8 +298,8 @@ class _Examination:
             return "no gradient reaches its inputs"
         given = flat_records(backward.get(INPUT), nulls=True)
         if any(one is not None for one in given):
-            return "no input of it requires a gradient"
-        return "the dump has no gradient that came into it"
+            return "none of its inputs requires a gradient"
+        return "the dump has no gradient of its outputs"
 
     def _random(self, golden: Results, own: Optional[Results], forward: dict[str, Any], has_backward: bool) -> Outcome:
         api, framework = self._call.api, self._framework
@@ -328,7 +330,7 @@ class _Examination:
             return self._add_row(slot, saved, golden, None, verdict)
         if form is None:  # the mask of native_dropout
             first, _ = self._saved(recorded[0])
-            verdict = Verdict(WARNING, "its result cannot be read, and so it is not judged")
+            verdict = Verdict(WARNING, "its result cannot be read: it is not judged")
             if first is not None:
                 verdict = dropout.judge_mask(flat, framework.flat(first), given)
             return self._add_row(slot, saved, golden, None, verdict)

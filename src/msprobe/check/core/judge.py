@@ -35,7 +35,7 @@ def judge_floats(found: Metrics, dtype: str) -> Verdict:
     if not found.mismatches:
         return Verdict(PASS)
     if found.cosine <= 0.99 or math.isnan(found.cosine):
-        return Verdict(ERROR, f"it points elsewhere: cosine {found.cosine:.4g}, {_size(found)}")
+        return Verdict(ERROR, f"it has another direction: cosine {found.cosine:.4g}, {_size(found)}")
     if found.max_abs < 0.001:
         if found.relative_l2 <= _GROSS[dtype in _LOW]:
             return Verdict(PASS)

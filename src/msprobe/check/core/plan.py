@@ -59,7 +59,7 @@ def make_plan(
         reason = _unfit(record)
         if reason is None and once:
             same = first.setdefault(_shape_of(name, record), name.call)
-            reason = None if same == name.call else f"same call as {same} but for its values (-f)"
+            reason = None if same == name.call else f"same call as {same} except for its values (-f)"
         if reason is not None:
             plan.skipped[name.call] = reason
             continue
@@ -98,7 +98,7 @@ def _unfit(record: Record) -> Optional[str]:
     if isinstance(record.get(DAMAGED), str):
         return f"it is damaged: {record[DAMAGED]}"
     if INPUT_ARGS not in record:
-        return "the dump has no inputs of it (data_mode)"
+        return "the dump does not have its inputs (data_mode)"
     if not isinstance(record[INPUT_ARGS], list) or not isinstance(record.get(INPUT_KWARGS, {}), dict):
         return "its record is damaged"
     return None

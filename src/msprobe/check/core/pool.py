@@ -181,7 +181,7 @@ def _how(process: subprocess.Popen[bytes]) -> str:
         code = process.wait(timeout=5)
     except subprocess.TimeoutExpired:
         process.kill()
-        return "its process closed the line"
+        return "its process closed the connection"
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"its process died of {signal.Signals(-code).name}"

@@ -141,7 +141,7 @@ def _make(directory: Path) -> None:
     try:
         layout.make_directory(directory)
     except OSError as error:
-        raise DumpError(f"{directory} cannot be made: {error.strerror or error}.") from None
+        raise DumpError(f"{directory} cannot be created: {error.strerror or error}.") from None
 
 
 def _open(path: Path, flags: int) -> int:

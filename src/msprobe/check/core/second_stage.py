@@ -93,7 +93,7 @@ def _judge(standard: str, dtype: str, row: Row, other: Optional[Row]) -> Verdict
         return Verdict(ERROR, "NaN or infinity on one side only")
     if standard == standards.BINARY:
         rate = _value(row, "Binary Error Rate")
-        return Verdict(PASS) if rate == 0 else Verdict(ERROR, f"{rate:.2%} of the elements differ, none may")
+        return Verdict(PASS) if rate == 0 else Verdict(ERROR, f"{rate:.2%} of the elements differ; none may differ")
     if standard == standards.ABSOLUTE:
         return _absolute(row)
     if standard == standards.THOUSANDTH:
@@ -126,7 +126,7 @@ def _ulp(dtype: str, row: Row) -> Verdict:
 
 def _benchmark(row: Row, other: Optional[Row]) -> Verdict:
     if other is None:
-        return Verdict(SKIP, "the second file has no such output to compare with")
+        return Verdict(SKIP, "the second file does not have this output")
     if other["DEVICE Dtype"] != row["DEVICE Dtype"] or other["Shape"] != row["Shape"]:
         return Verdict(SKIP, "the second file has it in another dtype or shape")
     status, notes = PASS, []

@@ -91,7 +91,7 @@ class _Worker:
             try:
                 save(outcome.kept, Path(self._keep) / layout.tensor_file_name(task["call"], ""), examiner.framework)
             except (OSError, KeyError) as error:
-                message += f"; its data could not be kept: {error}"
+                message += f"; its data could not be saved: {error}"
         rows = [detail_cells(row) for row in outcome.rows]
         return {"forward": outcome.forward, "backward": outcome.backward, "message": message, "rows": rows}
 

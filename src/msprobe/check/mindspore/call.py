@@ -32,9 +32,9 @@ Array = np.ndarray[Any, Any]
 Raise = Callable[[str], str]  # of names of dtypes
 RAISED = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
 _GRADIENTS = ops.GradOperation(get_all=True, sens_param=True)
-BY_FORMULA = "golden by a formula of other operators: MindSpore's CPU has no wider kernel of it"
+BY_FORMULA = "golden computed with other operators: MindSpore's CPU has no kernel in higher precision"
 _LATE_ERRORS = 16  # at most one for each kernel of a call
-NO_WIDER = "golden in the recorded dtypes: MindSpore's CPU has no wider kernel"
+NO_WIDER = "golden in the recorded dtypes: MindSpore's CPU has no kernel in higher precision"
 
 
 class MindSporeCall:
@@ -132,7 +132,7 @@ class MindSporeCall:
         """Outputs in raised precision, gradients in the recorded dtypes."""
         plain = self._plain(tensors, incoming)
         wide = self._wide(tensors, incoming)
-        made = f"{NO_WIDER} of its backward"
+        made = f"{NO_WIDER} for its backward"
         return wide._replace(gradients=plain.gradients, no_gradients=plain.no_gradients, made=made, weak=("backward",))
 
     def _nudged(self) -> Results:

@@ -41,7 +41,7 @@ class CpuProcess:
             return Results(_receive(self._pipe), _receive(self._pipe), **answer)
         except (EOFError, OSError):
             self.close()
-            raise RuntimeError("the process of the golden side has ended") from None
+            raise RuntimeError("the golden process has ended") from None
 
     def close(self) -> None:
         if self._process is not None:
@@ -135,5 +135,5 @@ def _receive(pipe: Any) -> list[Any]:
 def _row(array: Array) -> dtypes.Dtype:
     row = dtypes.of_numpy(array.dtype)
     if row is None:
-        raise RuntimeError(f"arrays of type {array.dtype} do not travel")
+        raise RuntimeError(f"arrays of type {array.dtype} cannot be sent to the golden process")
     return row

@@ -52,12 +52,12 @@ class Checker:
                 self._log(f"Waiting for parcels in {self._settings.nfs_path}.")
             else:
                 way = Listener(self._settings, self._inbox)
-                self._log(f"Listening at {way.address[0]}:{way.address[1]}; {way.protection}.")
+                self._log(f"Listening on {way.address[0]}:{way.address[1]}; {way.protection}.")
             try:
                 for task, answer in pool.run(self._tasks()):
                     self._finish(task, answer)
             except KeyboardInterrupt:
-                self._log("Interrupted; what is not answered will be sent again.")
+                self._log("Interrupted. The next checker gets the calls that have no result yet.")
             finally:
                 way.close()
         for files in self._files.values():

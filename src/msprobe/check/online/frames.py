@@ -64,7 +64,9 @@ def read_secret(path: Optional[Path]) -> bytes:
     except OSError as error:
         raise DumpError(f"secret_file {path} cannot be read: {error.strerror or error}.") from None
     if mode & 0o007:
-        raise DumpError(f"secret_file {path} can be read by everybody here: chmod 600 it, and change the secret.")
+        raise DumpError(
+            f"secret_file {path} can be read by every user of this machine: chmod 600 it, and change the secret."
+        )
     if not 16 <= len(secret) <= 4096:
         raise DumpError(f"secret_file {path} must hold 16 to 4096 bytes, not {len(secret)}.")
     return secret
@@ -117,7 +119,7 @@ class Channel:
         said = read_object(about_them)
         name, rank = said.get("session"), said.get("rank")
         if not isinstance(name, str) or len(name) != 32 or set(name) - set("0123456789abcdef"):
-            raise Refused("its session has no proper name")
+            raise Refused("the name of its session is not valid")
         if type(rank) is not int or not 0 <= rank < 1 << 31:
             raise Refused("its rank is not valid")
         return Greeting(Session(name, rank), seen)
@@ -140,7 +142,7 @@ class Channel:
     def _expect(self, kind: int, limit: int = SMALL) -> bytes:
         found, length = self.head(limit)
         if found != kind:
-            raise Refused(f"a frame of kind {found} where {kind} belongs")
+            raise Refused(f"a frame of kind {found}, expected kind {kind}")
         return self.rest(length)
 
     # Frames.
@@ -181,7 +183,7 @@ class Channel:
         if magic != MAGIC or version != VERSION or zero:
             raise Refused("it does not speak this protocol")
         if number != self._received:
-            raise Refused(f"frame {number} where {self._received} belongs")
+            raise Refused(f"frame {number}, expected frame {self._received}")
         if length > limit:
             raise Refused(f"a frame of {length} bytes, at most {limit} are allowed")
         if self._in is not None:
@@ -200,7 +202,7 @@ class Channel:
         """After the body: raises Refused unless the code is right."""
         self._received += 1
         if self._in is not None and not hmac.compare_digest(self._exactly(self._in.size), self._in.digest()):
-            raise Refused("a frame was changed on its way")
+            raise Refused("a frame was changed in transit")
 
     def rest(self, length: int) -> bytes:
         """The body and the end of a frame that may be held in memory."""
@@ -216,7 +218,7 @@ class Channel:
         if self._deadline is not None:
             left = self._deadline - time.monotonic()
             if left <= 0:
-                raise Refused("it took too long to say who it is")
+                raise Refused("it did not prove in time that it knows the secret")
             self._socket.settimeout(left)
 
     def _exactly(self, size: int) -> bytearray:

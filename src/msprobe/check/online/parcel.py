@@ -134,7 +134,7 @@ class KeptFiles:
     def link(self, file: File, path: Path) -> None:
         source, size = self._new.get(file.content) or self._paths.get(file.content) or (None, 0)
         if source is None or size != file.size:
-            raise Refused("a parcel that names a content which is not here")
+            raise Refused("a parcel refers to a content that was not sent")
         link(str(source), str(path))
 
     def settle(self, last: Sequence[int]) -> None:
@@ -144,7 +144,7 @@ class KeptFiles:
         for number, (path, size) in self._new.items():
             if number not in ended:
                 if len(self._paths) >= MOST_KEPT:
-                    raise Refused(f"more than {MOST_KEPT} contents at a time")
+                    raise Refused(f"more than {MOST_KEPT} contents to keep")
                 layout.make_directory(self._directory)
                 link(str(path), str(self._directory / str(number)))
                 self._paths[number] = (self._directory / str(number), size)
@@ -224,9 +224,9 @@ def read_text(text: bytes) -> tuple[Task, list[File], list[int]]:
         raise Refused("a parcel without records")
     files, last = task.get("files"), task.get("last")
     if not isinstance(files, list) or len(files) > MOST_FILES:
-        raise Refused("a parcel without a list of files")
+        raise Refused("a parcel without a valid list of files")
     if not isinstance(last, list) or len(last) > MOST_FILES or not all(type(one) is int for one in last):
-        raise Refused("a parcel without a list of what ends with it")
+        raise Refused("a parcel without a valid list of contents to drop")
     found = [_file(entry) for entry in files]
     if len({file.name for file in found}) != len(found):
         raise Refused("the files of a parcel do not match its list")
@@ -235,14 +235,14 @@ def read_text(text: bytes) -> tuple[Task, list[File], list[int]]:
 
 def _file(entry: Any) -> File:
     if not isinstance(entry, list) or [type(one) for one in entry] != [str, int, int]:
-        raise Refused("a parcel with an odd list of files")
+        raise Refused("a parcel without a valid list of files")
     file = File(*entry)
     if not layout.is_plain_file_name(file.name) or not 0 < len(file.name.encode("utf-8", "ignore")) <= 255:
         raise Refused("a parcel with a file name that is not valid")
     if any("\ud800" <= letter <= "\udfff" for letter in file.name):
         raise Refused("a parcel with a file name that is not valid")
     if file.size < 0 or file.content < 0:
-        raise Refused("a parcel with a file of no size")
+        raise Refused("a parcel with a file without a valid size")
     return file
 
 

@@ -40,9 +40,7 @@ class Listener:
         try:
             self._socket = socket.create_server((settings.host, settings.port or 0), backlog=64)
         except OSError as error:
-            raise DumpError(
-                f"{settings.host}:{settings.port} cannot be listened at: {error.strerror or error}."
-            ) from None
+            raise DumpError(f"Cannot listen on {settings.host}:{settings.port}: {error.strerror or error}.") from None
         self.address = self._socket.getsockname()[:2]
         self._open = threading.Semaphore(MOST_CONNECTIONS)
         self._lock = threading.Lock()
@@ -85,7 +83,7 @@ class Listener:
                 sock = secure
                 with self._lock:
                     if number not in self._strangers:
-                        raise Refused("too many others wait to say who they are")
+                        raise Refused("too many other peers have not proved yet that they know the secret")
                     self._strangers[number] = secure
                 secure.do_handshake()
             channel = Channel(sock)
@@ -95,7 +93,7 @@ class Listener:
         except Refused as error:
             self._inbox.log(f"{peer} was refused: {error}.")
         except (OSError, EOFError) as error:
-            self._inbox.log(f"The connection from {peer} ended: {str(error) or 'closed by it'}.")
+            self._inbox.log(f"The connection from {peer} ended: {str(error) or 'closed by the sender'}.")
         finally:
             self._forget(number)
             sock.close()
@@ -130,7 +128,7 @@ class Listener:
                     task = self._receive(channel, length, kept)
                     self._inbox.put(Arrival(session, task, answers.slot()))
                 else:
-                    raise Refused(f"a frame of kind {kind} where a call belongs")
+                    raise Refused(f"a frame of kind {kind}, expected a call")
         finally:
             kept.close()
 

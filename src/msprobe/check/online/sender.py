@@ -176,7 +176,7 @@ class _Tcp:
         kind, length = channel.head(frames.SMALL)
         channel.rest(length)
         if kind != frames.DONE:
-            raise Refused(f"a frame of kind {kind} where an answer belongs")
+            raise Refused(f"a frame of kind {kind}, expected an answer")
         self._call = under_way.popleft() + 1
 
     def _connect(self) -> Optional[tuple[Channel, Lists]]:
@@ -240,5 +240,5 @@ def _wait_for_room(run: _Run, outbox: Outbox) -> None:
         if waiting != before:
             before, waited = waiting, time.monotonic()
         if run.ended and time.monotonic() - max(waited, run.ended_at) > PATIENCE_AFTER_END:
-            raise DumpError(f"no checker takes parcels out of {outbox.home}; the dump is complete")
+            raise DumpError(f"no checker reads the parcels in {outbox.home}; the dump is complete")
         run.listen(0.05)

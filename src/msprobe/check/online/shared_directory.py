@@ -126,7 +126,7 @@ def _unpack(path: Path, spool: Path) -> parcel.Task:
     try:
         with _opened(directory, _TEXT) as (text, size):
             if size > frames.LARGEST_JSON:
-                raise Refused(f"a text of {size} bytes, at most {frames.LARGEST_JSON} are allowed")
+                raise Refused(f"a text of {size} bytes; at most {frames.LARGEST_JSON} are allowed")
             task, files, _ = parcel.read_text(os.pread(text, size, 0))
         data = spool / layout.TENSORS
         layout.make_directory(data)

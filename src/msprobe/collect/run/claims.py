@@ -27,7 +27,7 @@ class Claims:
         except OSError:
             return dump_path  # the writer meets the same error and logs it
         if root != dump_path:
-            notices.warn(f"another run is in {dump_path} and may still write there; this one goes to {root}.")
+            notices.warn(f"another run may still write to {dump_path}; this run writes to {root}.")
         if moved is not None:
             notices.inform(f"an earlier dump was in {root}; it is now in {moved}.")
         self._own |= {dump_path, root}

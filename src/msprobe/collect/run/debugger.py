@@ -94,7 +94,9 @@ class Debugger:
         current = cls._current
         if current is not None:
             if isinstance(current, cls) and current._settings == settings and not current._lifecycle.closed:
-                notices.warn_once("PrecisionDebugger was made again with the same settings: the first one goes on.")
+                notices.warn_once(
+                    "PrecisionDebugger was created again with the same settings: the first one continues."
+                )
                 if model is not None:
                     current._lifecycle.use_model(model)
                 return current
@@ -158,7 +160,7 @@ class Debugger:
         return self
 
     def __reduce__(self) -> Any:
-        raise TypeError("A PrecisionDebugger cannot be pickled: it belongs to its process. Make one in each process.")
+        raise TypeError("A PrecisionDebugger cannot be pickled: it belongs to its process. Create one in each process.")
 
     # What the user calls.
 

@@ -40,7 +40,7 @@ class DebuggerConfig:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "dump_path":
-            raise UsageError(f"debugger.config.{name} cannot be set: only dump_path can. Make another debugger.")
+            raise UsageError(f"debugger.config.{name} cannot be set: only dump_path can. Create another debugger.")
         if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
             raise UsageError(f"debugger.config.dump_path takes a path, not {value!r}.")
         self._run.use_dump_path(Path(value).expanduser().absolute())
@@ -68,7 +68,7 @@ _ELSEWHERE = {
 def explain_method(name: str) -> str:
     """What to say about an attribute that the debugger does not have."""
     remedy = _ELSEWHERE.get(name)
-    known = f"msprobe has no {name}() of the debugger: {remedy}." if remedy else ""
+    known = f"the debugger of msprobe has no {name}(): {remedy}." if remedy else ""
     return known or f"PrecisionDebugger has no attribute {name!r}"
 
 
@@ -90,6 +90,6 @@ def explain_name(module: str, name: str) -> Exception:
     remedy = _NAMES.get(name)
     if remedy is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    message = f"{module} has no {name}, as mindstudio-probe has it: use {remedy}."
+    message = f"{module} has no {name}, unlike mindstudio-probe: use {remedy}."
     asked_by = sys._getframe(2).f_code.co_name
     return ImportError(message, name=module) if asked_by == "_handle_fromlist" else AttributeError(message)

@@ -142,7 +142,7 @@ class Lifecycle:
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise UsageError(f"set_init_step takes a whole number from 0, not {step!r}.")
         if self._probe is not None or self.summary.steps:
-            notices.warn_once("set_init_step() belongs before the training loop; it was ignored.")
+            notices.warn_once("set_init_step() was ignored: call it before the training loop.")
         else:
             self.step_number = step
 
@@ -316,8 +316,8 @@ class Lifecycle:
         """Also true at exit, when the run has ended: that needs no words."""
         if self.summary.replaced:
             notices.warn_once(
-                "a call on a PrecisionDebugger that a later one has replaced has no effect: a process has one "
-                "debugger. Make one, or call the latest."
+                "this call has no effect: a later PrecisionDebugger has replaced this one, and a process has only one. "
+                "Call the later one."
             )
         return self.closed
 

@@ -43,8 +43,8 @@ class RunSummary:
         steps = f"each of the {wanted} wanted steps" if wanted > 1 else "the wanted step" if wanted else "every step"
         known = f" the parameters and their gradients alone are {_size(known_bytes)};" if known_bytes else ""
         notices.inform(
-            f"{tensors} of {steps} go to {settings.dump_path}:{known} what the calls receive and return comes "
-            f"on top. Free space there: {_size(_free_bytes(settings.dump_path))}."
+            f"{tensors} of {steps} go to {settings.dump_path}:{known} inputs and outputs of the calls are "
+            f"added to that. Free space there: {_size(_free_bytes(settings.dump_path))}."
         )
 
     def close_step(self, step: int, finished: Finished, faults: int, directory: Path) -> None:
@@ -87,7 +87,7 @@ class RunSummary:
             return
         if self.starts_without_step > 1 and len(self.steps) == 1:
             notices.warn(
-                f"start() was called {self.starts_without_step} times and step() never after it: all of it is in step "
+                f"start() was called {self.starts_without_step} times without step(): all records are in step "
                 f"{last_step}. Call step() at the end of each iteration."
             )
         if not self.started:
@@ -123,7 +123,7 @@ class RunSummary:
             return
         if not unmatched and not self._records and self._task.records_every_call:
             notices.warn(
-                f"no record was made in {settings.dump_path}: nothing that is collected ran between start() and stop()."
+                f"no record in {settings.dump_path}: no call that msprobe collects ran between start() and stop()."
             )
 
 

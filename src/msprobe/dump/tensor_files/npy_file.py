@@ -71,7 +71,7 @@ def load(path: Path, mmap: bool = False) -> Array:
 
 def _read_header(data: bytes, path: Path) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
     if data[:6] != MAGIC or len(data) < 10:
-        raise DumpError(f"{path} is not an .npy file: it does not begin as one.")
+        raise DumpError(f"{path} is not an .npy file: its first bytes are wrong.")
     major = data[6]
     prefix = 10 if major == 1 else 12
     length = struct.unpack("<H" if major == 1 else "<I", data[8:prefix])[0] if len(data) >= prefix else -1
@@ -84,7 +84,7 @@ def _read_header(data: bytes, path: Path) -> tuple[np.dtype[Any], tuple[int, ...
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         raise DumpError(f"{path} has a damaged .npy header.") from None
     if not isinstance(descr, str) or not isinstance(fortran, bool) or not _is_shape(shape):
-        raise DumpError(f"{path} has an .npy header that is not of a plain array.")
+        raise DumpError(f"{path} has an .npy header that does not describe a plain array.")
     comment = _COMMENT.search(text)
     return _dtype(descr, comment[1] if comment else None, path), shape, fortran, prefix + length
 

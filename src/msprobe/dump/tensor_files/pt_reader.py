@@ -107,5 +107,5 @@ def _locate(file: IO[bytes], member: zipfile.ZipInfo) -> tuple[int, int]:
         raise DumpError(f"its member {member.filename!r} has no header")
     start = member.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))
     if start + member.file_size > file.seek(0, 2):
-        raise DumpError(f"its member {member.filename!r} ends behind the end of the file")
+        raise DumpError(f"its member {member.filename!r} ends after the end of the file")
     return start, member.file_size

@@ -112,12 +112,12 @@ class Worker:
             advice = _ADVICE.get(error.errno or 0, "check the path and its permissions")
             self.tell_once(
                 ("cannot write", error.errno),
-                f"msprobe cannot write {what} in {where}: {reason}. Training goes on without it; "
+                f"msprobe cannot write {what} in {where}: {reason}. Training continues without it; "
                 f"{advice}, or choose another dump_path.",
             )
         else:
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            self.tell_once((what, type(error)), f"msprobe failed inside while writing {what} in {where}:\n{trace}")
+            self.tell_once((what, type(error)), f"internal error of msprobe while writing {what} in {where}:\n{trace}")
 
     def opened(self, sink: Sink) -> None:
         self._open[id(sink)] = sink

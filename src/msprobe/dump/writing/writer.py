@@ -241,8 +241,8 @@ class RankWriter:
         if self._fd is not None:
             self._worker.tell_once(
                 "descriptors",
-                "The script has closed file descriptors that are not its own, msprobe's among them (os.closerange?): "
-                "they are opened again, and nothing is lost.",
+                "The script has closed file descriptors of msprobe (with os.closerange?). "
+                "msprobe has opened them again; nothing is lost.",
             )
         self._fd = Descriptor(layout.open_file(str(self.directory / layout.JOURNAL), os.O_WRONLY | os.O_APPEND))
         layout.lock(self._fd.number)

@@ -40,9 +40,9 @@ _LATE = (
 def refuse(settings: Settings) -> None:
     """Raises UsageError for what the configuration allows in graph mode, and level L0 does not have."""
     if not supported():
-        raise UsageError("level L0 in graph mode is for CPU and Ascend; on this device graph mode has: L2.")
+        raise UsageError("level L0 in graph mode is only for CPU and Ascend; use level L2 on this device.")
     if isinstance(getattr(settings.section, "summary_mode", ""), tuple):
-        raise UsageError('a list as summary_mode is for level L2; at L0 it is "statistics", "md5" or "xor".')
+        raise UsageError('a list as summary_mode is only for level L2; at L0 use "statistics", "md5" or "xor".')
 
 
 def recording_hooks(context: StepContext) -> TaskHooks:

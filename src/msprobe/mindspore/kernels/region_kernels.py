@@ -63,7 +63,7 @@ class RegionDump:
         try:
             self._running.send(json.dumps(message))
         except OSError:
-            notices.warn_once("level L2: the worker that reads the dump of compiled regions is gone.")
+            notices.warn_once("level L2: the worker that reads the dump of compiled regions has ended.")
         except ValueError:
             pass  # the process ends, and the worker has its end already
 
@@ -162,7 +162,7 @@ def put_in_place(task: Task) -> Optional[RegionDump]:
     """The Dump of what this process compiles from now on. Where there is none, logs why and returns None."""
     settings = task.settings
     if getattr(settings.section, "file_format", "npy") == "bin":
-        notices.warn_once('file_format "bin" is for what graphs dump; tensors of the dynamic graph are .npy files.')
+        notices.warn_once('file_format "bin" is only for tensors of graphs; those of the dynamic graph are .npy files.')
     why = _obstacle(settings)
     if why is None:
         value = _wanted(task)
@@ -195,7 +195,7 @@ def _obstacle(settings: Settings) -> Optional[str]:
     if is_on():
         return "this process has a graph dump already, and MindSpore reads its settings once."
     if graph_has_run():
-        return "a graph was compiled before start(), and MindSpore has read its settings by then."
+        return "a graph was compiled before start(), and MindSpore read its settings then."
     return None
 
 

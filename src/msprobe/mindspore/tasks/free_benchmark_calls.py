@@ -87,7 +87,7 @@ class FreeBenchmarkApis(Apis):
         if second.dry_runs.missed:
             notices.warn_once(
                 f"free_benchmark: {second.dry_runs.missed} calls were not checked, because it was not yet known "
-                "whether they run in raised precision; they are from the next step on."
+                "whether they run in raised precision; they are checked from the next step on."
             )
 
     def _wanted(self, api: Api, name: str) -> bool:

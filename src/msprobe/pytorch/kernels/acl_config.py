@@ -31,6 +31,6 @@ def check_acl_config(path: Path) -> None:
     if not isinstance(where, str) or not where:
         problems.append(Problem("dump.dump_path", show_found(where), "give the directory for Ascend's files"))
     elif not Path(where).is_dir():
-        problems.append(Problem("dump.dump_path", show_found(where), "this directory does not exist; make it first"))
+        problems.append(Problem("dump.dump_path", show_found(where), "this directory does not exist; create it first"))
     if problems:
         raise ConfigError(source, problems)

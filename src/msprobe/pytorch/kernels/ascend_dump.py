@@ -31,7 +31,9 @@ class AscendDump:
             )
         else:
             self._npu = importlib.import_module("torch_npu").npu
-            notices.inform("level L2: Ascend's kernel dump is on round the named API; ATen operators are recorded too.")
+            notices.inform(
+                "level L2: Ascend's kernel dump is on during the named API; ATen operators are recorded too."
+            )
 
     def round(self, name: str) -> AbstractContextManager[None]:
         if self._npu is None or api_stem(name) not in self._stems:

@@ -17,7 +17,7 @@ from typing import Optional
 from msprobe.collect import notices
 from msprobe.config.settings import FreeBenchmarkSettings
 from msprobe.dump import layout
-from msprobe.dump.plural import count
+from msprobe.dump.plural import count, were
 from msprobe.tasks.free_benchmark.limits import limit_of
 from msprobe.tasks.free_benchmark.perturbation import IMPROVE
 
@@ -139,15 +139,15 @@ class FreeBenchmarkRun:
             ((title, one) for title, one in self._results.items() if one.failed),
             key=lambda item: (-item[1].worst, -item[1].failed, item[0]),
         )
+        head = f"free_benchmark ({mode}): {count(checked, 'call')} {were(checked)} checked"
         if not failing:
-            return [f"free_benchmark ({mode}): {checked} calls were checked, and none differs too much."]
+            return [f"{head}, and none differs too much."]
         lines = [
             f"{title}: {one.failed} of {one.checked} calls, max_rel {one.worst - 1.0:.3g}, {one.where}"
             for title, one in failing[:_SHOWN]
         ]
         more = [f"and {len(failing) - _SHOWN} more"] if len(failing) > _SHOWN else []
-        head = f"free_benchmark ({mode}): {checked} calls were checked; the most unstable first ({self._csv.path}):"
-        return ["\n  ".join([head, *lines, *more])]
+        return ["\n  ".join([f"{head}; the most unstable first ({self._csv.path}):", *lines, *more])]
 
 
 class Results:

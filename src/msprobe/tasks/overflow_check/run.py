@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msprobe.dump.plural import count, were
 from msprobe.stats.dtype_ranges import Ranges
 
 
@@ -26,14 +27,15 @@ class OverflowRun:
         messages = []
         if self.producers or self.propagators:
             messages.append(
-                f"overflow_check: {self.producers} calls produced NaN or infinity and {self.propagators} propagated "
-                f"it; the first: {self.first}."
+                f"overflow_check: {count(self.producers, 'call')} produced NaN or infinity and "
+                f"{self.propagators} propagated it; the first: {self.first}."
             )
         else:
             messages.append("overflow_check: no call produced NaN or infinity.")
         if self.scaled or self.skipped_steps:
+            skipped = f"{count(self.skipped_steps, 'optimizer step')} {were(self.skipped_steps)} skipped"
             messages.append(
                 f"overflow_check: {self.scaled} of them are in gradients of a loss that a loss scaler scaled, and do "
-                f"not count; {self.skipped_steps} optimizer steps were skipped for them, as they should be."
+                f"not count; {skipped} for them, as expected."
             )
         return messages + self.ranges.tables()
