@@ -23,9 +23,9 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "run_ut_apis.md"
 # How a message of the results file reads in the docs; the first that fits.
 _IN_SHORT = {
-    "random numbers": "it draws random numbers (of dropout the share of zeros is judged)",
+    "random numbers": "it draws random numbers (for dropout, the share of zeros is judged)",
     "not unique": "its result is not unique: order or signs may differ",
-    "positive-definite": "it needs a matrix with a property that Min and Max do not tell: dump with task `tensor`",
+    "positive-definite": "it needs a matrix with a property that Min and Max do not show: dump with task `tensor`",
     "golden side cannot run it": "torch has no kernel in higher precision for it, so there is no golden",
     "bit of its input": "its result depends on every bit of its input: a golden in higher precision has another result",
 }
@@ -95,7 +95,7 @@ def page(done: Survey) -> str:
         f"Of the {len(done.known):,} callables of the packaged [support list](apis.md) under torch 2.13 on a CPU, "
         f"{len(done.verdicts):,} are called by a test with inputs made from Max and Min; {forward:,} of them are "
         f"judged and pass, {both:,} with their backward too (the others have none). The rest, by reason. "
-        "Made by `python tests/check/coverage_page.py`; a test keeps it true.",
+        "Written by `python tests/check/coverage_page.py`; a test checks it.",
         "",
         "## Not called",
         *_table(left_out),

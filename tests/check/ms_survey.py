@@ -150,9 +150,9 @@ def page(judged: dict[str, bool], reasons: dict[str, str]) -> str:
         by_reason.setdefault(reason, []).append(title)
     head = [
         "# run_ut on MindSpore: which APIs\n",
-        "Written by `python tests/check/ms_survey.py write`; a test holds it against the support list. "
+        "Written by `python tests/check/ms_survey.py write`; a test compares it with the support list. "
         f"MindSpore {ms.__version__}, CPU, inputs generated from statistics.\n",
-        f"Of the {len(judged.keys() | reasons.keys())} APIs of the support list that are no collectives, {len(passed)} "
+        f"Of the {len(judged.keys() | reasons.keys())} APIs of the support list that are not collectives, {len(passed)} "
         f"run and pass, {backward} of them with their backward. The others:\n",
         "| why not | | APIs |",
         "|---|---|---|",

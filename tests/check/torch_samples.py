@@ -259,10 +259,10 @@ NOT_CALLED: dict[str, tuple[str, ...]] = {
         "quantized_max_pool2d", "quantized_max_pool3d", "quantized_rnn_relu_cell", "quantized_rnn_tanh_cell",
         "fbgemm_linear_fp16_weight", "fbgemm_linear_fp16_weight_fp32_activation", "fbgemm_linear_int8_weight",
         "fbgemm_linear_int8_weight_fp32_activation", "fbgemm_pack_quantized_matrix"),
-    "its scales must fit its data, which statistics do not tell": (
+    "its scales must fit its data, and statistics do not show that": (
         "_scaled_mm", "_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
-    "an argument of it is a Python function, which a dump only names": ("apply_", "map_", "map2_"),
-    "it runs on one vendor's accelerator only": (
+    "one of its arguments is a Python function, and a dump has only its name": ("apply_", "map_", "map2_"),
+    "it runs only on the accelerator of one vendor": (
         "cuda", "xpu", "batch_norm_backward_elemt", "batch_norm_backward_reduce", "batch_norm_elemt",
         "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts", "batch_norm_stats",
         "batch_norm_update_stats", "miopen_batch_norm", "miopen_convolution", "miopen_convolution_add_relu",
