@@ -27,7 +27,7 @@ _IN_SHORT = {
     "not unique": "its result is not unique: order or signs may differ",
     "positive-definite": "it needs a matrix with a property that Min and Max do not show: dump with task `tensor`",
     "golden side cannot run it": "torch has no kernel in higher precision for it, so there is no golden",
-    "bit of its input": "its result depends on every bit of its input: a golden in higher precision has another result",
+    "bit of its input": "its result depends on every bit of its input: a golden in higher precision differs",
 }
 
 

@@ -152,8 +152,8 @@ def page(judged: dict[str, bool], reasons: dict[str, str]) -> str:
         "# run_ut on MindSpore: which APIs\n",
         "Written by `python tests/check/ms_survey.py write`; a test compares it with the support list. "
         f"MindSpore {ms.__version__}, CPU, inputs generated from statistics.\n",
-        f"Of the {len(judged.keys() | reasons.keys())} APIs of the support list that are not collectives, {len(passed)} "
-        f"run and pass, {backward} of them with their backward. The others:\n",
+        f"Of the {len(judged.keys() | reasons.keys())} APIs of the support list that are not collectives, "
+        f"{len(passed)} run and pass, {backward} of them with their backward. The others:\n",
         "| why not | | APIs |",
         "|---|---|---|",
     ]

@@ -1,1 +1,1 @@
-"""Answers from one dump: who made the first NaN or infinity, and that one call again."""
+"""Answers from one dump: finds the call that produced the first NaN or infinity, and runs that call again."""

@@ -1,7 +1,8 @@
-"""Infinities that a run makes and throws away: log(0) in a branch that torch.where does not take.
+"""Finds infinities that a run produces and discards: log(0) in a branch that torch.where does not take.
 
-A producer is discarded where a module around it has finite outputs, no other call outside of that module received what
-it made, and no backward inside the module turned finite gradients into others. Only a dump with modules can show it.
+An infinity is discarded if a module around its producer has finite outputs, no call outside of that module received the
+infinity, and no backward inside the module turned finite gradients into infinite ones. Only a dump with modules shows
+this.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ Parents = Mapping[str, Optional[str]]
 
 
 def discarded(events: Sequence[Event], construct: Parents, is_finite: Callable[[str], bool]) -> dict[str, str]:
-    """By name: the forward calls of one rank and step that made or passed on an infinity that was discarded, and the
-    module whose finite outputs show it. `is_finite` says of a record that its outputs were recorded and are finite."""
+    """The forward calls of one rank and step that produced or passed on a discarded infinity. Each has the name of the
+    module whose finite outputs prove it. `is_finite` says whether the outputs of a record were recorded and are finite.
+    """
     found: dict[str, str] = {}
     for place, event in enumerate(events):
         if not event.producer or event.direction != FORWARD or event.collective is not None or event.name in found:

@@ -1,8 +1,8 @@
-"""`msprobe overflow` on a graph-mode dump: the same questions as analyze/overflow.py asks, of operators.
+"""`msprobe overflow` on a graph-mode dump: the analysis of analyze/overflow.py, for operators.
 
-It reads a dump of everything (op_debug_mode 0) as well as one of what overflowed (task overflow_check at level L2,
-op_debug_mode 1 to 3), whose operators have all their inputs. What was not dumped is looked up at the operator that
-made it; where that is not known either, nobody is called a producer.
+It reads a complete dump (op_debug_mode 0) and a dump of overflows (task overflow_check at level L2, op_debug_mode 1 to
+3), in which each operator has all its inputs. If an input was not dumped, it reads the output of the operator that
+produced it. If that was not dumped either, it names no producer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def analyse_graph(dump: GraphDump) -> OverflowAnalysis:
 
 
 class _Reading:
-    """The states of a dump's tensors, each measured once."""
+    """The states of the tensors of a dump; each tensor is measured once."""
 
     def __init__(self, dump: GraphDump) -> None:
         self.judged = 0
@@ -51,7 +51,7 @@ class _Reading:
             self._runs.setdefault((key, tensor.iteration), []).append(tensor)
 
     def events(self, rank: int, iteration: int) -> list[Event]:
-        """What overflowed, and every collective, in the order of execution."""
+        """All overflows and all collectives, in execution order."""
         found: list[Event] = []
         turns: dict[str, int] = {}
         for position, operator in enumerate(self._dump.execution):
@@ -110,7 +110,7 @@ class _Reading:
         )
 
     def _given(self, operator: Operator, tensors: list[Tensor], iteration: int) -> Optional[int]:
-        """The worst of what it received; None where that is not known and nothing bad is."""
+        """The worst state among the inputs. None if some inputs are not known and the others are finite."""
         states: dict[int, Optional[int]] = {}
         for slot, source in self._dump.producers(operator):
             states[slot] = FINITE

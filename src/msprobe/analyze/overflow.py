@@ -1,9 +1,9 @@
-"""`msprobe overflow`: over the steps and ranks of a dump, who made the first NaN or infinity.
+"""`msprobe overflow`: finds the call that produced the first NaN or infinity, over the steps and ranks of a dump.
 
-It reads what any statistics dump has, ours or not, and asks the same questions as overflow_check asks live:
-finite in and not finite out is a producer; an infinity that was handed in and handed on is none. What a rank
-received through a collective is followed to the rank that sent it. A producer whose infinity was discarded is named
-only where no other spread.
+It reads any dump with statistics, of msprobe or of mindstudio-probe. It uses the rules of overflow_check: a call with
+finite inputs and an output that is not finite is a producer; a call that only passes an infinity on is not. If a rank
+received the infinity through a collective, it looks at the rank that sent it. A producer whose infinity was discarded
+is named only if no other infinity spread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NUMBERS = ("Max", "Min", "Mean", "Norm")
 
 @dataclass(frozen=True)
 class OverflowAnalysis:
-    """What the analysis of a dump came to. `judged` counts the records that had numbers."""
+    """The result of the analysis of a dump. `judged` counts the records that had statistics."""
 
     overflows: list[Event]
     producer: Optional[Event]
@@ -80,14 +80,14 @@ def first(events: list[Event]) -> tuple[Optional[Event], bool]:
     local = [event for event in local if not event.discarded] or local
     best = min(local, key=lambda event: (event.epoch, event.position, event.rank or 0), default=None)
     if best is not None and best.collective is not None:
-        # A dump of overflow_check lists no clean collectives: a producer that is a plain call explains this one.
+        # A dump of overflow_check has no clean collectives: a producer that is a plain call explains this one.
         plain = [event for event in local if event.collective is None and event.position <= best.position]
         best = min(plain, key=lambda event: event.position) if plain else best
     return best, best is not None and best.collective is not None
 
 
 def _fed(event: Event, events: list[Event]) -> bool:
-    """Whether a receive got what its sender had already."""
+    """Whether a receive got NaN or infinity that its sender already had as input."""
     key = event.collective
     if key is None or key[0] != "point to point" or event.rank != key[2]:
         return False
@@ -95,8 +95,8 @@ def _fed(event: Event, events: list[Event]) -> bool:
 
 
 def _judge(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[list[Event], int]:
-    """The events of one rank and step, and how many records had numbers. An infinity that was discarded is no reason
-    to suspect those that are handed in later (masks): the second look leaves it out."""
+    """The events of one rank and step, and the number of records with statistics. A discarded infinity is no reason to
+    suspect infinities that the script passes in later (masks): the second pass ignores it."""
     before = dict(made_infinity)
     events, count = _events(rank, made_infinity, {})
     thrown_away = discarded(events, rank.construct, lambda name: _is_finite(rank.records.get(name)))
@@ -167,7 +167,7 @@ def _events(
 
 
 def _sides(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
-    """The worst of what a call received, the state of each output, and whether there was any number to judge."""
+    """The worst state of the inputs of a call, the state of each output, and whether the record has any statistics."""
     given, outputs, numbers = FINITE, [], False
     for key, value in record.items():
         if key in record_keys.FOR_REPLAY:
@@ -186,7 +186,8 @@ def _sides(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
 
 
 def _makes_own(name: str, record: dict[str, Any]) -> bool:
-    """Whether a call that was given infinities of one sign returned the other. The figures tell no more than that."""
+    """Whether a call with infinities of one sign in its inputs returned the other sign. Statistics show no more than
+    that."""
     api = callee_of(name)
     if api in MOVES or api in TURNS or not name.endswith(".forward"):
         return False
@@ -203,7 +204,7 @@ def _makes_own(name: str, record: dict[str, Any]) -> bool:
 
 
 def _state(leaf: Any) -> Optional[int]:
-    """FINITE, INFINITE or NAN of a recorded tensor or number; None where there are no numbers."""
+    """FINITE, INFINITE or NAN for a recorded tensor or number; None without statistics."""
     if not isinstance(leaf, dict):
         return None
     if "dtype" not in leaf:
@@ -235,7 +236,8 @@ def _float(value: Any) -> Optional[float]:
 def _meeting(
     name: Name, record: dict[str, Any], rank: Optional[int], order: dict[object, int], sparse: bool
 ) -> tuple[object, ...]:
-    """What this call shares with its partners on other ranks: the group and the turn, or sender, receiver and turn."""
+    """The key that this call shares with its partners on other ranks: the group and the turn, or sender, receiver and
+    turn."""
     api, number = name.key.rpartition(".")[2], name.number
     if api in SENDS or api in RECEIVES:
         other = _peer(record, api)
@@ -243,7 +245,7 @@ def _meeting(
         order[pair] = order.get(pair, -1) + 1
         return ("point to point", *pair, order[pair])
     group = tuple(_group(record))
-    if sparse:  # clean calls are not listed: only the name tells the turn
+    if sparse:  # clean calls are not listed: only the name shows the turn
         return (api, group, number)
     key = (api, group)
     order[key] = order.get(key, -1) + 1
@@ -251,7 +253,7 @@ def _meeting(
 
 
 def _group(record: dict[str, Any]) -> Iterator[object]:
-    """The ranks of the group on PyTorch; its name, and that of the reduction, on MindSpore."""
+    """PyTorch: the ranks of the group. MindSpore: the name of the group and of the reduction."""
     for key in (record_keys.INPUT_ARGS, record_keys.INPUT_KWARGS, record_keys.ATTRIBUTES):
         for _, leaf in leaves("", record.get(key)):
             if not isinstance(leaf, dict):

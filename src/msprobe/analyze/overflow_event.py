@@ -23,11 +23,11 @@ class Event:
     producer: bool
     overflow: bool
     slots: tuple[str, ...]
-    collective: Optional[tuple[object, ...]] = None  # what is the same on the ranks of one collective
+    collective: Optional[tuple[object, ...]] = None  # the same on all ranks of one collective
     module: Optional[str] = None
     source: Optional[str] = None
     discarded: str = ""
-    """The module whose outputs are finite all the same; empty where the overflow spread, or may have."""
+    """The module whose outputs are still finite; empty if the overflow spread, or may have spread."""
 
     @property
     def direction(self) -> str:

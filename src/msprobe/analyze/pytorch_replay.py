@@ -1,4 +1,4 @@
-"""A recorded PyTorch call, in the autocast and with the random numbers of its run."""
+"""Runs a recorded PyTorch call again, with the autocast state and the random state of its run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msprobe.check.pytorch.resolve import Callables, ResolvedApi
 def call_around(
     title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
 ) -> TorchCall:
-    """Raises NotCallable, or NotMade where the records do not hold all that it takes."""
+    """Raises NotCallable; or NotMade if the records do not have everything that the call needs."""
     return TorchCall(_around(Callables().find(title), forward, load), name, forward, backward, load)
 
 

@@ -1,4 +1,4 @@
-"""One recorded call again, from the tensors that overflow_check saved with it."""
+"""Runs one recorded call again, from the tensors that overflow_check saved with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Replayed(NamedTuple):
 
 
 def replay(rank: RankDump, name: str) -> Replayed:
-    """Runs it and looks. Raises DumpError, with the reason, where the record does not hold all that it takes."""
+    """Runs the call and checks its results. Raises DumpError with the reason if the record does not have everything it
+    needs."""
     record = rank.records[name]
     parsed = parse_api_name(name)
     if name.startswith("Jit."):
@@ -73,7 +74,7 @@ def _call(
 
 
 def _all_saved(forward: dict[str, Any]) -> None:
-    """Generated values would show nothing: every tensor must be the recorded one."""
+    """Raises NotMade unless every tensor was saved: generated values would prove nothing."""
     for item in arguments.read(forward).tensors:
         if not isinstance(item.get("data_name"), str):
             raise NotMade("one of its input tensors was not saved")

@@ -1,11 +1,12 @@
-"""The accuracy pre-check: every API of a dump again, against a golden in raised precision.
+"""The accuracy check (run_ut): runs every API of a dump again and compares it with a golden in higher precision.
 
-plan       which calls of a dump are checked, and why the others are not
-generate   inputs made from statistics
-arguments  a record's arguments, from JSON back to values
-framework  what is needed of PyTorch or MindSpore: a call by its name in the support list, run on the device under test,
-           on the golden side, and with inputs moved by rounding; `pytorch_*` and `mindspore_*` implement it
-measure    the metrics of one output; judge turns them into a verdict
-worker     the process in which calls run; pool keeps several of them and survives their deaths
-results    the two csv files, appended as results come, and resumed from
+core       what needs no framework:
+  plan       which calls of a dump are checked, and why the others are not
+  generate   makes inputs from statistics
+  arguments  reads the arguments of a record
+  framework  what the check needs from PyTorch or MindSpore; the folders `pytorch` and `mindspore` implement it
+  measure    the metrics of one output; judge turns them into a verdict
+  worker     the process in which calls run; pool runs several of them and replaces those that die
+  results    the two csv files, written during the check, which can be resumed
+online     the check during a training run
 """

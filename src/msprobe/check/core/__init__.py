@@ -1,1 +1,1 @@
-"""The pre-check without a framework: plan, generate, run, measure and judge."""
+"""The part of the accuracy check that needs no framework: plan, generate, run, measure and judge."""

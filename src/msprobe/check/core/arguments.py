@@ -1,7 +1,8 @@
-"""A record's arguments, from JSON back to Python values; tensors become numbered places in them.
+"""Reads the arguments of a record from JSON to Python values; tensors become numbered places.
 
-The same tree is filled several times: with the tensors of the device under test, with those of the golden side, with
-those moved by rounding. What a record only names (an object, a function) cannot be made again: `NotMade` says so.
+The same tree is filled several times: with tensors on the device under test, with those of the golden side, and with
+those changed by rounding. An object or a function, of which a record has only the name, cannot be made again: that
+raises `NotMade`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _DEPTH = 32
 
 
 def flatten(value: Any, kinds: tuple[type, ...], tensor: Callable[[Any], Any]) -> list[Any]:
-    """The tensors of a result (`kinds`), in order; `tensor` makes one of a number."""
+    """The tensors of a result, in order. `kinds` are the tensor types; `tensor` makes a tensor of a number."""
     if isinstance(value, kinds):
         return [value]
     if isinstance(value, (bool, int, float, complex)):
@@ -30,7 +31,7 @@ def flatten(value: Any, kinds: tuple[type, ...], tensor: Callable[[Any], Any]) -
 
 
 class Place(NamedTuple):
-    """Where a tensor goes: its number among the call's tensors."""
+    """The place of a tensor: its number among the tensors of the call."""
 
     number: int
 
@@ -43,7 +44,7 @@ class Named(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """`tensors` are the records of the tensors, in argument order, positional ones first."""
+    """The arguments of a call. `tensors` are the records of the tensors in argument order, positional ones first."""
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -58,7 +59,7 @@ def read(record: dict[str, Any]) -> Arguments:
 
 
 def fill(value: Any, tensors: list[Any], named: Callable[[Named], Any]) -> Any:
-    """The tree with its places and names filled in."""
+    """The tree with all places and names filled in."""
     if isinstance(value, Place):
         return tensors[value.number]
     if isinstance(value, Named):
@@ -75,7 +76,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def flat_records(value: Any, nulls: bool = False) -> list[Any]:
-    """The tensors and numbers of a recorded result, in order; nulls where they are wanted."""
+    """The tensors and numbers of a recorded result, in order. With `nulls`, also the nulls."""
     if value is None:
         return [None] if nulls else []
     if isinstance(value, list):
@@ -89,7 +90,8 @@ def flat_records(value: Any, nulls: bool = False) -> list[Any]:
 
 
 def shared_gradients(backward: Optional[dict[str, Any]], tensors: list[dict[str, Any]]) -> dict[int, int]:
-    """Arguments that were one tensor (q = k = v), by the one of them at which the record has their common gradient."""
+    """For arguments that were the same tensor (q = k = v): the position with the common gradient in the record, and all
+    positions."""
     shared, gradients = (backward or {}).get(SHARED_GRADIENT), (backward or {}).get(OUTPUT)
     found: dict[int, int] = {}
     if not isinstance(shared, list) or not isinstance(gradients, list) or len(gradients) != len(tensors):

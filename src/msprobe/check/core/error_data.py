@@ -1,4 +1,4 @@
-"""The tensors of a call that failed, kept as files for who looks into it (-save_error_data)."""
+"""Saves the tensors of a failed call as files, for a bug report (-save_error_data)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msprobe.dump.tensor_files import codec
 
 
 def save(kept: dict[str, Any], directory: Path, framework: Framework) -> None:
-    """Inputs and outputs of a failing call in a directory of its own."""
+    """Saves inputs and outputs of a failed call in a separate directory."""
     layout.make_directory(directory)
     for name, tensor in kept.items():
         payload = framework.payload(framework.on_host(tensor))

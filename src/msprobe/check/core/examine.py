@@ -1,7 +1,7 @@
-"""One call of a dump, examined: run on both sides, every output and every gradient judged, the reasons in words.
+"""Examines one call of a dump: runs it on both sides, judges every output and gradient, and gives the reasons in words.
 
-Where the dump has the outputs themselves (tensor task), these are judged too unless the re-run gives the same bits:
-they are what the training run computed, on its device and with its kernels, and may be wrong where the re-run is right.
+If the dump has the outputs themselves (task tensor), these are judged too, unless the re-run gives the same bits. The
+training run computed them on its device and with its kernels: they may be wrong if the re-run is right.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECORDED = ".recorded"
 _FAILURES = (*FAILURES, NotMade)
 
 
-# Eigenvalues come in any order, eigenvectors with any sign or phase.
+# Eigenvalues have no fixed order, eigenvectors no fixed sign or phase.
 _NOT_UNIQUE = frozenset(("linalg.eig", "eig", "eigvals", "Eig", "linalg.eigh", "linalg.eigvals")) | frozenset(
     ("linalg.svd", "svd", "pca_lowrank", "svd_lowrank")
 )
@@ -36,7 +36,7 @@ _UNSTABLE = "the golden side gives another result for the same inputs each time:
 
 
 class Row(NamedTuple):
-    """One line of the details. `metrics` None: there was nothing to measure."""
+    """One line of the details. `metrics` is None if there was nothing to measure."""
 
     name: str
     bench_dtype: str
@@ -52,11 +52,11 @@ class Outcome:
     backward: str = SKIP
     message: str = ""
     rows: list[Row] = field(default_factory=list)
-    kept: dict[str, Any] = field(default_factory=dict)  # name -> tensor, where error data is wanted
+    kept: dict[str, Any] = field(default_factory=dict)  # name -> tensor, if error data is wanted
 
 
 class Examiner:
-    """Of one worker and one framework, whose table of callables is made once."""
+    """Examines the calls of one worker. Its table of callables is made once."""
 
     def __init__(self, device: str = "cpu", keep: bool = False, framework: str = "pytorch") -> None:
         self._device = device
@@ -66,7 +66,7 @@ class Examiner:
     def examine(
         self, name: str, title: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], rank: RankDump
     ) -> Outcome:
-        """`name` is the call's, `Functional.conv2d.0`. Raises nothing that a call may raise."""
+        """`name` is the name of the call, `Functional.conv2d.0`. Never raises what a call may raise."""
         try:
             call = self.framework.call(title, name, forward, backward, loader(rank))
         except (NotCallable, NotMade, DumpError) as error:
@@ -76,9 +76,7 @@ class Examiner:
         if call.api in _NOT_UNIQUE:
             return Outcome(message="its result is not unique: order or signs may differ")
         if call.api in _OF_BITS:
-            return Outcome(
-                message="its result depends on every bit of its input: a golden in higher precision has another result"
-            )
+            return Outcome(message="its result depends on every bit of its input: a golden in higher precision differs")
         examination = _Examination(self.framework, name, call, loader(rank))
         outcome = examination.run(self._device, forward, backward)
         if self._keep and ERROR in (outcome.forward, outcome.backward):
@@ -87,7 +85,7 @@ class Examiner:
 
 
 def loader(rank: RankDump) -> Load:
-    """A tensor's saved values, or None where the dump has only its statistics."""
+    """Reads the saved values of a tensor; None if the dump has only its statistics."""
 
     def load(item: dict[str, Any]) -> Any:
         name = item.get("data_name")
@@ -105,7 +103,7 @@ class _Examination:
         self._again: Optional[list[Results]] = None
         self._golden: Optional[Results] = None
         self._device: Optional[Results] = None
-        self._equal: tuple[str, ...] = ()  # directions in which the golden side is no better than the device under test
+        self._equal: tuple[str, ...] = ()  # directions in which the golden side is no better than the device
         self._explains_backward = False  # whether a note says why backward is not judged
         self._notes: list[str] = []
         self._rows: list[Row] = []
@@ -142,7 +140,7 @@ class _Examination:
         return Outcome(statuses[0], statuses[1], "; ".join(dict.fromkeys(self._notes)), self._rows)
 
     def data(self) -> dict[str, Any]:
-        """Everything that belongs to the call, by the name of its file."""
+        """All tensors of the call, by the name of their file."""
         kept = {f"{self._name}.forward.input.{n}": t for n, t in enumerate(self._call.tensors)}
         kept.update((f"{self._name}.backward.input.{n}", t) for n, t in enumerate(self._call.incoming))
         for side, results in (("device", self._device), ("golden", self._golden)):
@@ -180,19 +178,19 @@ class _Examination:
         return judge.worst(statuses)
 
     def _fits(self, direction: str, recorded: list[Any], count: int) -> bool:
-        """Whether recorded and new results stand in the same places; a note says where they do not."""
+        """Whether recorded and new results correspond by position. Adds a note if only some of them do."""
         if direction == "forward" and self._call.first_only and len(recorded) > count:
             self._notes.append(f"{len(recorded) - count} more results, used only by its backward, are not judged")
             return True
         return len(recorded) == count
 
     def _recorded(self, slot: str, item: Any, result: Any, expected: Any, right_here: bool) -> Optional[str]:
-        """The verdict on what the training run saved; None where it saved nothing, or just what the re-run gives."""
+        """The verdict on a result that the training run saved. None if it saved nothing, or the bits of the re-run."""
         saved, status = self._saved(item)
         if saved is None:
             return status
         framework = self._framework
-        expected = framework.stored(expected)  # of a sparse tensor a file has the stored values
+        expected = framework.stored(expected)  # for a sparse tensor, a file has the stored values
         result = None if result is None else framework.stored(result)
         if result is not None and framework.same(saved, result):
             return None
@@ -202,7 +200,7 @@ class _Examination:
         return status
 
     def _judged(self, slot: str, device: Any, golden: Any) -> str:
-        """Measures and judges one tensor; looks again, with moved inputs, before it says anything bad."""
+        """Measures and judges one tensor. A bad verdict is checked again with golden results for changed inputs."""
         framework = self._framework
         dtype = framework.dtype(device)
         if device.shape != golden.shape:
@@ -237,12 +235,12 @@ class _Examination:
         return verdict.status
 
     def _made(self, direction: str) -> str:
-        """How the golden result of this direction was computed."""
+        """How the golden result of this direction was computed, in words."""
         golden = self._golden
         return golden.made if golden is not None and (not golden.weak or direction in golden.weak) else ""
 
     def _moved_results(self, slot: str, device: Any) -> list[Any]:
-        """The same slot of the golden side for inputs that were moved by the coarsest rounding in the call."""
+        """Golden results for this slot, for inputs changed by at most the coarsest rounding in the call."""
         framework = self._framework
         own = FORMATS.get(framework.dtype(device))
         if self._moved is None:
@@ -253,8 +251,7 @@ class _Examination:
         return [framework.flat(framework.rounded(one, device) if own is None else one) for one in there]
 
     def _repeats(self, slot: str, golden: Any) -> bool:
-        """Whether the golden side gives the same again, but for the order of its sums: what changes each time excuses
-        nothing."""
+        """Whether the golden side repeats its result, except for the order of its sums. If not, it excuses no error."""
         if self._again is None:
             self._again = self._move(0.0, within=False, times=1)
         first = self._framework.flat(golden)
@@ -262,14 +259,14 @@ class _Examination:
         return all(same_but_for_sums(one, first, self._incoming(slot)) for one in again)
 
     def _at(self, results: Results, slot: str) -> Any:
-        """The tensor of a slot; of a recorded one what a tensor file has of it."""
+        """The tensor of a slot. For a recorded result: the part that a tensor file has."""
         head, recorded, _ = slot.partition(RECORDED)
         direction, _, number = head.partition(".output.")
         found = (results.outputs if direction == "forward" else results.gradients)[int(number)]
         return self._framework.stored(found) if recorded and found is not None else found
 
     def _incoming(self, slot: str) -> float:
-        """The usual size of the gradients that came in, for a gradient that goes out."""
+        """The usual size of the incoming gradients, if the slot is a gradient."""
         if slot.startswith("forward"):
             return 0.0
         sizes = [self._framework.flat(one).astype(np.float64) for one in self._call.incoming if one is not None]
@@ -278,11 +275,11 @@ class _Examination:
     def _move(self, epsilon: float, within: bool, times: int = MOVES) -> list[Results]:
         try:
             return [self._call.moved(number, epsilon, within) for number in range(times)]
-        except _FAILURES:  # a probability just above 1, say
+        except _FAILURES:  # for example a probability just above 1
             return []
 
     def _saved(self, item: Any) -> tuple[Any, Optional[str]]:
-        """The tensor that the dump has of a result. Without one, WARNING where it should have one."""
+        """The saved tensor of a result. If it is missing: None, and WARNING if the dump should have it."""
         if not _is_saved(item):
             return None, None
         try:

@@ -1,7 +1,7 @@
-"""What the check needs of a framework, and nothing else: a call made from records, and its tensors as numbers.
+"""What the check needs from a framework: a call built from records, and its tensors as numbers.
 
-One file family a framework (`pytorch_*`, `mindspore_*`) implements it; a worker loads the one that its dump names. The
-rest of the check knows neither torch nor mindspore.
+`check/pytorch` and `check/mindspore` implement it; a worker loads the one that its dump names. The rest of the check
+imports neither torch nor mindspore.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ Load = Callable[[dict[str, Any]], Any]
 
 
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError, KeyError)
-"""What the call of an API may raise, on arguments that it does not take."""
+"""What an API may raise for arguments that it does not accept."""
 
 
 class NotCallable(Exception):
-    """The title names nothing that may be called; the message is a reason for the user."""
+    """The title does not name a function that may be called. The message is a reason for the user."""
 
 
 class Results(NamedTuple):
-    """Tensors only, flat. `gradients` has one entry a tensor argument, None where there is none.
+    """The results of one run: a flat list of tensors.
 
-    `no_gradients` is the reason where backward was wanted and could not run.
-    Of a golden side: `made` says in words how it was made where that is not "the same API one step wider"; `weak` names
-    the directions in which it is no better than the CPU in the recorded dtypes, which cannot be held against it.
+    `gradients` has one entry per tensor argument, None if there is no gradient. `no_gradients` is the reason why a
+    wanted backward could not run. On the golden side, `made` says in words how the result was computed, if it is not
+    "the same API with wider floats". `weak` names the directions in which the golden side is not better than the CPU in
+    the recorded dtypes, so it cannot judge the CPU.
     """
 
     outputs: list[Any]
@@ -39,75 +40,75 @@ class Results(NamedTuple):
 
 
 class Call(Protocol):
-    """What a record says about a call, with its tensors in memory."""
+    """A call from a record, with its tensors in memory."""
 
     @property
     def api(self) -> str:
-        """The name that the standards know: `conv2d`."""
+        """The name of the API as in the table of standards: `conv2d`."""
 
     @property
     def tensors(self) -> list[Any]: ...
 
     @property
     def first_only(self) -> bool:
-        """Whether only its first result can be compared: the others serve its own backward, in any form."""
+        """Whether only its first result can be compared: the others are for its own backward and may have any form."""
 
     @property
     def incoming(self) -> list[Any]:
-        """The gradients of the outputs, None where there is none; empty: backward is not run."""
+        """The gradients of the outputs, None if there is none. If the list is empty, the backward is not run."""
 
     def run(self, device: str) -> Results:
-        """On the device under test, in the recorded dtypes."""
+        """Runs on the device under test, in the recorded dtypes."""
 
     def golden(self) -> Results: ...
 
     def moved(self, number: int, epsilon: float, within: bool) -> Results:
-        """The golden side again, with every float of the inputs moved at random by at most `epsilon` of its value.
+        """Runs the golden side again. Each float of the inputs is changed at random by at most `epsilon` of its value.
 
-        `within`: an argument's least and largest value stay bounds, as a probability needs.
+        With `within`, values stay between the smallest and largest value of their argument, as a probability needs.
         """
 
 
 class Framework(Protocol):
     def own_process(self, device: str) -> None:
-        """This process is the check's own: one thread, and a call's failure is its own and not the next one's.
+        """Prepares a process that only runs the check: one thread, and a failure of one call does not affect the next.
 
-        `device` is the one under test, where the framework has but one a process.
+        `device` is the device under test, for frameworks with one device per process.
         """
 
     def call(
         self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
     ) -> Call:
-        """Raises NotCallable, or NotMade where the records do not hold all that it takes."""
+        """Raises NotCallable; or NotMade if the records do not have everything that the call needs."""
 
     def on_host(self, tensor: Any) -> Any: ...
 
     def loaded(self, array: Any) -> Any:
-        """A tensor file's array as a tensor."""
+        """The array of a tensor file as a tensor."""
 
     def dtype(self, tensor: Any) -> str:
-        """`float32`, as the table of dtypes has it."""
+        """The name in the table of dtypes: `float32`."""
 
     def shown_dtype(self, tensor: Any) -> str:
-        """The same in the framework's own spelling, for the details file."""
+        """The name of the dtype in the framework, for the details file."""
 
     def rounded(self, tensor: Any, like: Any) -> Any:
-        """The tensor in the dtype of another one."""
+        """The tensor, rounded to the dtype of another tensor."""
 
     def flat(self, tensor: Any) -> Any:
-        """Its elements for measuring: narrow floats as float32, complex numbers as pairs."""
+        """The elements for measuring: narrow floats as float32, complex numbers as pairs."""
 
     def stored(self, tensor: Any) -> Any:
-        """What a tensor file has of it: of a sparse tensor the stored values, else the tensor itself."""
+        """The part that a tensor file has: the stored values of a sparse tensor, otherwise the tensor itself."""
 
     def same(self, one: Any, other: Any) -> bool:
-        """Bit by bit, dtype and shape included."""
+        """Whether two tensors have the same bits, dtype and shape."""
 
     def payload(self, tensor: Any) -> Payload: ...
 
 
 def load(name: str) -> Framework:
-    """Imports the framework. Whatever its import raises is the caller's."""
+    """Imports the framework. The caller handles what the import raises."""
     if name == "pytorch":
         from msprobe.check.pytorch.framework import PyTorch
 

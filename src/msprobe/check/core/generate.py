@@ -1,4 +1,4 @@
-"""Inputs made from statistics: the same record and the same place always give the same data."""
+"""Makes inputs from statistics. The same record and the same place always give the same data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MAX_BYTES = 4 << 30
 
 
 class NotMade(Exception):
-    """A tensor that cannot be made; the message is a reason for the user."""
+    """The tensor cannot be made. The message is a reason for the user."""
 
 
 def shape_of(item: dict[str, Any]) -> tuple[int, ...]:
-    """The shape in a record, refused where it is none or too large to make."""
+    """The shape in a record. Raises NotMade if it is not a shape or is too large."""
     shape = item.get("shape")
     if not isinstance(shape, list) or len(shape) > 64:
         raise NotMade(f"{str(shape)[:80]} is not a shape")
@@ -42,10 +42,10 @@ def row_of(item: dict[str, Any]) -> dtypes.Dtype:
 
 
 def make(item: dict[str, Any], seed: str) -> Array:
-    """An array in float64, int64, uint64, bool or complex128, to be cast to the record's dtype.
+    """An array in float64, int64, uint64, bool or complex128; the caller casts it to the dtype of the record.
 
-    Floats are uniform between Min and Max, the first element is Min and the last Max. NaN in the statistics says
-    that there was one: one is put in, among values whose range nobody knows.
+    Floats are uniform between Min and Max; the first element is Min and the last is Max. If the statistics are NaN, the
+    tensor had NaN and its range is not known: the array has one NaN.
     """
     shape, row = shape_of(item), row_of(item)
     random = np.random.Generator(np.random.PCG64(zlib.crc32(seed.encode())))

@@ -1,9 +1,10 @@
-"""From metrics to a verdict and its reason in words: mindstudio-probe's rules with two corrections.
+"""Turns metrics into a verdict with its reason: the rules of mindstudio-probe with two corrections.
 
-1. A result that differs no more than rounding of the inputs makes it differ passes, whatever the figures say: the
-   cosine of two sums that cancel to zero means nothing.
-2. "Largest absolute error below 0.001" alone does not pass a tensor whose own values are that small: gradients
-   usually are, and a gradient twice too large would pass.
+1. A result passes if it differs no more than rounding of the inputs explains, no matter what the metrics say: the
+cosine of two sums that cancel to zero means nothing.
+
+2. "Largest absolute error below 0.001" alone is not enough for a tensor with values that small: gradients often are,
+and a gradient twice too large would pass.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def worst(statuses: list[str]) -> str:
 
 
 def judge_floats(found: Metrics, dtype: str) -> Verdict:
-    """The immediate verdict of one float output."""
+    """The verdict on one float output, from its metrics alone."""
     if found.special:
         return Verdict(ERROR, f"{found.special} of {found.elements} elements are NaN or infinite on one side only")
     if not found.mismatches:
@@ -61,7 +62,7 @@ def judge_others(found: Metrics) -> Verdict:
 
 
 def judge_dropout(share: float, golden_share: float, draws: int) -> Verdict:
-    """What dropout zeroes is random; how much is not. Five standard deviations of two draws are allowed."""
+    """Which elements dropout zeroes is random; how many is not. Five standard deviations of two draws are allowed."""
     both = (share + golden_share) / 2
     allowed = 5.0 * math.sqrt(max(2 * both * (1 - both), 0.0) / max(draws, 1)) + 2.0 / max(draws, 1)
     if abs(share - golden_share) <= allowed:

@@ -1,7 +1,7 @@
-"""The metrics of one output against its golden: numpy, block by block so that a block stays in the cache.
+"""Measures one output against its golden, in numpy, block by block so that a block stays in the cache.
 
-Both sides come in the output's own dtype: the golden was computed in a higher one and rounded once, at the end, which
-is the best that any kernel of that dtype can do. An output that equals it needs no second look.
+Both sides have the dtype of the output. The golden was computed in a higher precision and rounded once at the end: no
+kernel of that dtype can do better. An output that equals it needs no more checks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Format:
-    """A float format as the rules see it. `rtol`, `small` and `small_atol` are mindstudio-probe's published figures."""
+    """A float format. `rtol`, `small` and `small_atol` are published values of mindstudio-probe."""
 
     name: str
     mantissa: int
@@ -35,7 +35,7 @@ class Format:
 
     @property
     def spacing(self) -> float:
-        """The distance of its smallest numbers: no result can be expected to be nearer."""
+        """The distance between its smallest numbers: no result can be closer than that."""
         return 2.0 ** (self.lowest_exponent - self.mantissa)
 
 
@@ -53,11 +53,11 @@ FORMATS["complex128"] = FORMATS["float64"]
 
 @dataclass
 class Metrics:
-    """Of floats everything, of integers and bools only `elements` and `mismatches`. NaN where it has no meaning."""
+    """The metrics of one output. Integers and bools have only `elements` and `mismatches`; the others are NaN."""
 
     elements: int = 0
     mismatches: int = 0
-    special: int = 0  # NaN or infinite on one side only, or not the same
+    special: int = 0  # NaN or infinite on one side only, or different
     cosine: float = 1.0
     max_abs: float = 0.0
     shares: tuple[float, float, float] = (1.0, 1.0, 1.0)
@@ -81,7 +81,7 @@ class Metrics:
 
 
 class _Sums:
-    """What adds up over blocks."""
+    """Sums over the blocks."""
 
     def __init__(self) -> None:
         self.dot = self.dd = self.gg = self.ee = self.rel = self.max_abs = self.max_rel = 0.0
@@ -91,7 +91,7 @@ class _Sums:
         self.ulps, self.ulp_max, self.ulp_beyond = 0.0, 0.0, 0
 
     def add_equal(self, count: int, square: float) -> None:
-        """A block of finite numbers, the same on both sides; `square` is the sum of their squares."""
+        """Adds a block of finite numbers that are equal on both sides. `square` is the sum of their squares."""
         self.counted += count
         self.near = [one + count for one in self.near]
         self.dot, self.dd, self.gg = self.dot + square, self.dd + square, self.gg + square
@@ -149,14 +149,14 @@ def _small(golden: Array, form: Format) -> int:
 
 
 def spacing_at(size: Array, form: Format) -> Array:
-    """The distance of neighbouring numbers of a format at these magnitudes."""
+    """The distance between neighbouring numbers of a format at these magnitudes."""
     _, exponent = np.frexp(size)
     made: Array = np.maximum(np.ldexp(1.0, exponent - 1 - form.mantissa), form.spacing)
     return made
 
 
 def measure_floats(device: Array, golden: Array, form: Format, ulp_limit: Optional[float] = None) -> Metrics:
-    """Two flat float arrays of one length."""
+    """Compares two flat float arrays of the same length."""
     sums = _Sums()
     equal: list[int] = []
     with np.errstate(all="ignore"):
@@ -168,7 +168,7 @@ def measure_floats(device: Array, golden: Array, form: Format, ulp_limit: Option
                 equal.append(start)
             else:
                 sums.add(ours.astype(np.float64), wide, form, ulp_limit)
-        if sums.small_wrong or sums.large_wrong:  # only then it matters how many of the equal ones are small
+        if sums.small_wrong or sums.large_wrong:  # only then the number of small equal ones matters
             sums.small += sum(_small(golden[start : start + BLOCK], form) for start in equal)
     count = max(sums.counted, 1)
     found = Metrics(device.size, sums.mismatches, sums.special)

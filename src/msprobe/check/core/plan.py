@@ -1,4 +1,4 @@
-"""Which calls of a dump are checked. Pure: records in, tasks out, and for everything left out the reason."""
+"""Plans which calls of a dump are checked: records in, tasks out, and a reason for each call that is left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_VALUES = frozenset(("Max", "Min", "Mean", "Norm", "data_name", "md5"))
 
 @dataclass(frozen=True)
 class Task:
-    """One call: its forward record and, where the dump has it, its backward record."""
+    """One call: its forward record and, if the dump has it, its backward record."""
 
     call: str
     title: str
@@ -27,7 +27,7 @@ class Task:
 
 @dataclass
 class Plan:
-    """`skipped` has a reason for each API call that is not run; `notes` are sentences for the user."""
+    """The plan. `skipped` has a reason for each API call that does not run; `notes` are sentences for the user."""
 
     tasks: list[Task] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -40,9 +40,9 @@ def make_plan(
     black_list: Sequence[str] = (),
     once: bool = False,
 ) -> Plan:
-    """With both lists, a call runs when the white list has it and the black list has not (seed 003).
+    """With both lists, a call runs if it is in the white list and not in the black list (seed 003).
 
-    `once`: of calls that differ in nothing but their values only the first runs.
+    `once`: of several calls that differ only in their values, only the first runs.
     """
     plan = Plan()
     first: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Several workers, and what happens when one of them dies: that call gets the blame, the rest go on.
+"""Runs several workers. If a worker dies, its current call gets an error and the other calls continue.
 
-Answers come in any order. A worker that says nothing for `limit` seconds is ended; a call that ends a worker is not
-tried again.
+Answers come in any order. A worker that does not answer for `limit` seconds is killed. A call that kills its worker is
+not tried again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """`error_data` is where failing calls leave their tensors; None: nowhere. `imports` register custom operators.
-
-    `framework` is imported before a worker is ready; with None the first task says which.
+    """`error_data` is the directory for the tensors of failed calls, None if they are not saved. `imports` are modules
+    that register custom operators. `framework` is imported before a worker is ready; with None the first task names it.
     """
 
     device: str = "cpu"
@@ -41,7 +40,7 @@ class WorkerSettings:
 
 
 class WorkersFail(DumpError):
-    """Workers end before they have done anything: there is no point in starting more."""
+    """Workers end before they have done anything: starting more would not help."""
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Pool:
                 pass
 
     def run(self, tasks: Iterable[Optional[Task]]) -> Iterator[tuple[Task, Answer]]:
-        """Each task with its answer. `tasks` may give None: there is none at the moment."""
+        """Yields each task with its answer. `tasks` may yield None if there is none at the moment."""
         source = iter(tasks)
         again: deque[Task] = deque()
         open_tasks = True
@@ -99,7 +98,7 @@ class Pool:
             return
         worker.tasks.extend(batch)
         worker.heard = time.monotonic()
-        with contextlib.suppress(OSError):  # a dead worker is found by listening
+        with contextlib.suppress(OSError):  # `_listen` finds the dead worker
             worker.pipe.send_bytes(json.dumps(batch).encode())
 
     def _listen(self, again: deque[Task]) -> Iterator[tuple[Task, Answer]]:
@@ -142,7 +141,7 @@ class Pool:
         with theirs:
             command = python_command(f"from msprobe.check.core.worker import main; main({theirs.fileno()})")
             environment = python_environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-            environment.setdefault("GLOG_v", "4")  # MindSpore's own log: what fails is in the results
+            environment.setdefault("GLOG_v", "4")  # MindSpore's own log: the results have every failure
             process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=2
             )
@@ -161,7 +160,7 @@ class Pool:
 
 
 def _take(again: deque[Task], source: Iterator[Optional[Task]], most: int) -> tuple[list[Task], bool]:
-    """Some tasks, and whether there may be more."""
+    """Some tasks, and whether more may follow."""
     batch: list[Task] = []
     while again and len(batch) < most:
         batch.append(again.popleft())
@@ -189,7 +188,7 @@ def _how(process: subprocess.Popen[bytes]) -> str:
 
 
 def _available() -> int:
-    """Memory that may still be taken, or 0 where the system does not say."""
+    """Available memory in bytes; 0 if the system does not say."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -1,4 +1,4 @@
-"""The offline check from end to end: a dump in, two csv files a rank out, and what the summary shows."""
+"""The offline check from end to end: reads a dump, writes two csv files per rank, and returns the summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEVELS = ("L1", "mix")
 
 @dataclass(frozen=True)
 class Checked:
-    """One call's result, as the results file has it."""
+    """The result of one call, as in the results file."""
 
     unit: str
     call: str
@@ -34,7 +34,7 @@ class Checked:
     backward: str
     message: str
     where: str = ""
-    """Of a finding: its module, the shape of its first tensor and the line of the script, as far as the dump has it."""
+    """For a finding: its module, the shape of its first tensor and the line of the script, if the dump has them."""
 
     @property
     def status(self) -> str:
@@ -43,7 +43,7 @@ class Checked:
 
 @dataclass
 class Report:
-    """`notes` are sentences for the user; `files` what was written."""
+    """The result of a check. `notes` are sentences for the user; `files` are the written files."""
 
     checked: list[Checked] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Report:
 
     @property
     def groups(self) -> list[list[Checked]]:
-        """The findings, the worst first; those of one API that differ in nothing but numbers are one group."""
+        """The findings, worst first. Findings of one API that differ only in numbers are one group."""
         groups: dict[tuple[str, ...], list[Checked]] = {}
         for one in self.worst_first:
             title = one.call.rpartition(".")[0]
@@ -77,14 +77,14 @@ class Report:
 
 
 def overall(one: Checked) -> str:
-    """A call whose backward is not in the dump and whose forward passes, passes."""
+    """A call passes if its forward passes and the dump has no backward."""
     judged = [status for status in (one.forward, one.backward) if status != SKIP]
     return worst(judged) if judged else SKIP
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to check and how. `once` is the filter of identical calls, `limit` the seconds that one call may take."""
+    """What to check and how. `once` runs identical calls once; `limit` is the number of seconds for one call."""
 
     dump: Dump
     output: Path
@@ -98,7 +98,7 @@ class Request:
 
 
 class _Unit:
-    """One rank directory: its plan, and its files."""
+    """One rank directory with its plan and its files."""
 
     def __init__(self, rank: RankDump, request: Request, directory: Path, stamp: str) -> None:
         level = rank.head.get("level")

@@ -1,6 +1,6 @@
-"""The two csv files of a check: appended while it runs, so that a stopped check resumes where it was.
+"""The two csv files of a check. They are appended during the check, so that an interrupted check can be resumed.
 
-A call's details are written before its result: a result that is there is complete.
+The details of a call are written before its result: a call with a result is complete.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MOST_BYTES = 1 << 30
 
 
 def detail_cells(row: Any) -> list[Any]:
-    """One row of an outcome as cells."""
+    """The cells of one row."""
     head = [row.name, row.bench_dtype, row.device_dtype, json.dumps(row.shape)]
     found = row.metrics
     if found is None:
@@ -73,7 +73,7 @@ def _figure(value: float) -> str:
 
 
 class ResultFiles:
-    """The files of one rank directory. `done` holds the results that were there already."""
+    """The files of one rank directory. `done` has the results of an earlier check that is resumed."""
 
     def __init__(self, directory: Path, resumed: Optional[Path] = None, stamp: Optional[str] = None) -> None:
         self.done: dict[str, list[str]] = {}
@@ -115,7 +115,7 @@ class ResultFiles:
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> list[list[str]]:
-    """The rows below the head; a torn last line is dropped. Raises DumpError where it is not such a file."""
+    """The rows below the header; an incomplete last line is ignored. Raises DumpError if it is another kind of file."""
     try:
         content = read_regular(path, limit=MOST_BYTES + 1)
         if len(content) > MOST_BYTES:

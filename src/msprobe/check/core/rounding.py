@@ -1,4 +1,4 @@
-"""Differences that are only rounding: of the inputs, or of sums in another order."""
+"""Decides whether a difference is only rounding: of the inputs, or of a sum in another order."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import numpy as np
 from msprobe.check.core.measure import FORMATS, Array, Format, spacing_at
 
 _ORDER_OF_SUMS = 1e-5
-"""How far a result may be off, beside its largest element, where threads add its terms in another order."""
+"""How much a result may change, relative to its largest element, if threads add its terms in another order."""
 
 
 def same_but_for_rounding(
     device: Array, golden: Array, moved: list[Array], form: Optional[Format], incoming: float = 0.0
 ) -> bool:
-    """Whether the difference is no larger than what rounding of the inputs does to the golden result.
+    """Whether the difference is no larger than the effect of input rounding on the golden result.
 
-    `moved` are golden results for inputs that were moved by at most one unit in the last place. An algorithm that is as
-    good as its number format allows cannot be expected to be nearer. Two units of the tensor's usual size are granted
-    on top, and in float32 and wider eight of the `incoming` gradients' size: a value that cancels to zero exactly does
-    not move, yet is computed with rounding. Integers (an index, a rank) may differ where they flip there too.
+    `moved` are golden results for inputs changed by at most one unit in the last place. No algorithm in this number
+    format can be expected to be closer. Two units of the usual size of the tensor are allowed in addition, and in
+    float32 and wider eight units of the size of the `incoming` gradients: a value that cancels to exactly zero does not
+    change with the inputs, but is computed with rounding. Integers (an index, a rank) may differ where they also differ
+    between golden results.
     """
     with np.errstate(all="ignore"):
         if form is None:
@@ -47,8 +48,8 @@ def same_but_for_rounding(
 
 
 def same_but_for_sums(one: Array, other: Array, scale: float) -> bool:
-    """Two results of one call agree but for the order in which threads add the terms; `scale` is the size of the terms
-    where they may cancel."""
+    """Whether two results of one call agree except for the order in which threads add the terms. `scale` is the size of
+    the terms, if they may cancel."""
     if other.dtype.kind not in "fc":
         return bool(np.array_equal(one, other))
     largest = float(np.max(np.abs(other), where=np.isfinite(other), initial=scale))

@@ -1,7 +1,7 @@
-"""The second stage: two details files, one a device, judged by the standard of each API.
+"""The second stage: judges two details files, one per device, by the standard of each API.
 
-Where the first stage asks whether a result is near the golden, this one asks whether the device under test is as near
-as another device that is trusted. Only figures of the details are used: no tensor is needed any more.
+The first stage asks whether a result is close to the golden. This stage asks whether the device under test is as close
+as another, trusted device. It uses only the details files and needs no tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msprobe.dump.names import split_slot
 
 COLUMNS = ("API Name", "DEVICE Dtype", "Shape", "Standard", "Status", "Message")
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
-# Ratios of the device's error to the other's: (column, limit of a pass). Twice the limit is an error.
+# Ratio of the error of the device to that of the other: (column, limit for a pass). Twice the limit is an error.
 RATIOS = (
     ("Small Value Error Rate", 2.0),
     ("RMSE", 2.0),
@@ -49,7 +49,7 @@ def read_details(path: Path) -> dict[str, Row]:
 
 
 def compare(device: dict[str, Row], other: dict[str, Row]) -> list[Judged]:
-    """Every output of the device; what the other device has and this one has not is judged as missing."""
+    """Judges every output of the device. An output that only the other device has is judged as missing."""
     found = []
     for name, row in device.items():
         dtype = row["DEVICE Dtype"].rpartition(".")[2]
@@ -81,7 +81,7 @@ def summarised(judged: list[Judged]) -> dict[str, tuple[str, str, str]]:
 
 
 def api_of(name: str) -> str:
-    """`conv2d` of `Functional.conv2d.0.forward.output.0`."""
+    """`Functional.conv2d.0.forward.output.0` -> `conv2d`."""
     call, _ = split_slot(name)
     return call.partition(".")[2].rpartition(".")[0]
 

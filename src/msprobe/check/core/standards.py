@@ -1,7 +1,7 @@
-"""Which standard an API is held to in the second stage, and the figures of each.
+"""The standard of each API in the second stage, and its limits.
 
-The families are ours, by what an API computes: a sum of products is judged in units of the last place, a copy bit by
-bit, an elementwise function against fixed thresholds, everything else by how it compares with the second device.
+The families are our own, by what an API computes: a sum of products is judged in units of the last place, a copy bit by
+bit, an elementwise function with fixed thresholds, everything else in comparison with the second device.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _LIMITS = {"float32": 32.0, "float16": 1.0, "bfloat16": 1.0}
 
 
 def family(api: str) -> str:
-    """Of a Primitive, `conv2d.Conv2D`, the class says it."""
+    """The family of an API. For a Primitive, `conv2d.Conv2D`, the class decides."""
     return FAMILIES.get(api) or FAMILIES.get(api.rpartition(".")[2], BENCHMARK)
 
 
 def standard_of(api: str, dtype: str) -> str:
-    """Integers and bools are equal or not, whatever made them."""
+    """The standard for an output. Integers and bools must be equal, whatever the API."""
     if dtype not in ("float16", "bfloat16", "float32", "float64"):
         return BINARY
     found = family(api)
@@ -61,5 +61,5 @@ def standard_of(api: str, dtype: str) -> str:
 
 
 def ulp_limit(api: str, dtype: str) -> Optional[float]:
-    """Units in the last place beyond which an element counts; None where they are not counted."""
+    """The limit in units of the last place; None if they are not counted."""
     return _LIMITS.get(dtype) if family(api) == ULP else None

@@ -1,7 +1,7 @@
-"""A worker: a process of its own that runs calls, because a call may crash, hang or eat the memory.
+"""A worker process: it runs calls, because a call may crash, hang or use up the memory.
 
-It speaks JSON over a pair of sockets that it inherits: tasks come in lists, each answer goes out as soon as it is
-there, so that whoever listens knows which call a dead worker was at.
+It exchanges JSON over a pair of sockets that it inherits. Tasks come in lists. It sends each answer at once, so the
+pool knows which call a dead worker was running.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 
 def main(handle: int) -> None:
-    """Runs until the other end is closed. The first message holds the settings."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to us too; who started us closes the pipe
+    """Runs until the pool closes the connection. The first message has the settings."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends Ctrl-C to us too; the pool closes the connection
     pipe: Any = Connection(handle)
     settings = json.loads(pipe.recv_bytes())
     warnings.simplefilter("ignore")
-    sys.path += settings["paths"]  # last: a file there must not stand in for a module of Python or of a framework
+    sys.path += settings["paths"]  # last: a file there must not replace a module of Python or of a framework
     worker = _Worker(settings)
     first: dict[str, str] = {}
     if settings["framework"] is not None:
@@ -43,7 +43,8 @@ def main(handle: int) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """One line; MindSpore's messages go on with a C++ stack. What an imported module raised has its line there."""
+    """The error as one line: MindSpore's messages also have a C++ stack. For an error in an imported module, also the
+    source line."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     text = next(filter(None, map(str.strip, str(error).splitlines())), "")
     where = "" if frame.filename.startswith("<") else f" ({frame.filename}:{frame.lineno})"
@@ -57,7 +58,7 @@ class _Worker:
         self._examiners: dict[str, Any] = {}
 
     def examiner(self, framework: str) -> Any:
-        """The framework is imported when it is first needed: a machine may have but one of them."""
+        """Imports the framework when it is first needed: a machine may have only one of them."""
         found = self._examiners.get(framework)
         if found is None:
             from msprobe.check.core.examine import Examiner
@@ -68,7 +69,7 @@ class _Worker:
                 importlib.import_module(module)
             if self._settings["device"] == "cpu" and self._settings["memory"]:
                 _limit_memory(self._settings["memory"])
-            self._examiners[framework] = found  # last: what is missing is missed at every task
+            self._examiners[framework] = found  # last: if a module is missing, every task reports it
         return found
 
     def answer(self, task: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class _Worker:
 
 
 def _limit_memory(share: int) -> None:
-    """An allocation beyond what the machine has fails here, instead of ending a process that the system picks."""
+    """Limits the memory of this process: a too large allocation then fails here, and the system kills no process."""
     with contextlib.suppress(OSError, ValueError):
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + share, resource.getrlimit(resource.RLIMIT_AS)[1]))

@@ -1,1 +1,1 @@
-"""The pre-check on MindSpore."""
+"""The accuracy check on MindSpore."""

@@ -1,7 +1,7 @@
-"""One MindSpore call, run as often as it takes: on the device under test, on the golden side, and moved by rounding.
+"""Runs one MindSpore call: on the device under test, on the golden side, and with inputs changed by rounding.
 
-The golden side is the same API on the CPU with every float one step wider, dtype arguments included; what happens where
-the CPU has no such kernel is in `mindspore_golden`. Backward runs where the dump has gradients for it.
+The golden side is the same API on the CPU with every float one step wider, dtype arguments included. golden.py says
+what happens if the CPU has no such kernel. The backward runs if the dump has gradients for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NO_WIDER = "golden in the recorded dtypes: MindSpore's CPU has no kernel in high
 
 
 class MindSporeCall:
-    """What a record says about a call, with its tensors in memory. Raises NotMade where that cannot be."""
+    """A call from a record, with its tensors in memory. Raises NotMade if that is not possible."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class MindSporeCall:
         self.first_only = False
         self._found, self._name, self._widths = found, name, widths
         self._arguments = arguments.read(forward)
-        # Which kernel runs depends on arguments too: gelu with `approximate` is another one.
+        # The kernel depends on arguments too: gelu with `approximate` uses another one.
         self._kind = f"{title} {self._arguments.args} {self._arguments.kwargs} {forward.get('attributes')}"
         items = self._arguments.tensors
         self.tensors = [_array(item, f"{name}.input.{n}", load) for n, item in enumerate(items)]
@@ -72,7 +72,7 @@ class MindSporeCall:
         self._golden_of: Optional[Callable[[Sequence[Array], Sequence[Any]], Results]] = None
 
     def run(self, device: str) -> Results:
-        """On the one device that this process has."""
+        """Runs on the one device of this process."""
         return self._run(self._found.func, self.tensors, self.incoming, lambda name: name)
 
     def golden(self) -> Results:
@@ -136,7 +136,8 @@ class MindSporeCall:
         return wide._replace(gradients=plain.gradients, no_gradients=plain.no_gradients, made=made, weak=("backward",))
 
     def _nudged(self) -> Results:
-        """With inputs that fill a float64's mantissa, a little nearer to zero: no domain is left by that."""
+        """Runs with inputs that fill the mantissa of a float64, each a little nearer to zero so that it stays in the
+        domain."""
         random = np.random.Generator(np.random.PCG64(1))
         incoming = [None if one is None else _shrunk(one, random) for one in self.incoming]
         return self._wide([_shrunk(one, random) for one in self.tensors], incoming)
@@ -149,7 +150,7 @@ class MindSporeCall:
         try:
             try:
                 return self._once(func, tensors, incoming, dtype_of, tuple)
-            except TypeError:  # a dump does not tell a list from a tuple; MindSpore does, at times
+            except TypeError:  # a dump does not distinguish lists and tuples; MindSpore sometimes does
                 settle()
                 return self._once(func, tensors, incoming, dtype_of, list)
         except FAILURES:
@@ -198,7 +199,7 @@ class MindSporeCall:
     def _gradients(
         self, called: Callable[[list[Any]], Any], places: list[Any], came: list[int], sens: Any
     ) -> list[Any]:
-        """Gradients of the tensor arguments, in order, from those of the outputs that are numbered in `came`."""
+        """Gradients of the tensor arguments, in order, from the gradients of the outputs numbered in `came`."""
         tensors = [number for number, plain in enumerate(self._is_numpy) if not plain]
         leaves = [n for n in tensors if self._wants[n] and n not in self._shared]
 
@@ -215,7 +216,7 @@ class MindSporeCall:
         return [as_array(made[n]) if n in made else None for n in tensors]
 
     def _wanted(self, backward: dict[str, Any]) -> list[bool]:
-        """Which arguments the training run had gradients for; all floats, where the dump has not kept them."""
+        """The arguments that had gradients in the training run; all floats if the dump does not say."""
         floats = [_row(one).kind in (dtypes.FLOAT, dtypes.COMPLEX) for one in self.tensors]
         recorded = backward.get(OUTPUT)
         if not isinstance(recorded, list):
@@ -230,10 +231,10 @@ def _fits(incoming: Any, output: Array) -> bool:
 
 
 def settle() -> None:
-    """After a failure: waits for the kernels still under way and drops their errors.
+    """After a failure: waits for the kernels that still run and drops their errors.
 
-    MindSpore raises the error of a kernel at a later call when it runs asynchronously. Without this, the next way to
-    compute the golden side fails at random with the error of the way before it.
+    MindSpore raises the error of a kernel at a later call if it runs asynchronously. Without this, the next way to
+    compute the golden side fails at random with the error of the previous way.
     """
     for _ in range(_LATE_ERRORS):
         try:

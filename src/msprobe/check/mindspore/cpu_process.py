@@ -1,6 +1,7 @@
-"""The golden side in a process of its own, for a device under test other than the CPU.
+"""Runs the golden side in a separate process, if the device under test is not the CPU.
 
-A process of MindSpore has one device. The call's records and arrays go over and results come back, as JSON and bytes.
+A MindSpore process has one device. The records and arrays of a call go to the other process and its results come back,
+as JSON and bytes.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ Array = np.ndarray[Any, Any]
 
 
 class CpuProcess:
-    """Started when it is first needed, and again after it has died; it ends when this process does."""
+    """The other process. It starts when it is first needed, and again after it has died. It ends with this process."""
 
     def __init__(self) -> None:
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._pipe: Any = None
 
     def ask(self, question: dict[str, Any], arrays: list[Any]) -> Results:
-        """Raises RuntimeError with what the other side raised."""
+        """Raises RuntimeError with the error of the other process."""
         if self._process is None:
             self._start()
         try:
@@ -64,7 +65,7 @@ class CpuProcess:
 
 
 class CallWithGoldenElsewhere:
-    """A call of this process' device, whose golden side the other process runs."""
+    """A call on the device of this process. The other process runs its golden side."""
 
     def __init__(self, call: Call, cpu: CpuProcess, records: dict[str, Any]) -> None:
         self._call, self._cpu, self._records = call, cpu, records
@@ -82,7 +83,7 @@ class CallWithGoldenElsewhere:
 
 
 def main(handle: int) -> None:
-    """The other side. Calls that move inputs follow the golden one of the same call."""
+    """The main function of the other process. A request with changed inputs follows the golden request of its call."""
     from msprobe.check.mindspore.framework import MindSpore
 
     pipe: Any = Connection(handle)

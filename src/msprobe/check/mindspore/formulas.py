@@ -1,8 +1,8 @@
-"""Golden formulas for APIs whose MindSpore kernels have no float64 form, or compute in float32 inside.
+"""Golden formulas for APIs whose MindSpore kernels have no float64 version, or compute in float32 inside.
 
-Each is written with operators that do compute in float64, so that its gradient comes from them too. It takes the
-attributes of the Primitive (none for a function), then what the API takes. A formula that returns fewer tensors than
-the API leaves the others unjudged; one that raises `NotImplementedError` does not cover that call.
+Each formula uses operators that compute in float64, so its gradient is in float64 too. It takes the attributes of the
+Primitive (none for a function), then the arguments of the API. If a formula returns fewer tensors than the API, the
+others are not judged. If it raises `NotImplementedError`, it does not cover this call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Attributes = dict[str, Any]
 
 
 def _each(value: Any, dims: int) -> tuple[int, ...]:
-    """A number for every dimension; of a Primitive's four only the last ones are spatial."""
+    """One number per dimension. A Primitive may have four; only the last ones are spatial."""
     if isinstance(value, int):
         return (value,) * dims
     return tuple(value[-dims:]) if len(value) != 1 else tuple(value) * dims
@@ -48,7 +48,7 @@ def _padded(x: Any, pads: Any) -> Any:
 
 
 def _windows(x: Any, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Any:
-    """For every place in the kernel, the part of `x` that it meets."""
+    """For every position in the kernel, the part of `x` that it is applied to."""
     lengths = [(n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, stride, dilation)]
     for place in itertools.product(*map(range, kernel)):
         part = x

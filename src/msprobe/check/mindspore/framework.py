@@ -1,7 +1,7 @@
-"""MindSpore as the check sees it. Its tensors are numpy arrays here, bfloat16 as ml_dtypes has it.
+"""The check's interface to MindSpore. Its tensors are numpy arrays here, bfloat16 in the type of ml_dtypes.
 
-MindSpore computes when it likes and fails when it likes: an answer is read into numpy memory inside the call, so that
-a failure is the call's, and everything that is measured afterwards needs no framework.
+MindSpore may compute, and fail, later than the call. So each result is copied to numpy memory inside the call: an error
+then belongs to this call, and measuring needs no framework.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MindSpore:
         runtime.launch_blocking()
 
     def golden_elsewhere(self) -> None:
-        """From now on another process, on the CPU, runs the golden side."""
+        """Runs the golden side in another process, on the CPU, from now on."""
         self._cpu = CpuProcess()
 
     def call(

@@ -1,7 +1,7 @@
-"""Whether MindSpore's CPU computes an API in raised precision, by finding out: `mindspore_formulas` stand in where not.
+"""Finds out whether MindSpore's CPU computes an API in higher precision. If not, formulas.py replaces it.
 
-Some kernels have no float64 form, and some take float64 and compute in float32 inside. The second kind is found by
-trying: with inputs that fill the mantissa, an answer whose every element fits into a float32 was computed in one.
+Some kernels have no float64 version. Others accept float64 and compute in float32 inside. A trial finds these: the
+inputs fill the mantissa, and if every element of the result fits into a float32, the kernel computed in float32.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import numpy as np
 from msprobe.check.core.framework import Results
 
 DIRECTIONS = ("forward", "backward")
-# Outputs that the CPU's kernel leaves as it found the memory: they are not judged.
+# Outputs that the CPU kernel does not write: they are not judged.
 UNWRITTEN = {"BatchNorm": (1, 2)}
 
 
 class Widths:
-    """What this process has learnt of the kernels, by kind of call and direction."""
+    """What this process knows about the kernels, by kind of call and direction."""
 
     def __init__(self) -> None:
         self._is_wide: dict[tuple[str, str], bool] = {}
 
     def narrow(self, kind: str, results: Results, nudged: Callable[[], Results]) -> tuple[str, ...]:
-        """In which directions a golden in float64 is none. `nudged` is asked where the first answer leaves it open."""
+        """The directions in which a golden in float64 is not better than float32. `nudged` runs again with other
+        inputs, if the first result does not decide it."""
         again: list[Results] = []
         found = []
         for direction in DIRECTIONS:
@@ -38,7 +39,7 @@ class Widths:
 
 
 def _could_be_narrow(results: Results, direction: str) -> bool:
-    """Whether some float64 result has nothing but float32 numbers in it, and not just integers."""
+    """Whether some float64 result has only float32 numbers, and not only integers."""
     made = results.outputs if direction == "forward" else results.gradients
     return any(_fits(one) for one in made if one is not None and one.dtype == np.float64)
 

@@ -1,7 +1,7 @@
-"""The Primitives that Cells own and that compute: `Primitive.conv2d.Conv2D` is made again from its recorded attributes.
+"""The Primitives of Cells that compute: `Primitive.conv2d.Conv2D` is created again from its recorded attributes.
 
-The list is closed. Primitives that write files or summaries, run Python or graphs, talk to other processes, or update
-weights are not in it, whatever a dump says.
+The list is closed. It has no Primitives that write files or summaries, run Python or graphs, communicate with other
+processes, or update weights, whatever a dump says.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,63}\Z", re.ASCII)
 
 
 def class_of(title: str) -> Optional[str]:
-    """`Conv2D` of `Primitive.conv2d.Conv2D`, where it is one of the list and this MindSpore has it."""
+    """`Primitive.conv2d.Conv2D` -> the class Conv2D, if it is in the list and this MindSpore has it."""
     prefix, _, rest = title.partition(".")
     name = rest.rpartition(".")[2]
     return name if prefix == "Primitive" and name in LISTED and hasattr(ops, name) else None
 
 
 def make(name: str, attributes: Any) -> Callable[..., Any]:
-    """The Primitive with these recorded attributes. Raises NotMade."""
+    """Creates the Primitive with these recorded attributes. Raises NotMade."""
     if not isinstance(attributes, dict):
         raise NotMade("the dump does not have the Primitive's attributes: it was made by an older msprobe")
     read = arguments.read({INPUT_ARGS: [], INPUT_KWARGS: attributes})

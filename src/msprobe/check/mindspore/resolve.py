@@ -1,7 +1,7 @@
-"""A MindSpore record's title to a callable: only what the support list names, whatever a dump says.
+"""From the title of a MindSpore record to a callable: only names in the support list, whatever a dump says.
 
-The table is the one that collection uses. A title is looked up in it and never taken apart to reach into a module; what
-stands at that place now is called, so that a patch which a user imports into the workers is what is checked.
+The table is the one that collection uses. A title is looked up as a whole and never split to reach into a module. The
+function that is there now is called: if a user's import in the workers replaces it, the check runs the replacement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ uniform_ uniform_candidate_sampler"""
 
 
 class ResolvedApi(NamedTuple):
-    """`name` is the API's without its home: `norm` of `mint.linalg.norm`, `Conv2D` of a Primitive."""
+    """`name` is the API without its module: `norm` for `mint.linalg.norm`, `Conv2D` for a Primitive."""
 
     name: str
     func: Callable[..., Any]
@@ -40,7 +40,7 @@ class Callables:
                 self._ambiguous.add(title)
 
     def find(self, title: str, attributes: Any = None) -> ResolvedApi:
-        """The callable of a title, a Primitive's with the attributes in its record; raises NotCallable or NotMade."""
+        """The callable for a title. A Primitive has the attributes in its record. Raises NotCallable or NotMade."""
         primitive = primitives.class_of(title)
         if primitive is not None:
             made = primitives.make(primitive, attributes)

@@ -1,1 +1,1 @@
-"""The pre-check beside a training run: sender, receiver and the frames between them."""
+"""The accuracy check during a training run: sender, receiver and the frames between them."""

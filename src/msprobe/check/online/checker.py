@@ -1,7 +1,7 @@
-"""The checking side of the online check: calls come in, verdicts go to disk, and only then the sender is answered.
+"""The checker of the online check: it receives calls, writes verdicts to disk, and then answers the sender.
 
-The results files are the memory: after a restart a call that has a result is answered at once and not judged again; a
-call without one comes again, because its sender was not answered.
+The results files are its memory. After a restart it answers a call that has a result at once, without a second check.
+The sender sends a call without a result again, because it got no answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Checker:
     def __init__(self, settings: RunUtSettings, output: Path, log: Callable[[str], None]) -> None:
         self._settings, self._output = settings, output
         self._spool = output / "spool"
-        shutil.rmtree(self._spool, ignore_errors=True)  # what a killed checker had: it comes again
+        shutil.rmtree(self._spool, ignore_errors=True)  # left by a killed checker: the sender sends it again
         layout.make_directory(self._spool)
         self._inbox = Inbox(self._spool, log)
         self._log = log
@@ -43,7 +43,7 @@ class Checker:
         self._ends: list[Arrival] = []
 
     def run(self, jobs: int, limit: float, workers: WorkerSettings) -> Report:
-        """Until every rank that is wanted has ended, or the user interrupts."""
+        """Runs until all wanted ranks have ended, or the user interrupts."""
         way: Union[Listener, SharedDirectory]
         with Pool(jobs, workers, limit) as pool:
             pool.wait_until_ready()
@@ -85,7 +85,7 @@ class Checker:
                     yield task
 
     def _know(self, session: Session) -> None:
-        """What an earlier checker found of this session belongs to its report."""
+        """Adds the results of an earlier checker for this session to the report."""
         if session in self._known:
             return
         self._known.add(session)
@@ -95,7 +95,7 @@ class Checker:
                 self._open((session.name, session.rank, step))
 
     def _answer_ends(self) -> None:
-        """An end counts when every call before it has its result."""
+        """Answers the end of a session when every call before it has its result."""
         for arrival in [one for one in self._ends if not self._of(one.session)]:
             self._ends.remove(arrival)
             self._ended.add(arrival.session.rank)
@@ -106,7 +106,7 @@ class Checker:
         return any(key[:2] == tuple(session) for key in self._running)
 
     def _new(self, arrival: Arrival, task: dict[str, Any]) -> Optional[dict[str, Any]]:
-        """The task to run, or None where it has a result, is being run, or is not wanted."""
+        """The task to run. None if it has a result, is running, or is not wanted."""
         unit = (arrival.session.name, arrival.session.rank, task["step"])
         key = (*unit, task["call"])
         files = self._open(unit)

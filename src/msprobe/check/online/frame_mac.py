@@ -1,8 +1,8 @@
-"""The code at the end of a frame: it comes from a peer that knows the secret, and nobody has changed it.
+"""The authentication code at the end of a frame. It proves that the peer knows the secret and that nobody changed the
+frame.
 
-HMAC-SHA256 from the standard library. Each connection and each direction has a key of its own, and the number of the
-frame is part of what is signed: a frame cannot be repeated, moved or turned round. docs/security.md describes the
-protocol.
+HMAC-SHA256 from the standard library. Each connection and each direction has its own key, and the number of the frame
+is signed too: a frame cannot be repeated, moved or sent back. docs/security.md describes the protocol.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FrameMac:
         self._state.update(number.to_bytes(12, "little"))
 
     def update(self, data: Any) -> None:
-        """Takes whatever supports the buffer protocol."""
+        """Takes any object that supports the buffer protocol."""
         self._state.update(data)
 
     def digest(self) -> bytes:

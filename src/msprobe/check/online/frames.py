@@ -1,7 +1,7 @@
-"""What travels between a training run and its checker: typed, counted, length-checked frames, each with a code.
+"""The frames between a training run and its checker: typed, numbered, with a checked length and a code.
 
-A frame is a head of 24 bytes (magic, version, kind, number, length), its body, and a code over both (`frame_mac.py`).
-Before the peer has proved that it knows the secret, a frame is at most 64 kB and has a deadline. Nothing is unpickled.
+A frame is a header of 24 bytes (magic, version, kind, number, length), its body, and a code over both (`frame_mac.py`).
+Until the peer has proved that it knows the secret, a frame has at most 64 kB and a deadline. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LARGEST = 16 << 30
 LARGEST_JSON = 64 << 20
 CHUNK = 1 << 20
 AHEAD = 4096
-PIECE = 512 << 10  # of a file: it stays in the cache while it is signed and sent
+PIECE = 512 << 10  # piece of a file: it stays in the cache while it is signed and sent
 SMALL_FILE = 16 << 10
 HANDSHAKE_SECONDS = 10.0
 
 
 class Refused(Exception):
-    """The peer did not keep to the protocol, or could not prove who it is."""
+    """The peer violated the protocol, or could not prove that it knows the secret."""
 
 
 class Session(NamedTuple):
@@ -48,14 +48,14 @@ class Session(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """Who is there, and the bytes of the handshake that both ends have seen."""
+    """The session of the peer, and the bytes of the handshake that both sides have seen."""
 
     session: Session
     seen: bytes
 
 
 def read_secret(path: Optional[Path]) -> bytes:
-    """The shared secret; refused where others than its owner and group could have read it."""
+    """The shared secret. Raises DumpError if users other than the owner and the group can read the file."""
     if path is None:
         raise DumpError("The online check over TCP needs secret_file on both sides: a file with at least 16 bytes.")
     try:
@@ -73,7 +73,7 @@ def read_secret(path: Optional[Path]) -> bytes:
 
 
 class Channel:
-    """One end of a connection. `deadline` holds while the peer is unknown."""
+    """One end of a connection. `deadline` applies until the peer has proved that it knows the secret."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -82,7 +82,7 @@ class Channel:
         self._in: Optional[FrameMac] = None
         self._sent = self._received = 0
         self._buffer = memoryview(bytearray(PIECE))
-        self._ahead = b""  # read, and not yet asked for
+        self._ahead = b""  # bytes that were read ahead
         self._deadline: Optional[float] = time.monotonic() + HANDSHAKE_SECONDS
 
     def close(self) -> None:
@@ -91,9 +91,10 @@ class Channel:
     # The handshake.
 
     def greet(self, secret: bytes, session: Session) -> dict[str, Any]:
-        """The sender's part. Returns the wishes of the checker; raises Refused if it cannot prove itself."""
+        """The sender's part of the handshake. Returns the checker's wishes; raises Refused if the checker cannot prove
+        itself."""
         theirs = self._expect(HELLO)
-        if len(theirs) != 32:  # else its end could pass for the beginning of what follows it in `seen`
+        if len(theirs) != 32:  # otherwise its end could be taken for the beginning of the next part of `seen`
             raise Refused("it does not speak this protocol")
         ours = os.urandom(32)
         about_us = json.dumps({"session": session.name, "rank": session.rank}).encode()
@@ -108,7 +109,7 @@ class Channel:
         return wishes
 
     def receive_greeting(self, secret: bytes) -> Greeting:
-        """The checker's part, first half: who is there. `welcome` is the second."""
+        """The first half of the checker's handshake: reads who the peer is. `welcome` is the second half."""
         ours = os.urandom(32)
         self.send(HELLO, ours)
         answer = self._expect(PROOF)
@@ -125,14 +126,14 @@ class Channel:
         return Greeting(Session(name, rank), seen)
 
     def welcome(self, secret: bytes, greeting: Greeting, wishes: dict[str, Any]) -> None:
-        """The checker's part, second half: `wishes` says which calls it wants."""
+        """The second half of the checker's handshake. `wishes` says which calls it wants."""
         text = json.dumps(wishes).encode()
         seen = greeting.seen + text
         self.send(WELCOME, _proof(secret, b"checker", seen) + text)
         self._begin(secret, seen, b"checker", b"sender")
 
     def _begin(self, secret: bytes, seen: bytes, out: bytes, into: bytes) -> None:
-        """From here on every frame is signed with a key of this connection and this direction."""
+        """Signs every later frame with a key of this connection and direction."""
         self._out = FrameMac(_proof(secret, b"key " + out, seen))
         self._in = FrameMac(_proof(secret, b"key " + into, seen))
         self._sent = self._received = 0
@@ -148,9 +149,10 @@ class Channel:
     # Frames.
 
     def send(self, kind: int, body: bytes, files: Sequence[tuple[int, int]] = ()) -> None:
-        """`files` are (descriptor, size): their content follows the body. It is signed while it is in the cache."""
+        """Sends a frame. `files` are (descriptor, size): their content follows the body and is signed while it is in
+        the cache."""
         number = self._sent
-        self._sent += 1  # first: a frame that fails half way has used its number
+        self._sent += 1  # first: a frame that fails in the middle has used its number
         head = HEAD.pack(MAGIC, VERSION, kind, 0, number, len(body) + sum(size for _, size in files))
         self._keep_deadline()
         out, small = self._out, bytearray(head + body)
@@ -177,7 +179,7 @@ class Channel:
             self._socket.sendall(data, self._more)
 
     def head(self, limit: int) -> tuple[int, int]:
-        """Kind and length of the next frame; its body is read with `take`, its end with `finish`."""
+        """Kind and length of the next frame. Then `take` reads its body and `finish` its end."""
         raw = self._exactly(HEAD.size)
         magic, version, kind, zero, number, length = HEAD.unpack(raw)
         if magic != MAGIC or version != VERSION or zero:
@@ -192,20 +194,20 @@ class Channel:
         return kind, length
 
     def take(self, size: int) -> bytearray:
-        """The next bytes of the body, at most CHUNK at a time."""
+        """The next bytes of the body, at most CHUNK."""
         part = self._exactly(min(size, CHUNK))
         if self._in is not None:
             self._in.update(part)
         return part
 
     def finish(self) -> None:
-        """After the body: raises Refused unless the code is right."""
+        """Checks the code after the body. Raises Refused if it is wrong."""
         self._received += 1
         if self._in is not None and not hmac.compare_digest(self._exactly(self._in.size), self._in.digest()):
             raise Refused("a frame was changed in transit")
 
     def rest(self, length: int) -> bytes:
-        """The body and the end of a frame that may be held in memory."""
+        """The body of a frame that fits in memory. Also checks its code."""
         parts = []
         while length:
             parts.append(self.take(length))
@@ -214,7 +216,7 @@ class Channel:
         return b"".join(parts)
 
     def _keep_deadline(self) -> None:
-        """A peer that has not proved itself has until then; one that has may take as long as it likes."""
+        """Sets the timeout of the socket: until the deadline for an unknown peer, none for a known one."""
         if self._deadline is not None:
             left = self._deadline - time.monotonic()
             if left <= 0:
@@ -222,7 +224,7 @@ class Channel:
             self._socket.settimeout(left)
 
     def _exactly(self, size: int) -> bytearray:
-        """Small pieces are read ahead: a frame without files is one call to the system."""
+        """Reads `size` bytes. Reads ahead small pieces, so that a frame without files is one system call."""
         found = bytearray(max(size, AHEAD))
         have = len(self._ahead)
         found[:have] = self._ahead
@@ -243,7 +245,7 @@ class Channel:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """A peer whose machine is gone is noticed within two minutes, however long one that is there takes."""
+    """Turns on keep-alive: if the machine of the peer is gone, this side notices within two minutes."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
         if hasattr(socket, name):

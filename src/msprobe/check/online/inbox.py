@@ -1,6 +1,6 @@
-"""What has come to the checker and is not yet being checked: where its ways in meet.
+"""The queue of calls that have arrived and are not being checked yet. All ways to the checker end here.
 
-The queue is bounded; a full one stops the reading, which stops the sender.
+The queue is bounded. When it is full, reading stops, and so does the sender.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Arrival:
-    """A call that came, or with `task` None the end of a session. `answer` is to be called once, when it is done."""
+    """A call that has arrived, or the end of a session if `task` is None. The checker calls `answer` once."""
 
     session: Session
     task: Optional[dict[str, Any]]

@@ -1,9 +1,9 @@
-"""One call on its way: its records and the tensor files they name, packed by the sender, unpacked into a spool.
+"""A parcel: one call, with its records and tensor files, packed by the sender and unpacked by the checker.
 
-A parcel is a JSON text and the contents of files. The output of one call is the input of the next, so that a content
-travels once: the text gives each file the number of its content, the contents that are new follow in the order of their
-numbers, and the text says after which of them the checker need not keep one any longer. The spool of a parcel is a rank
-directory of its own, so that it is examined like any other dump.
+A parcel is a JSON text and the contents of files. The output of one call is often the input of the next, so each
+content is sent once. The text gives each file the number of its content; new contents follow in the order of their
+numbers. The text also lists the contents that the checker can drop after this call. The checker unpacks a parcel into a
+rank directory of its own, and examines it like any other dump.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def names_of(value: Any) -> Iterator[str]:
 
 
 class Shipment:
-    """Calls of one rank directory on their way. `number` is that of the first content that the checker has not seen."""
+    """The parcels for the calls of one rank directory. `number` is the number of the first content that was not sent
+    yet."""
 
     def __init__(self, rank: RankDump, tasks: Sequence[Task], number: int = 0) -> None:
         self.number = number
@@ -68,7 +69,7 @@ class Shipment:
         self._numbers: dict[tuple[int, int], int] = {}
 
     def __iter__(self) -> Iterator[tuple[list[File], list[int], list[File]]]:
-        """For each call its files, the contents that end with it, and those of its files whose contents are new."""
+        """For each call: its files, the contents that can be dropped after it, and the files with new contents."""
         for found in self._files:
             files: list[File] = []
             last: list[int] = []
@@ -87,11 +88,11 @@ class Shipment:
     def open(self, name: str) -> int:
         try:
             return layout.open_file(f"{self._directory}/{name}", os.O_RDONLY)
-        except OSError as error:  # not the connection's fault: sending it again would not help
+        except OSError as error:  # not an error of the connection: sending again would not help
             raise DumpError(f"{self._directory}/{name} cannot be read: {error.strerror or error}") from None
 
     def _found(self, rank: RankDump, task: Task) -> list[tuple[str, int, tuple[int, int]]]:
-        """Names, sizes and where the content lies. A file that a full disk left out is not among them."""
+        """Name, size and inode of each file. A file that was not written because the disk was full is left out."""
         found = []
         directory = f"{self._directory}/"
         for name in dict.fromkeys(names_of([task["forward"], task["backward"]])):
@@ -108,7 +109,7 @@ def text_of(task: Task, files: Sequence[File], last: Sequence[int]) -> bytes:
 
 
 class KeptFiles:
-    """The contents that a checker holds for one connection, because later parcels name them again."""
+    """The contents that a checker keeps for one connection, because later parcels refer to them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -120,7 +121,7 @@ class KeptFiles:
         return file.content == self.number + len(self._new)
 
     def coming(self, files: Sequence[File]) -> int:
-        """How many bytes of contents these files bring."""
+        """The number of bytes of new contents for these files."""
         number, size = self.number, 0
         for file in files:
             if file.content == number:
@@ -128,7 +129,7 @@ class KeptFiles:
         return size
 
     def add(self, path: Path, size: int) -> None:
-        """A content that came with this parcel; it counts when the complete parcel was accepted."""
+        """Adds a content of this parcel. It counts when the complete parcel is accepted."""
         self._new[self.number + len(self._new)] = (path, size)
 
     def link(self, file: File, path: Path) -> None:
@@ -138,7 +139,7 @@ class KeptFiles:
         link(str(source), str(path))
 
     def settle(self, last: Sequence[int]) -> None:
-        """The parcel was right: what later ones name stays, what ends with it goes."""
+        """The parcel is accepted: keeps the contents for later parcels and drops those that end with it."""
         self.number += len(self._new)
         ended = set(last)
         for number, (path, size) in self._new.items():
@@ -157,7 +158,7 @@ class KeptFiles:
 
 
 def link(source: str, path: str) -> None:
-    """A second name for a file; a copy where it cannot have one: another file system, or one without hard links."""
+    """Makes a hard link. Copies the file if that is not possible: another file system, or one without hard links."""
     try:
         os.link(source, path, follow_symlinks=False)
     except OSError:
@@ -166,7 +167,7 @@ def link(source: str, path: str) -> None:
 
 
 def write(path: Path, take: Callable[[int], Any], size: int) -> None:
-    """A new file with the next `size` bytes."""
+    """Writes a new file with the next `size` bytes."""
     fd = layout.open_file(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         while size:
@@ -180,9 +181,9 @@ def write(path: Path, take: Callable[[int], Any], size: int) -> None:
 
 
 def unpack(length: int, take: Callable[[int], bytearray], spool: Path, kept: KeptFiles) -> tuple[Task, list[int]]:
-    """Reads a parcel of `length` bytes into a new directory: the call, and the contents that end with it.
+    """Reads a parcel of `length` bytes into a new directory. Returns the call and the contents that end with it.
 
-    Raises Refused; the directory may be left behind.
+    Raises Refused; then the directory may remain.
     """
     (size,) = LENGTH.unpack(_all(take, LENGTH.size))
     if size > min(length - LENGTH.size, frames.LARGEST_JSON):
@@ -211,7 +212,7 @@ def _all(take: Callable[[int], bytearray], size: int) -> bytes:
 
 
 def read_text(text: bytes) -> tuple[Task, list[File], list[int]]:
-    """The call, its files and what ends with it, after all that the text says was found to be of the right kind."""
+    """The call, its files and the contents to drop, after every value in the text was checked."""
     task = frames.read_object(text)
     if task.get("framework") not in FRAMEWORKS:
         raise Refused("a parcel of an unknown framework")
@@ -249,7 +250,7 @@ def _file(entry: Any) -> File:
 def tasks_of(
     rank: RankDump, step: Optional[int], white_list: Sequence[str] = (), black_list: Sequence[str] = ()
 ) -> list[Task]:
-    """What a finished rank directory has to send, in order."""
+    """The tasks to send from a finished rank directory, in order."""
     return [
         {
             "framework": rank.head.get("framework"),

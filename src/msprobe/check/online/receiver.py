@@ -1,6 +1,6 @@
-"""The checker's end of a TCP connection: who may come in, and how far ahead of the verdicts it may run.
+"""The checker's end of TCP connections: who may connect, and how many calls may wait for their verdict.
 
-A call is answered only when its result is on disk, and in the order in which it came.
+A call is answered when its result is on disk, in the order in which the calls came.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from msprobe.check.online.inbox import Arrival, Inbox
 from msprobe.config.settings import RunUtSettings
 from msprobe.dump.errors import DumpError
 
-MOST_CONNECTIONS = 256  # of peers that know the secret
-MOST_STRANGERS = 64  # of peers that have not yet proved it
+MOST_CONNECTIONS = 256  # peers that know the secret
+MOST_STRANGERS = 64  # peers that have not proved it yet
 
 
 class Listener:
-    """TCP, one thread for each connection. A peer is served after it has proved that it knows the secret.
+    """Listens on TCP, with one thread per connection. It serves a peer after that peer has proved that it knows the
+    secret.
 
-    Peers that have not proved it are few at a time, and a new one replaces the oldest: silent strangers cannot keep
-    a sender out.
+    Few peers without proof may wait at a time, and a new one replaces the oldest: silent strangers cannot keep a sender
+    out.
     """
 
     def __init__(self, settings: RunUtSettings, inbox: Inbox) -> None:
         self._inbox, self._ranks = inbox, settings.rank_list
         self._lists = {"white_list": list(settings.white_list), "black_list": list(settings.black_list)}
         if len(json.dumps(self._lists)) > frames.WELCOME_LIMIT // 2:
-            self._lists = {}  # then everything is sent, and chosen from here
+            self._lists = {}  # then the sender sends everything, and this side selects
         self._secret = frames.read_secret(settings.secret_file)
         self._tls = tls.server_context(settings.tls_cert, settings.tls_key, settings.tls_ca)
         try:
@@ -44,12 +45,12 @@ class Listener:
         self.address = self._socket.getsockname()[:2]
         self._open = threading.Semaphore(MOST_CONNECTIONS)
         self._lock = threading.Lock()
-        self._strangers: dict[int, socket.socket] = {}  # by the number of their connection, the oldest first
+        self._strangers: dict[int, socket.socket] = {}  # by connection number, the oldest first
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def protection(self) -> str:
-        """How what is sent is protected, for the log."""
+        """How the connection is protected, for the log."""
         return tls.describe(self._tls is not None)
 
     def close(self) -> None:
@@ -71,7 +72,7 @@ class Listener:
         with self._lock:
             while len(self._strangers) >= MOST_STRANGERS:
                 oldest = next(iter(self._strangers))
-                with contextlib.suppress(OSError):  # its thread wakes up, and ends
+                with contextlib.suppress(OSError):  # its thread wakes up and ends
                     socket.socket.shutdown(self._strangers.pop(oldest), socket.SHUT_RDWR)
             self._strangers[number] = sock
 
@@ -145,7 +146,7 @@ class Listener:
 
 
 class _Answers:
-    """Answers leave in the order of the calls, whatever the order in which results come."""
+    """Sends answers in the order of the calls, in whatever order the results come."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -162,7 +163,7 @@ class _Answers:
                 mine[0] = True
                 while self._open and self._open[0][0]:
                     self._open.popleft()
-                    with contextlib.suppress(OSError, ValueError):  # a lost connection is the reader's to find
+                    with contextlib.suppress(OSError, ValueError):  # the reader notices the lost connection
                         self._channel.send(frames.DONE, b"")
 
         return answer

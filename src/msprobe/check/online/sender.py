@@ -1,8 +1,8 @@
-"""The sending side of the online check: a process beside the training run, which it cannot slow or break.
+"""The sender of the online check: a separate process that cannot slow down or break the training run.
 
-It reads from standard input which rank directories were opened, waits until each is finished, and sends its calls. What
-has not been answered is sent again after a reconnect. The tensors stay in the dump's files: the system sends them from
-there, or they are linked from there. When the run has ended it sends what is left and goes. It needs no framework.
+It reads from standard input which rank directories were opened, waits until each is finished, and sends its calls.
+After a reconnect it sends calls without an answer again. The tensors stay in the files of the dump: the system sends
+them from there, or makes links to them. When the run has ended, it sends the rest and ends. It needs no framework.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Lists = tuple[list[str], list[str]]  # the checker's white_list and black_list
 
 
 class _Run:
-    """The directories of the training run, as they are named to us.
+    """The directories of the training run, in the order in which the run names them.
 
-    What it says is read at once, on a thread: however long a checker takes, the run never waits at a full pipe.
+    A thread reads the input at once: however long a checker takes, the run never waits for a full pipe.
     """
 
     def __init__(self) -> None:
         self.directories: list[Path] = []
-        self.ended_at = 0.0  # 0: it goes on
+        self.ended_at = 0.0  # 0: the run continues
         self._news = threading.Event()
 
     @property
@@ -51,7 +51,7 @@ class _Run:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        """End of file is the run's end, however it came."""
+        """Reads the names of directories. The run has ended at the end of the file, for whatever reason."""
         rest = b""
         while part := os.read(0, 65536):
             *lines, rest = (rest + part).split(b"\n")
@@ -61,7 +61,7 @@ class _Run:
         self._news.set()
 
     def listen(self, seconds: float) -> None:
-        """Waits so long at most for something to be said."""
+        """Waits for new input, at most this long."""
         if self.ended:
             time.sleep(seconds)
         else:
@@ -69,17 +69,17 @@ class _Run:
             self._news.clear()
 
     def wait_for(self, number: int) -> Optional[Path]:
-        """The directory of this number when it is finished; None when there will not be one."""
+        """The directory with this number when it is finished; None if there will be none."""
         while True:
             if number < len(self.directories) and (self.directories[number] / layout.DUMP).exists():
                 return self.directories[number]
-            if self.ended:  # a run that was killed leaves a journal, which reads the same
+            if self.ended:  # a killed run leaves a journal, which is read in the same way
                 return self.directories[number] if number < len(self.directories) else None
             self.listen(0.2)
 
 
 def main() -> int:
-    with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # what follows is for _Run
+    with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # _Run reads the rest
         settings = json.loads(unbuffered.readline())
     session = Session(settings["session"], settings["rank"])
     run = _Run()
@@ -101,7 +101,7 @@ class _Tcp:
         self._secret = frames.read_secret(Path(settings["secret_file"]) if settings["secret_file"] else None)
         self._tls = tls.client_context(*(settings[key] for key in ("tls_cert", "tls_key", "tls_ca")))
         self._said_missing = self._said_connected = False
-        self._directory, self._call = 0, 0  # the first call that has not been answered
+        self._directory, self._call = 0, 0  # the first call without an answer
 
     def send_everything(self) -> None:
         lost = time.monotonic()
@@ -124,7 +124,7 @@ class _Tcp:
             try:
                 self._send_all(channel, lists)
                 return
-            except (OSError, EOFError):  # it is lost: what was not answered is sent again
+            except (OSError, EOFError):  # the connection is lost: calls without an answer are sent again
                 self._run.listen(RETRY_SECONDS)
             finally:
                 channel.close()
@@ -142,9 +142,9 @@ class _Tcp:
             self._directory, self._call = self._directory + 1, 0
 
     def _send_directory(self, channel: Channel, directory: Path, lists: Lists, contents: int) -> int:
-        """Sends the calls that were not answered; at most AHEAD of them are under way at a time.
+        """Sends the calls without an answer; at most AHEAD of them wait for one at a time.
 
-        Returns the number of contents that were sent so far on this connection.
+        Returns the number of contents sent so far on this connection.
         """
         rank = RankDump(directory)
         every = parcel.tasks_of(rank, layout.parse_step(directory.parent.name))
@@ -180,7 +180,8 @@ class _Tcp:
         self._call = under_way.popleft() + 1
 
     def _connect(self) -> Optional[tuple[Channel, Lists]]:
-        """A channel to a checker that proved itself, and what it wants; None where it does not want this rank."""
+        """Connects to a checker that proves itself. Returns the channel and its wishes, None if it does not want this
+        rank."""
         sock = socket.create_connection((self._settings["host"], self._settings["port"]), timeout=10)
         frames.keep_alive(sock)
         if self._tls is not None:
@@ -219,7 +220,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _share(run: _Run, session: Session, root: Path) -> None:
-    """Through a shared directory: a parcel is a directory, which the checker takes away when it has the result."""
+    """Sends through a shared directory. A parcel is a directory; the checker removes it when it has the result."""
     outbox = Outbox(root, session)
     directory = 0
     while (here := run.wait_for(directory)) is not None:
@@ -233,7 +234,7 @@ def _share(run: _Run, session: Session, root: Path) -> None:
 
 
 def _wait_for_room(run: _Run, outbox: Outbox) -> None:
-    """A checker that takes nothing away holds us up, and the run not at all: its dump has everything."""
+    """Waits while too many parcels are in the directory. The training run does not wait: its dump has everything."""
     waited = time.monotonic()
     before = 0
     while (waiting := outbox.waiting()) >= MOST_PARCELS:

@@ -1,8 +1,8 @@
-"""nfs_path: the online check through a directory that both sides see. Both ends of it are here.
+"""nfs_path: the online check through a directory that both sides can use. Both ends are in this file.
 
-A parcel is a directory: `call.json`, and beside it the tensor files under their numbers, hard links to the dump where
-both lie on one file system. It gets its name when it is whole, and the checker takes it away when it has the result.
-Who may write there is the file system's to say; what is found there is checked all the same.
+A parcel is a directory with `call.json` and the tensor files under their numbers: hard links to the dump if both are on
+one file system. A parcel gets its name when it is complete, and the checker removes it when it has the result. The
+permissions of the directory decide who may write there; the checker still checks everything it finds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Outbox:
             return sum(1 for entry in found if _PARCEL.match(entry.name))
 
     def put(self, task: parcel.Task, files: list[parcel.File], source: Path) -> None:
-        """`source` is the directory of the tensor files."""
+        """Writes a parcel. `source` is the directory of the tensor files."""
         unfinished = self.home / f".{self._count:012d}"
         unfinished.mkdir(mode=layout.DIRECTORY_MODE)
         for number, file in enumerate(files):
@@ -121,7 +121,7 @@ def _remover(path: Path) -> Callable[[], None]:
 
 
 def _unpack(path: Path, spool: Path) -> parcel.Task:
-    """Copies a parcel to where only we write. Raises Refused or OSError; the spool may be left behind."""
+    """Copies a parcel to a directory where only we write. Raises Refused or OSError; then the copy may remain."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         with _opened(directory, _TEXT) as (text, size):
@@ -142,7 +142,7 @@ def _unpack(path: Path, spool: Path) -> parcel.Task:
 
 @contextlib.contextmanager
 def _opened(directory: int, name: str) -> Iterator[tuple[int, int]]:
-    """A plain file in a directory and its size; no link is followed, nothing that could block is opened."""
+    """Opens a plain file and returns it with its size. Follows no link and opens nothing that could block."""
     fd = layout.open_file(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=directory)
     try:
         found = os.fstat(fd)

@@ -1,4 +1,4 @@
-"""Mutual TLS for the online check: both sides show a certificate of the same authority, or neither uses TLS."""
+"""Mutual TLS for the online check: both sides show a certificate of the same authority, or neither side uses TLS."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _KEYS = ("tls_cert", "tls_key", "tls_ca")
 
 
 def server_context(cert: Place, key: Place, authority: Place) -> Optional[ssl.SSLContext]:
-    """The checker's side; None without TLS."""
+    """The TLS context of the checker; None without TLS."""
     return _context(ssl.Purpose.CLIENT_AUTH, cert, key, authority)
 
 
 def client_context(cert: Place, key: Place, authority: Place) -> Optional[ssl.SSLContext]:
-    """The sender's side; None without TLS."""
+    """The TLS context of the sender; None without TLS."""
     return _context(ssl.Purpose.SERVER_AUTH, cert, key, authority)
 
 
 def describe(used: Union[bool, socket.socket]) -> str:
-    """For the log: how frames are protected, in general or on one connection."""
+    """How frames are protected, in general or on one connection, for the log."""
     signed = f"frames are signed with {frame_mac.NAME}"
     if isinstance(used, ssl.SSLSocket):
         return f"encrypted with {used.version()}, {signed}"

@@ -1,1 +1,1 @@
-"""The pre-check on PyTorch."""
+"""The accuracy check on PyTorch."""

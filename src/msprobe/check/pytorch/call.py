@@ -1,7 +1,7 @@
-"""One PyTorch call, run as often as it takes: on the device under test, on the golden side, and moved by rounding.
+"""Runs one PyTorch call: on the device under test, on the golden side, and with inputs changed by rounding.
 
 The golden side is the same API on the CPU with every float one step wider (fp16 and bf16 in fp32, fp32 in fp64), dtype
-arguments included. Backward runs where the dump has gradients for it.
+arguments included. The backward runs if the dump has gradients for it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ for _name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnu
     if hasattr(torch, _name):
         RAISED[getattr(torch, _name)] = torch.float32
 _TUPLE_LAST = frozenset(("__getitem__", "__setitem__"))
-_WRITES = frozenset(("batch_norm", "instance_norm"))  # running statistics are written where they are
-_ONE_RESULT = frozenset(("embedding_bag",))  # the rest of what it returns is for its own backward, other for each dtype
+_WRITES = frozenset(("batch_norm", "instance_norm"))  # they write running statistics in place
+_ONE_RESULT = frozenset(("embedding_bag",))  # the other results are for its own backward and depend on the dtype
 
 
 class TorchCall:
-    """What a record says about a call, with its tensors in memory. Raises NotMade where that cannot be."""
+    """A call from a record, with its tensors in memory. Raises NotMade if that is not possible."""
 
     def __init__(
         self, found: ResolvedApi, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
@@ -59,7 +59,7 @@ class TorchCall:
         self._copies = self._api.inplace or self._api.name in _WRITES or self._writes_by_argument()
 
     def run(self, device: str) -> Results:
-        """On the device under test, in the recorded dtypes."""
+        """Runs on the device under test, in the recorded dtypes."""
         where = torch.device(device)
         return self._run([t.to(where) for t in self.tensors], self.incoming, where, lambda dtype: dtype)
 
@@ -69,9 +69,9 @@ class TorchCall:
         return self._run(tensors, incoming, torch.device("cpu"), _raise)
 
     def moved(self, number: int, epsilon: float, within: bool) -> Results:
-        """The golden side again, with every float of the inputs moved at random by at most `epsilon` of its value.
+        """Runs the golden side again. Each float of the inputs is changed at random by at most `epsilon` of its value.
 
-        `within`: an argument's least and largest value stay bounds, as a probability needs.
+        With `within`, values stay between the smallest and largest value of their argument, as a probability needs.
         """
         random = torch.Generator().manual_seed(zlib.crc32(f"{self._name}.{number}".encode()))
         tensors = [_moved(t, epsilon, random, within) for t in self.tensors]
@@ -106,7 +106,7 @@ class TorchCall:
                 random = not torch.equal(before, torch.get_rng_state())
             else:
                 answer = self._func(*args, **kwargs)
-        if answer is None and self._copies and tensors:  # __setitem__ and its like return nothing
+        if answer is None and self._copies and tensors:  # __setitem__ and similar functions return nothing
             answer = tensors[0]
         outputs = flat(answer)[: 1 if self.first_only else None]
         gradients = _gradients(outputs, incoming, leaves) if backward else []
@@ -129,7 +129,7 @@ def flat(value: Any) -> list[Any]:
 
 
 def as_tensor(array: Any) -> Any:
-    """A freshly loaded array as a tensor, also where numpy has no such type. The call may write into it."""
+    """A loaded array as a tensor, also for types that numpy does not have. The call may write to it."""
     array = np.require(array, requirements=["C", "W"])
     name = array.dtype.name
     if array.dtype.kind == "V" or name.startswith(("bfloat16", "float8")):
@@ -140,8 +140,9 @@ def as_tensor(array: Any) -> Any:
 
 
 def _gradients(outputs: list[Any], incoming: list[Any], leaves: list[Any]) -> list[Any]:
-    """The gradients of the leaves. A recorded gradient is all that reached its output, that of a later output which
-    is computed from it (lstm_cell: h from c) included, so it replaces what arrives there."""
+    """The gradients of the leaves. A recorded gradient is everything that reached its output. If a later output is
+    computed from it (lstm_cell: h from c), it includes that part too. So it replaces the gradient that arrives there.
+    """
     pairs = [
         (out, grad.to(out.device, out.dtype))
         for out, grad in zip(outputs, incoming)
@@ -184,7 +185,7 @@ def _named(value: Named, where: Any, dtype_of: Callable[[Any], Any]) -> Any:
 
 
 def _dtype(name: str) -> Any:
-    """`torch.float16` and its like: a dtype, memory format or layout by its name."""
+    """A dtype, memory format or layout by its name, such as `torch.float16`."""
     plain = name[len("torch.") :] if name.startswith("torch.") else name
     found = getattr(torch, plain, None) if plain.isidentifier() else None
     if not isinstance(found, (torch.dtype, torch.memory_format, torch.layout)):

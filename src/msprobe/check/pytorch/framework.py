@@ -1,4 +1,4 @@
-"""PyTorch as the check sees it: calls by the table of the support list, tensors as numbers."""
+"""The check's interface to PyTorch: calls from the table of the support list, tensors as numbers."""
 
 from __future__ import annotations
 

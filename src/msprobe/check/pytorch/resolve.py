@@ -1,7 +1,7 @@
-"""A record's title to a callable: only what the support list names, whatever a dump says.
+"""From the title of a record to a callable: only names in the support list, whatever a dump says.
 
-A dump comes from anywhere. The table below is made from the list and from the operators that this process has
-registered; a title is looked up in it and never taken apart to reach into a module.
+A dump may come from anyone. The table is made from the list and from the operators that this process has registered. A
+title is looked up as a whole and never split to reach into a module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msprobe.frameworks.pytorch.api_table import Api, load_table
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 
 _PART = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-# Operators that read or write files, or are no computation.
+# Operators that read or write files, or do not compute.
 _NAMESPACES_LEFT_OUT = frozenset(("prim", "prims", "profiler", "higher_order", "debugprims", "_test", "inductor"))
 _OPERATORS_LEFT_OUT = frozenset(("from_file", "save", "warn", "format", "print"))
 
@@ -38,7 +38,7 @@ class Callables:
             self.known.setdefault(api.title, ResolvedApi(api, original))
 
     def find(self, title: str) -> ResolvedApi:
-        """The callable of a title; raises NotCallable."""
+        """The callable for a title; raises NotCallable."""
         prefix, _, name = title.partition(".")
         if prefix == "Distributed":
             raise NotCallable("a collective cannot be run alone")
@@ -52,7 +52,7 @@ class Callables:
         return found
 
     def _operator(self, prefix: str, name: str) -> Optional[ResolvedApi]:
-        """An operator of torch.ops that is registered here and that the list wants."""
+        """An operator of torch.ops that is registered here and that the list allows."""
         if prefix == "Ops":
             namespace, _, name = name.partition(".")
         else:
