@@ -3,7 +3,7 @@
 import sys
 
 if sys.argv[1:2] != ["run"]:
-    del sys.path[0]  # the current directory, which may be a dump of somebody else; `run` runs the user's own script
+    del sys.path[0]  # the current directory, which may be somebody else's dump; `run` runs the user's own script
 
 from msprobe.cli import main
 

@@ -1,1 +1,1 @@
-"""Collecting, without knowing the framework: when (lifecycle), what (selection), under which name, and as what text."""
+"""Collecting, the same for all frameworks: when (lifecycle), what (selection), under which name, and as which text."""

@@ -1,8 +1,8 @@
 """APIs that the user registers: `register_custom_api(module, "name")`.
 
-The function is replaced where it lives by one that records it while a step is collected and passes the
-call straight on otherwise; `restore` leaves what was there before. What lies in a class is replaced by
-something that binds as it does: a subclass, an instance and the class each get the call they made.
+msprobe replaces the function in its module. The replacement records the call while a step is collected and otherwise
+only passes it on; `restore` puts the original back. In a class, the replacement binds like the original: subclasses,
+instances and the class itself get the same call as before.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _MISSING = object()
 
 
 class Records(Protocol):
-    """Whatever records API calls while a step is collected."""
+    """An object that records API calls while a step is collected."""
 
     def record_custom(self, api: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
 
 
 class CustomApis:
-    """One for a framework and process: what is registered stays so when another debugger is made."""
+    """The registered APIs of a framework in this process. They stay registered if another debugger is created."""
 
     def __init__(self, describe: Callable[[str, str], Any]) -> None:
         """`describe(prefix, name)` makes the frontend's own description of an API."""
@@ -64,7 +64,7 @@ class CustomApis:
                 "and register that one."
             ) from None
         if before is _MISSING and name not in _attributes(module):
-            before = original  # it lies in a slot
+            before = original  # it is in a slot
         self._registered[id(module), name] = _Registered(module, before, ours, call)
 
     def restore(self, module: Any, name: str) -> None:
@@ -82,7 +82,7 @@ class CustomApis:
 
 
 class _Call:
-    """Runs a registered API, through what records it while a step is collected."""
+    """Runs a registered API; records it while a step is collected."""
 
     def __init__(self, apis: CustomApis, api: Any) -> None:
         self.apis = apis
@@ -97,14 +97,15 @@ class _Call:
 
 
 class _Registered(NamedTuple):
-    module: Any  # held: its id is the key
+    module: Any  # held, because its id is the key
     before: Any
     ours: Any
     call: _Call
 
 
 class _Recorded:
-    """Stands for a callable that is more than a function: its attributes are there, and a copy of it is unrecorded."""
+    """Replaces a callable that is more than a function: it has the attributes of the original, and a copy of it is
+    unrecorded."""
 
     def __init__(self, original: Callable[..., Any], call: _Call) -> None:
         functools.update_wrapper(self, original, updated=())
@@ -121,7 +122,7 @@ class _Recorded:
 
 
 class _Descriptor:
-    """Stands for a callable in a class that binds in a way of its own, such as functools.partialmethod."""
+    """Replaces a callable in a class that has its own way of binding, such as functools.partialmethod."""
 
     def __init__(self, original: Any, call: _Call) -> None:
         self._original = original
@@ -139,7 +140,7 @@ def _function(original: Callable[..., Any], call: _Call) -> Any:
         return original(*args, **kwargs) if apis.records is None else call(original, args, kwargs)
 
     if isinstance(original, types.FunctionType):
-        recorded.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]  # what torch.jit compiles
+        recorded.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]  # torch.jit compiles this
     return recorded
 
 
@@ -148,7 +149,7 @@ def _outside(original: Callable[..., Any], call: _Call) -> Any:
 
 
 def _in_class(owner: type, name: str, original: Any, call: _Call) -> Any:
-    """`original` is what the class itself gives for it."""
+    """The replacement for a callable in a class. `original` is the attribute of the class."""
     raw = next((vars(one)[name] for one in owner.__mro__ if name in vars(one)), _MISSING)
     if isinstance(raw, _METHODS):
         return _function(raw, call)

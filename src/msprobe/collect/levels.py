@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Level:
-    """`modules` and `apis` are hooked; with `kernels` they only name the calls around a kernel."""
+    """Which hooks a level installs. With `kernels`, the hooks of modules and APIs only name the calls around a
+    kernel."""
 
     modules: bool = False
     apis: bool = False

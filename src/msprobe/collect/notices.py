@@ -1,7 +1,7 @@
-"""What msprobe tells the user while a script runs: each thing once, on stderr, through the `msprobe` logger.
+"""Messages to the user while a script runs, on stderr, through the logger `msprobe`.
 
-A handler of our own is added only where the script has configured none, so that a script's logging
-set-up decides where our lines go.
+msprobe adds its own handler only if the script has configured none: the logging setup of the script decides where our
+lines go.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to whatever sys.stderr is now, unless the script has set up logging meanwhile."""
+    """Writes to the current sys.stderr, unless the script has set up logging in the meantime."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -31,31 +31,31 @@ def _ready() -> logging.Logger:
         handler = _CurrentStderr()
         handler.setFormatter(logging.Formatter("[msprobe] %(levelname)s: %(message)s"))
         _logger.addHandler(handler)
-    _logger.disabled = False  # a logging.config of the script disables loggers that are there before it
+    _logger.disabled = False  # a logging.config of the script disables loggers that exist before it
     if _logger.level == logging.NOTSET:
-        _logger.setLevel(logging.INFO)  # a script's own level for our logger stays
+        _logger.setLevel(logging.INFO)  # if the script has set a level for our logger, it stays
     return _logger
 
 
 def _tell(level: int, message: str) -> None:
     try:
         _ready().log(level, message)
-    except Exception as error:  # a closed stderr, a log handler of the script's that fails
+    except Exception as error:  # a closed stderr, or a log handler of the script that fails
         let_through(error)
 
 
 def inform(message: str) -> None:
-    """A fact the user asked for by using the tool: where the dump is, what it holds."""
+    """Logs a fact: where the dump is, what it has."""
     _tell(logging.INFO, message)
 
 
 def warn(message: str) -> None:
-    """Something that makes the result other than the user may think."""
+    """Logs a warning: the result may not be what the user expects."""
     _tell(logging.WARNING, message)
 
 
 def warn_once(message: str) -> None:
-    """`warn`, but the same sentence, whatever its numbers, only once in this process."""
+    """Like `warn`, but logs the same sentence, with any numbers, only once in this process."""
     key = _NUMBERS.sub("0", message)
     if key not in _said:
         _said.add(key)
@@ -63,5 +63,5 @@ def warn_once(message: str) -> None:
 
 
 def forget() -> None:
-    """A new run may say everything again."""
+    """Forgets what was logged: a new run may log everything again."""
     _said.clear()

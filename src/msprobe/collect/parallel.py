@@ -1,4 +1,4 @@
-"""How the run is spread over ranks, on its way to run.json: meshes get numbers, the rest is added when it is seen.
+"""How the run is spread over ranks, for run.json. Meshes get numbers; other facts are added when msprobe sees them.
 
 dump/parallel.py reads it and docs/format.md describes it.
 """
@@ -23,7 +23,7 @@ class RunHeader:
 
 
 class ParallelRecord:
-    """The member "parallel" of run.json. A run that adds nothing has no such member."""
+    """The member "parallel" of run.json. A run without such facts does not have it."""
 
     def __init__(self, header: RunHeader) -> None:
         self._header = header
@@ -32,7 +32,7 @@ class ParallelRecord:
         self._members: dict[str, Any] = {}
 
     def mesh(self, names: Optional[list[str]], ranks: Any, coordinate: Optional[list[int]]) -> int:
-        """The number of a mesh; `ranks` is nested as the mesh is."""
+        """The number of a mesh. `ranks` is nested like the mesh."""
         found = {"names": names, "ranks": ranks, "coordinate": coordinate}
         number = self._numbers.setdefault(json.dumps(found), len(self._meshes))
         if number == len(self._meshes):
@@ -41,7 +41,7 @@ class ParallelRecord:
         return number
 
     def add(self, **members: Any) -> None:
-        """Members of "parallel"; an empty one is left out."""
+        """Adds members of "parallel"; empty ones are left out."""
         new = {name: value for name, value in members.items() if value and self._members.get(name) != value}
         if new:
             self._members.update(new)

@@ -1,7 +1,7 @@
-"""The hooks of one step as the lifecycle sees them, the same for both frameworks.
+"""The hooks of one step, as the lifecycle uses them, the same for both frameworks.
 
-A framework provides `StepHooks`: how to install and remove them. The token range, save() and the closing notices are
-here.
+A framework provides `StepHooks`: how to install and remove them. The token range, save() and the messages at the end of
+the step are here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msprobe.dump.plural import count
 
 
 class GradientCounts(Protocol):
-    """What the gradients of a step could not give a record."""
+    """What could not be recorded of the gradients of a step."""
 
     repeated: int
     """Gradients of further backward passes through the same graph."""
@@ -38,15 +38,15 @@ class StepHooks(Protocol):
 
     @property
     def forward_hooks(self) -> Optional[tokens.MakeHooks]:
-        """How the forwards of a model are counted; None where they cannot be."""
+        """How the forwards of a model are counted; None if that is not possible."""
 
     @property
     def records_elsewhere(self) -> int:
-        """The number of records of this step in another directory."""
+        """The number of records of this step in another directory (`graph`)."""
 
     @property
     def watchers(self) -> Sequence[Companion]:
-        """What is installed from start() to stop(), whatever the token range."""
+        """What is installed from start() to stop(), with any token range."""
 
     def install(self, models: Sequence[Any]) -> None: ...
 
@@ -57,13 +57,13 @@ class StepHooks(Protocol):
 
 
 class Companion:
-    """Hooks of a task or a level beside those of calls: installed last, removed first."""
+    """Hooks of a task or a level, in addition to those of calls: installed last, removed first."""
 
     def install(self, models: Sequence[Any]) -> None:
-        """Begin to watch."""
+        """Starts watching."""
 
     def remove(self) -> None:
-        """End to watch; `install` may follow."""
+        """Stops watching; `install` may follow."""
 
     def suspend(self) -> None:
         """A compiled region begins: hooks would be compiled into it."""
@@ -95,7 +95,7 @@ class Probe:
         if token_range is None or hooks.forward_hooks is None:
             hooks.install(models)
             return
-        if self._tokens is None:  # it counts on from one start() of the step to the next
+        if self._tokens is None:  # the count continues from one start() of the step to the next
             self._tokens = tokens.TokenRange(
                 models[0], token_range, lambda: hooks.install(models), hooks.remove, hooks.forward_hooks
             )

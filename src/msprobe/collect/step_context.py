@@ -1,4 +1,4 @@
-"""One step of one rank: what all its hooks are made from."""
+"""One step of one rank: the common data of all its hooks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StepContext:
         return wanted | LOW_PRECISION if self.settings.precision == "low" else wanted
 
     def make_recorder(self, texts: Adapter, digests: Adapter, writer: Optional[Writer] = None) -> Recorder:
-        """A recorder of every wanted call. `texts` renders tensors, `digests` those of the first batch."""
+        """Makes a recorder of every wanted call. `texts` renders tensors, `digests` those of the first batch."""
         return Recorder(
             writer or self.writer,
             Values(texts),

@@ -1,7 +1,7 @@
-"""What a task is: the object that says what one run records, saves and reports.
+"""A task: the object that says what a run records, saves and reports.
 
-Each folder of `msprobe.tasks` defines one. Where a task needs other hooks than those that record every call, the
-framework has them in a module with the task's name: `msprobe.pytorch.tasks.overflow_check`.
+Each folder of `msprobe.tasks` defines one. If a task needs other hooks than plain recording, each framework has them in
+a module with the name of the task: `msprobe.pytorch.tasks.overflow_check`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Task:
     writes_records: ClassVar[bool] = True
     """Whether it makes step directories. If not, an older dump in dump_path stays there."""
     records_every_call: ClassVar[bool] = True
-    """Whether each wanted call gets a record. Then a run without records is worth a warning, and training.json is
+    """Whether each wanted call gets a record. Then msprobe warns about a run without records, and training.json is
     written: optimizer steps, clipping, backward passes."""
     with_data: ClassVar[bool] = True
     """Whether records describe what the calls receive and return."""
@@ -40,7 +40,7 @@ class Task:
         self.settings = settings
 
     def describe_files(self, parameter_bytes: int) -> Optional[tuple[str, int]]:
-        """What the files hold and the bytes of them that are known beforehand; None if that is not worth a message."""
+        """The content of the files and their known size in bytes; None if no message is needed."""
         return None
 
     def selection(self) -> Selection:

@@ -1,4 +1,4 @@
-"""token_range: in an inference loop, collect only some forwards of the model.
+"""token_range: collects only some forwards of the model in an inference loop.
 
 Forwards of the first model are counted from 0 in each step. The hooks are installed from the beginning of the first
 wanted forward to the end of the last.

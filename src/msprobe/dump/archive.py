@@ -1,11 +1,13 @@
 """Two runs into one dump_path never mix: the older one is moved to `{dump_path}.old-{time}/`.
 
-The ranks of one run start at the same moment and share the directory, so a rank has to know whether
-what it finds there is old or was made a second ago by another rank of the same run. A small register
-in dump_path, changed under a file lock, lists the processes of the current run. A process joins that run
-when its place is free and either one launcher started both or a member still lives; otherwise a new run begins and what
-is there is moved away, except the directories of members that live. While a run of another job lives
-there nothing is moved: the later run goes to `{dump_path}/run-2`, which has its own register.
+The ranks of one run start at the same moment and share the directory. So a rank must know whether the files there are
+old, or were written a second ago by another rank of the same run. A small register in dump_path, protected by a file
+lock, lists the processes of the current run.
+
+A process joins that run if its place is free, and either one launcher started both or a member is still alive.
+Otherwise a new run begins and the older files are moved away, except the directories of members that are alive. While a
+run of another job writes there, nothing is moved: the later run goes to `{dump_path}/run-2`, which has its own
+register.
 """
 
 from __future__ import annotations
@@ -41,17 +43,17 @@ Run = dict[str, Member]
 
 
 class Claim(NamedTuple):
-    """Where this process writes: `root` is dump_path or a directory in it; `moved` is what an older run is in now."""
+    """Where this process writes. `root` is dump_path or a directory in it; `moved` is the new place of an older run."""
 
     root: Path
     moved: Optional[Path]
 
 
 def archive_older_run(dump_path: Path, rank: Optional[int] = None, again: bool = False) -> Claim:
-    """Registers this process and moves what an older run left.
+    """Registers this process and moves the dump of an older run.
 
-    Call it once for each run, when the rank is known and before the first directory is made. `again`: this process
-    has written there already, for an earlier run. Raises OSError where dump_path cannot be written.
+    Call it once for each run, when the rank is known and before the first directory is created. `again`: this process
+    has already written there, for an earlier run. Raises OSError if dump_path cannot be written.
     """
     top = _absolute(dump_path)
     layout.make_directory(top)
@@ -74,7 +76,7 @@ def archive_older_run(dump_path: Path, rank: Optional[int] = None, again: bool =
 
 
 def set_aside(rank_dir: Path, tell: Tell) -> None:
-    """Moves a rank directory that already has a dump in it, so that a writer starts with an empty one."""
+    """Moves a rank directory that already has a dump, so that a writer starts with an empty one."""
     used = (layout.JOURNAL, *layout.RESULTS, layout.TENSORS)
     if not os.path.lexists(rank_dir) or not any((rank_dir / name).exists() for name in used):
         return
@@ -86,19 +88,19 @@ def set_aside(rank_dir: Path, tell: Tell) -> None:
 
 
 def put_aside(dump_path: Path, inside: Path) -> Path:
-    """Moves one directory of an older run, named from dump_path on; returns what it is in now."""
+    """Moves one directory of an older run (path relative to dump_path). Returns its new place."""
     return _move(_absolute(dump_path), [inside])
 
 
 def _roots(top: Path) -> Iterator[Path]:
-    """dump_path, the directories in it that runs beside another have made, and one that is not there yet."""
+    """dump_path, the directories in it that parallel runs have made, and one that does not exist yet."""
     yield top
     number = 2
     while True:
         root = top / f"run-{number}"
         if (root / layout.REGISTER).exists():
             yield root
-        elif not root.exists():  # else it is the user's
+        elif not root.exists():  # otherwise it belongs to the user
             yield root
             return
         number += 1
@@ -115,7 +117,7 @@ def _is_same(one: Optional[Member], me: Member) -> bool:
 def _is_in_use(run: Run, place: str, me: Member) -> bool:
     """Whether another job writes there: it has other variables, or a living process in the place of this one.
 
-    Whoever had this place on another host is taken for dead: a rank that was started again elsewhere.
+    A process in this place on another host counts as dead: the rank was started again elsewhere.
     """
     living = {name: one for name, one in run.items() if _may_live(one)}
     if any(one["job"] != me["job"] for one in living.values()):
@@ -151,10 +153,10 @@ def _this_process() -> Member:
 
 
 def _process(pid: int) -> list[int]:
-    """A pid and when it started, because a pid is used again; [] where there is no such process."""
+    """A pid and its start time, because a pid is used again; [] if there is no such process."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return [] if words[0] in "ZX" else [pid, int(words[19])]  # one that ended may wait for its parent to look
+        return [] if words[0] in "ZX" else [pid, int(words[19])]  # an ended process may still wait for its parent
     except (OSError, ValueError, IndexError):
         return [] if Path("/proc/self/stat").exists() else _process_without_proc(pid)
 
@@ -165,12 +167,12 @@ def _process_without_proc(pid: int) -> list[int]:
     except (ProcessLookupError, OverflowError):
         return []
     except OSError:
-        pass  # another user's: it lives
+        pass  # a process of another user: it is alive
     return [pid, 0]
 
 
 def _read_register(root: Path) -> Run:
-    """The members of the run that is registered there; anything that is not a member is ignored."""
+    """The members of the registered run; anything that is not a member is ignored."""
     try:
         run = json.loads(_read_plain_file(root / layout.REGISTER))
     except (OSError, ValueError, RecursionError):
@@ -181,7 +183,7 @@ def _read_register(root: Path) -> Run:
 
 
 def _read_plain_file(path: Path) -> bytes:
-    fd = layout.open_file(str(path), os.O_RDONLY | os.O_NONBLOCK)  # a pipe of that name would be waited for
+    fd = layout.open_file(str(path), os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would wait
     with os.fdopen(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_REGISTER:
@@ -214,7 +216,7 @@ def _locked(root: Path) -> Iterator[None]:
 
 
 def _move_steps(root: Path, keep: set[str]) -> Optional[Path]:
-    """Moves every rank directory that has a dump and is not kept; returns the directory above them all."""
+    """Moves every rank directory that has a dump and is not kept. Returns the directory above them."""
     old: list[Path] = []
     parents = [root / name for name in layout.MODE_PARENTS]
     for base in (root, *parents):
@@ -233,7 +235,7 @@ def _move_steps(root: Path, keep: set[str]) -> Optional[Path]:
 
 
 def _is_rank_dump(path: Path) -> bool:
-    """Whether this is ours to move: a user may have a `step1000` of his own in dump_path."""
+    """Whether this directory is a dump of msprobe: a user may have an own `step1000` in dump_path."""
     if not layout.is_rank_name(path.name) or not path.is_dir():
         return False
     inside = {child.name for child in path.iterdir()}
@@ -247,9 +249,9 @@ def _steps(base: Path) -> list[Path]:
 
 
 def _move(root: Path, old: list[Path]) -> Path:
-    """Moves paths inside root to beside it; where that is another disk or not allowed, to `old-{time}` in it.
+    """Moves paths inside root to a directory next to it; if that is another disk or not allowed, to `old-{time}` in it.
 
-    The directory they go to is always a new one, so that two older runs do not mix either.
+    The target directory is always new, so that two older runs do not mix either.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     beside, within = root.with_name(f"{root.name}.old-{stamp}"), root / f"old-{stamp}"
@@ -281,4 +283,4 @@ def _unused(target: Path) -> Path:
 
 
 def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path))  # noqa: PTH100 resolve() would follow a symbolic link of the user's
+    return Path(os.path.abspath(path))  # noqa: PTH100 resolve() would follow a symbolic link of the user

@@ -1,4 +1,4 @@
-"""A record taken apart: every tensor and scalar in it, each with the name of the place it stands in."""
+"""Splits a record into its tensors and scalars, each with the name of its place."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NAMED = {keys.INPUT_KWARGS: "input", keys.ATTRIBUTES: "input", keys.PARAMETERS:
 def items(record: Record) -> Iterator[tuple[str, Any]]:
     """The tensors and scalars of a record, each with its slot: `input.0`, `input.key`, `parameters.weight`.
 
-    None stays None. The attributes of a MindSpore Primitive are arguments that it was given when it was made. What is
-    neither input, output nor parameters is a parameter's gradient.
+    None stays None. The attributes of a MindSpore Primitive count as arguments. Other members than input, output and
+    parameters are gradients of parameters.
     """
     for key, value in record.items():
-        if key in keys.FLAGS and not isinstance(value, list):  # a list: the gradient of a parameter of that name
+        if key in keys.FLAGS and not isinstance(value, list):  # a list: the gradient of the parameter with this name
             continue
         if key in _LISTED:
             slot = _LISTED[key]
@@ -36,7 +36,7 @@ def leaves(slot: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Walks a nested value: lists add `.i`, dicts `.key`."""
     if isinstance(value, list):
         for position, one in enumerate(value):
-            if one.__class__ is dict and one.get("type").__class__ is str:  # most are leaves: no generator for each
+            if one.__class__ is dict and one.get("type").__class__ is str:  # most are leaves: no generator for them
                 yield f"{slot}.{position}", one
             else:
                 yield from leaves(f"{slot}.{position}", one)
@@ -52,7 +52,7 @@ def _is_leaf(value: Any) -> bool:
 
 
 def read_number(value: object) -> Optional[float]:
-    """A number of a record; None for anything else that a damaged file may have there."""
+    """A number of a record; None for anything else in a damaged file."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     try:

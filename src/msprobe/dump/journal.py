@@ -1,8 +1,7 @@
-"""The journal: one JSON array a line, appended only; what a crash leaves is still a dump.
+"""The journal: one JSON array per line, appended only. After a crash it is still a readable dump.
 
-The lines are listed in docs/architecture.md. Writing takes text that is already JSON and never
-encodes it again; reading finds where a record's body starts by looking at the regular head of its
-line and copies the body as it is, so making dump.json parses no record.
+docs/architecture.md lists the lines. The writer takes text that is already JSON and never encodes it again. The reader
+finds the body of a record from the regular start of its line and copies it: making dump.json parses no record.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Head:
-    """What dump.json says before its records; `extra_info` False leaves stack and construct out."""
+    """The keys of dump.json before its records. With `extra_info` False there is no stack and construct."""
 
     task: str
     level: str
@@ -77,7 +76,7 @@ def stack_line(number: int, frames: Union[Sequence[str], Callable[[], Sequence[s
 
 @lru_cache(maxsize=4096)
 def _listed(frames: tuple[str, ...]) -> str:
-    """The next step has the same stacks."""
+    """Cached: the next step has the same stacks."""
     return json.dumps(frames)
 
 
@@ -94,7 +93,7 @@ def training_line(text: str) -> str:
 
 
 class Entry(NamedTuple):
-    """One record: where its members stand in the journal (each span includes the braces)."""
+    """One record: the positions of its members in the journal (each span includes the braces)."""
 
     parent: bytes
     stack: Optional[int]
@@ -104,7 +103,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Scan:
-    """What a journal holds, as positions in it; names and parents are JSON, as they stand there."""
+    """The content of a journal, as positions in it. Names and parents are JSON text, as in the file."""
 
     data: Buffer
     head: dict[str, Any] = field(default_factory=dict)
@@ -157,18 +156,17 @@ _LINE = re.compile(
 _BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG = 4, 5, 8, 9, 10, 11
 _HEAD, _PLACED, _TRAINING = 12, 14, 15
 _MEMBERS = {_BEGIN: 6, _END: 3, _RECORD: 5, _DROP: 2, _STACK: 3, _DEBUG: 3, _HEAD: 2, _PLACED: 3, _TRAINING: 2}
-_EVERY_BACKWARD = b'.parameters_grad"'  # every backward of a step gives these anew; the last one counts
+_EVERY_BACKWARD = b'.parameters_grad"'  # every backward of a step writes these again; the last one counts
 _BRACKET, _BRACE = ord("]"), ord("}")
 
 Begun = tuple[bytes, bytes, bytes, Span]
 
 
 def scan(data: Buffer, check: bool = False) -> Scan:
-    """Reads a journal, or as much of it as there is.
+    """Reads a journal, also an incomplete one.
 
-    A line that was cut short by a crash can only be the last; it is noted and left out. Any other
-    line that cannot be understood is counted as damaged. `check` also parses every body, for a
-    journal that may have suffered more than a crash.
+    Only the last line can be cut off by a crash; it is noted and left out. Any other line that cannot be parsed counts
+    as damaged. `check` also parses every body: for a journal with more damage than a crash causes.
     """
     found = Scan(data)
     begun: dict[int, Begun] = {}
@@ -189,14 +187,14 @@ def scan(data: Buffer, check: bool = False) -> Scan:
 
 
 def has_head(path: Path) -> bool:
-    """Whether a journal has the first line, without which nothing can be read from it."""
+    """Whether a journal has its first line. Without it nothing can be read."""
     with open_regular(path, path.parent) as file:
         return bool(scan(file.readline(HEAD_UP_TO)).head)
 
 
 def scan_file(path: Path, check: bool = False, ours: bool = False) -> Scan:
-    """The same for a file, mapped where it is large; a journal that is still written to may be scanned. `ours`: this
-    process has made the file."""
+    """Reads a journal file. A large file is mapped. The file may still be written. `ours`: this process wrote the
+    file."""
     with open_regular(path, None if ours else path.parent) as file:
         size = file.seek(0, 2)
         file.seek(0)
@@ -256,7 +254,8 @@ def _last_call(found: Scan) -> bytes:
 
 
 def _is_sound(line: re.Match[bytes]) -> bool:
-    """Whether a line is JSON with as many members as its kind has: then its body is one value, and its names are."""
+    """Whether a line is JSON with the right number of members for its kind: then its body is one value, and its
+    names are valid."""
     try:
         members = json.loads(line.string[line.start() : line.endpos])
     except (ValueError, RecursionError):

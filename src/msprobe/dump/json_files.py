@@ -1,7 +1,7 @@
-"""dump.json, stack.json, construct.json and debug.json out of a journal, by copying its text.
+"""Makes dump.json, stack.json, construct.json and debug.json from a journal by copying its text.
 
-Used by the writer when a step ends and by `msprobe recover` after a crash: one way to make them, so
-both give the same bytes. Each file appears whole or not at all.
+The writer uses this when a step ends, and `msprobe recover` after a crash: both give the same bytes. Each file appears
+complete or not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEAD_KEYS = ("task", "level", "framework", "dump_data_dir")
 
 
 def write_results(directory: Path, found: Scan) -> None:
-    """Makes the json files of one rank directory; dump.json (or debug.json) last: it says "finished"."""
+    """Makes the json files of one rank directory. dump.json (or debug.json) comes last: it means "finished"."""
     head = found.head
     if head.get("level") == "debug":
         layout.write_file(directory / layout.DEBUG, _with_head(head, _debugs(found)))
@@ -51,7 +51,7 @@ def events(found: Scan) -> bytes:
 
 
 def _construct(found: Scan) -> Iterable[bytes]:
-    """Every record and every call that was only passed through (at L2: APIs and modules), each with its parent."""
+    """Every record and every call without a record (at L2: APIs and modules), each with its parent."""
     parents = {**found.places, **{name: entry.parent for name, entry in found.records.items()}}
     return (name + b": " + parent for name, parent in parents.items())
 
@@ -68,7 +68,7 @@ def _stacks(found: Scan) -> Iterable[bytes]:
 
 
 def one_a_line(members: Iterable[bytes], margin: str) -> Iterator[bytes]:
-    """A JSON object, one member a line."""
+    """A JSON object with one member per line."""
     before, between = f"{{\n{margin} ".encode(), f",\n{margin} ".encode()
     rest = iter(members)
     while some := list(islice(rest, TOGETHER)):

@@ -1,8 +1,8 @@
-"""Every name in a dump directory, and how a name that came from a model becomes a file name.
+"""All file names in a dump directory, and how a name from a model becomes a file name.
 
-A record's name is data: it may hold slashes, spaces or a kilobyte of text. Only `tensor_file_name`
-turns one into a file name, without any table: a name that is safe as it is stays as it is, any other
-gets `~` and a hash of the whole name, and since no safe name holds `~` two names never share a file.
+The name of a record is data: it may have slashes, blanks or a kilobyte of text. Only `tensor_file_name` turns it into a
+file name, without a table. A safe name stays unchanged. Any other name gets `~` and a hash of the full name. No safe
+name has a `~`, so two names never share a file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def rank_name(rank: Optional[int]) -> str:
 
 
 def rank_directory(dump_path: Path, step: int, rank: Optional[int], parent: Optional[str] = None) -> Path:
-    """Where one process keeps one step; `parent` is `graph` or `pynative` where MindSpore has both."""
+    """The directory of one process in one step. `parent` is `graph` or `pynative` if MindSpore has both."""
     root = dump_path / parent if parent else dump_path
     return root / step_name(step) / rank_name(rank)
 
@@ -68,7 +68,7 @@ def is_rank_name(name: str) -> bool:
 
 
 def parse_rank(name: str) -> Optional[int]:
-    """The number in `rank{R}`; None for `rank` and for the newest peer's `proc{pid}`."""
+    """The number in `rank{R}`; None for `rank`, and for `proc{pid}` of the newest mindstudio-probe."""
     found = _RANK.match(name)
     return int(found[1]) if found and found[1] else None
 
@@ -80,12 +80,13 @@ def dump_root(rank_dir: Path) -> Path:
 
 
 def is_mode_parent(path: Path) -> bool:
-    """Whether this is the `graph` or `pynative` in a dump, and no dump_path that somebody gave that name."""
+    """Whether this is the `graph` or `pynative` directory in a dump, and not a dump_path with that name."""
     return path.name in MODE_PARENTS and not (path / REGISTER).exists()
 
 
 def tensor_file_name(name: str, suffix: str) -> str:
-    """A file name for a tensor's name: the same name always gives the same file, two names never one."""
+    """The file name for the name of a tensor. The same name always gives the same file; two names never give one
+    file."""
     plain = name + suffix
     if len(plain) <= MAX_FILE_NAME and ".." not in plain and _SAFE.match(name):
         return plain
@@ -111,7 +112,7 @@ def is_plain_file_name(name: str) -> bool:
 
 
 def make_directory(path: Path) -> None:
-    """Like makedirs, with every directory that is made at 0750 or stricter, not only the last."""
+    """Like makedirs, but every new directory has mode 0750 or stricter, not only the last."""
     missing = []
     probe = path
     while not probe.is_dir():
@@ -130,14 +131,14 @@ def make_directory(path: Path) -> None:
 
 
 def open_file(name: str, flags: int, dir_fd: Optional[int] = None) -> int:
-    """A file descriptor with our mode; never follows a symbolic link planted under our name."""
+    """Opens a file with our mode. Never follows a symbolic link that somebody planted there."""
     return os.open(name, flags | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), FILE_MODE, dir_fd=dir_fd)
 
 
 def lock(fd: int, wait: bool = True) -> bool:
-    """Locks a file against other processes of ours; False where another has it and `wait` is False.
+    """Locks a file against other processes of msprobe. Returns False if another one has it and `wait` is False.
 
-    A file system without locks counts as locked: there is nobody to ask.
+    On a file system without locks this returns True.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,13 +150,13 @@ def lock(fd: int, wait: bool = True) -> bool:
 
 
 def unlock(fd: int) -> None:
-    """Also for children that inherited the descriptor in a fork and will never close it."""
+    """Unlocks a file, also for children that inherited the descriptor in a fork and never close it."""
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def write_all(fd: int, *parts: Any) -> int:
-    """Every byte of every part, however often the system writes only some of them."""
+    """Writes every byte of every part, even if the system writes only some of them at a time."""
     views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
     total = 0
     while views:

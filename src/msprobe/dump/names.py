@@ -23,7 +23,7 @@ DEBUG = "debug"
 MODULE_PREFIXES = ("Module", "Cell")
 _DIRECTIONS = (FORWARD, BACKWARD)
 _MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
-_LONGEST_NUMBER = 18  # digits: what an int64 holds
+_LONGEST_NUMBER = 18  # digits of an int64
 _OPERATOR = re.compile(r"(.+)-op(\d{1,18})(?:#\d+)?\Z")
 _API = re.compile(r"([A-Za-z_]\w*)\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.(\d{1,18})\.(forward|backward)\Z", re.ASCII)
 
@@ -41,7 +41,7 @@ class Name(NamedTuple):
 
 
 class ApiName(NamedTuple):
-    """The name of an API record, in the strict form by which a callable may be looked up."""
+    """The name of an API record, in the strict form that is used to look up a callable."""
 
     prefix: str
     api: str
@@ -80,7 +80,7 @@ def parse_name(name: str) -> Name:
 
 
 def parse_api_name(name: str) -> Optional[ApiName]:
-    """None unless the name is that of an API record: not for modules, parameter gradients or malformed names."""
+    """Parses the name of an API record. None for modules, parameter gradients and malformed names."""
     found = _API.match(name)
     if found is None or found[1] in MODULE_PREFIXES:
         return None
@@ -97,7 +97,7 @@ def split_slot(slot: str) -> tuple[str, str]:
 
 
 def is_module(name: str) -> bool:
-    """Whether a record, or the key of one, is a module's (a Cell's on MindSpore)."""
+    """Whether a record, or the key of one, belongs to a module (on MindSpore a Cell)."""
     return name.startswith(_MODULES)
 
 
@@ -150,6 +150,6 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_operator(name: str) -> Name:
-    """An operator of a graph: its id (`Conv2D-op12`) differs from compilation to compilation."""
+    """Parses the name of an operator of a graph. Its id (`Conv2D-op12`) differs between compilations."""
     found = _OPERATOR.match(name)
     return Name("api", found[1], int(found[2]), FORWARD) if found else Name("other", name, 0, FORWARD)

@@ -1,7 +1,7 @@
 """How a run was spread over its ranks: the member "parallel" of run.json and the member "layout" of a tensor.
 
-A dump is untrusted: everything is checked here, and what makes no sense is a DumpError with one sentence. A `Layout`
-holds its mesh itself, so layouts of different ranks, whose meshes have different numbers, can be used together.
+A dump is untrusted: everything is checked here, and an invalid value is a DumpError with one sentence. A `Layout` has
+its mesh itself, so layouts of different ranks can be used together although each rank numbers its meshes on its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Placement:
     factor: int = 1
     """S: each of this many equal parts of the dimension is cut (FSDP2 on top of tensor parallel)."""
     reduction: str = ""
-    """P: one of REDUCTIONS, or `norm` and the order of the norm."""
+    """P: one of REDUCTIONS, or `norm` with the order of the norm."""
 
     def __str__(self) -> str:
         if self.kind == "S":
@@ -42,7 +42,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ranks in a grid. `ranks` is the grid in row-major order; `coordinate` is the place of the rank that wrote it."""
+    """Ranks in a grid. `ranks` lists them in row-major order; `coordinate` is the place of the rank that wrote the
+    file."""
 
     names: Optional[tuple[str, ...]]
     shape: tuple[int, ...]
@@ -50,7 +51,7 @@ class Mesh:
     coordinate: Optional[tuple[int, ...]] = None
 
     def coordinate_of(self, rank: int) -> Optional[tuple[int, ...]]:
-        """The place of a global rank in the grid; None where it has none."""
+        """The place of a global rank in the grid; None if it is not in the grid."""
         if rank not in self.ranks:
             return None
         place, index = [], self.ranks.index(rank)
@@ -62,8 +63,8 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor is spread over a mesh: `shape` is the shape of all of it. Both are None where only the way in which
-    it is cut is known (Megatron's attributes without a known group)."""
+    """How a tensor is spread over a mesh. `shape` is the shape of the complete tensor. `shape` and `mesh` are None
+    if only the way in which it is cut is known (Megatron's attributes without a known group)."""
 
     shape: Optional[tuple[int, ...]]
     mesh: Optional[Mesh]
@@ -78,7 +79,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class FlatPart:
-    """The elements `first` to `last` (not included) of one parameter, flattened, that lie in a flat parameter."""
+    """The elements `first` to `last` (not included) of one flattened parameter that are in a flat parameter."""
 
     name: str
     shape: tuple[int, ...]
@@ -88,7 +89,7 @@ class FlatPart:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """`stage` lists the stages of this rank; `models` gives the stage of each model that start() was given."""
+    """`stage` lists the stages of this rank; `models` gives the stage of each model passed to start()."""
 
     stages: int
     stage: tuple[int, ...]
@@ -99,8 +100,9 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Context:
-    """Context parallelism: the sequence is cut over the mesh. `order` is "contiguous" or "load_balanced" (rank r of n
-    has parts r and 2n-1-r of 2n) or None where it is another; `sequence_dimension` is that of each buffer."""
+    """Context parallelism: the sequence is cut over the mesh. `order` is "contiguous", "load_balanced" (rank r of n
+    has parts r and 2n-1-r of 2n), or None for another order. `sequence_dimension` is the dimension of each buffer
+    that is cut."""
 
     mesh: Mesh
     order: Optional[str]
@@ -118,7 +120,7 @@ class BatchPart:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Everything that one rank knows of how the run is spread. A run on one device has none of it."""
+    """Everything that one rank knows about the layout of the run. Empty for a run on one device."""
 
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     meshes: tuple[Mesh, ...] = ()
@@ -131,13 +133,13 @@ class Parallel:
     """The path in the complete model of a module that has another path on this rank."""
 
     def layout_of(self, item: Any) -> Optional[Layout]:
-        """The layout of a tensor in a record; None where it is complete on this rank, or nothing is known of it."""
+        """The layout of a tensor in a record; None if it is complete on this rank, or its layout is not known."""
         found = item.get("layout") if isinstance(item, dict) else None
         return _layout(found, self.meshes, "the layout of a tensor") if isinstance(found, dict) else None
 
 
 def read_parallel(value: Any, file: Path) -> Parallel:
-    """The member "parallel" of run.json; None, which is absence, gives an empty one."""
+    """Reads the member "parallel" of run.json; empty without it."""
     try:
         return Parallel() if value is None else _parse(value)
     except DumpError as error:
@@ -198,7 +200,7 @@ def _mesh(value: Any, where: str) -> Mesh:
 
 
 def _grid(value: Any, shape: list[int], where: str) -> Iterator[Any]:
-    """The numbers of nested lists, which must all be as long as the first."""
+    """The numbers of nested lists. All lists of one depth must have the same length."""
     if not shape:
         yield value
         return

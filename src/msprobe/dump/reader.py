@@ -1,9 +1,11 @@
-"""Opens a dump, whoever wrote it and however far it got.
+"""Opens a dump of any tool, finished or not.
 
-`open_dump` takes a dump root, a step directory, a rank directory or a dump.json: ours, or of either
-generation of mindstudio-probe. A rank that a crash (or a run that still goes on) left as a journal
-reads the same as a finished one, and says so through `unfinished`. Everything is read when first asked for.
-A damaged record, or a damaged file beside dump.json, costs only itself: `troubles` names it.
+`open_dump` takes a dump root, a step directory, a rank directory or a dump.json, of msprobe or of old and new
+mindstudio-probe. A rank that has only a journal (after a crash, or while the run continues) reads like a finished one;
+`unfinished` says so.
+
+Everything is read at the first access. A damaged record, or a damaged file next to dump.json, affects only itself:
+`troubles` names it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _NOTHING = "nothing can be read from it"
 
 @dataclass(frozen=True)
 class Dump:
-    """The rank directories of a dump, ordered by step and rank; `unread` are those that hold nothing to read."""
+    """The rank directories of a dump, ordered by step and rank. `unread` are those that cannot be read."""
 
     path: Path
     ranks: list[RankDump]
@@ -46,7 +48,8 @@ class Dump:
 
     @property
     def notes(self) -> list[str]:
-        """Why the first of `unread` are, and how many more there are; sentences without their full stops."""
+        """Why the first directories of `unread` cannot be read, and how many more there are. Sentences without a
+        full stop."""
         more = len(self.unread) - _NAMED
         rest = [f"{more} more rank directories hold nothing that can be read"] if more > 0 else []
         return [*(str(rank.obstacle) for rank in self.unread[:_NAMED]), *rest]
@@ -67,28 +70,29 @@ class RankDump:
 
     @property
     def label(self) -> str:
-        """How a report names it: `step0/rank1`."""
+        """The name in reports: `step0/rank1`."""
         names = [self.path.name] if self.step is None else [layout.step_name(self.step), self.path.name]
         return "/".join([self.kind, *names] if self.kind else names)
 
     @property
     def unfinished(self) -> bool:
-        """True where only a journal tells what was recorded: the run crashed, or still goes on."""
+        """True if there is only a journal: the run crashed, or still runs."""
         return self._scan is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was read: another process reads it itself."""
+        """Without the cached data: another process reads it again."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def forget(self) -> None:
-        """Forgets what was read; it is read again when it is asked for."""
+        """Drops the cached data; it is read again at the next access."""
         kept = self.__getstate__()
         vars(self).clear()
         vars(self).update(kept)
 
     @property
     def troubles(self) -> list[str]:
-        """Sentences about what is damaged, was left out or could not be written; damaged records after `records`."""
+        """Sentences about what is damaged, left out or could not be written. Damaged records are included after
+        `records` was read."""
         problems = self._scan.troubles() if self._scan is not None else []
         _ = self.stacks, self.construct, self.training, self.run
         if (self.path / layout.DUMP).exists():
@@ -98,12 +102,12 @@ class RankDump:
 
     @functools.cached_property
     def loss(self) -> Optional[str]:
-        """What the log of this directory says is missing; None without a log."""
+        """What is missing according to the log of this directory; None without a log."""
         return write_errors.trouble(self.path)
 
     @functools.cached_property
     def obstacle(self) -> Optional[str]:
-        """Why nothing can be read from it; None where something can."""
+        """Why nothing can be read from this directory; None if something can."""
         file = self.path / layout.JOURNAL
         if (self.path / layout.DUMP).exists():
             return None
@@ -119,7 +123,7 @@ class RankDump:
 
     @property
     def is_readable(self) -> bool:
-        """Whether its main file holds what it should; `obstacle` only looks whether there is one."""
+        """Whether its main file has the expected content; `obstacle` checks only that there is one."""
         try:
             return self.head is not None
         except DumpError:
@@ -146,7 +150,7 @@ class RankDump:
 
     @functools.cached_property
     def debug(self) -> dict[str, Any]:
-        """The entries of debug.json; empty where there is none."""
+        """The entries of debug.json; empty without that file."""
         if self._scan is not None:
             found = self._scan
             return {_name(name): _parse(found.text(span), self.path) for name, span in found.debugs.items()}
@@ -157,7 +161,7 @@ class RankDump:
 
     @functools.cached_property
     def stacks(self) -> dict[str, list[str]]:
-        """The frames of every name that has some, innermost first."""
+        """The stack frames of each name, innermost first."""
         if self._scan is not None:
             frames = {n: frames_of(_parse(self._scan.text(span), self.path)) for n, span in self._scan.stacks.items()}
             used = ((_name(name), entry.stack) for name, entry in self._scan.records.items())
@@ -182,7 +186,7 @@ class RankDump:
 
     @functools.cached_property
     def training(self) -> list[dict[str, Any]]:
-        """The events of training.json; empty where there is none, as in other tools' dumps."""
+        """The events of training.json; empty without it, as in dumps of other tools."""
         if self._scan is not None:
             found = json.loads(events(self._scan)) if self._scan.training else []
         else:
@@ -191,33 +195,34 @@ class RankDump:
 
     @functools.cached_property
     def run(self) -> dict[str, Any]:
-        """run.json, the header of the run; empty where there is none, as in other tools' dumps."""
+        """run.json, the header of the run; empty without it, as in dumps of other tools."""
         return self._beside(layout.RUN)
 
     @functools.cached_property
     def parallel(self) -> Parallel:
-        """How the run is spread over ranks; empty on one device. Nonsense raises: to guess would be worse."""
+        """How the run is spread over ranks; empty on one device. Raises DumpError for invalid values: a guess would
+        be worse."""
         return read_parallel(self.run.get("parallel"), self.path / layout.RUN)
 
     def tensor_path(self, data_name: str) -> Path:
-        """The file of a `data_name`, which comes from a file and so is checked to be a plain name."""
+        """The file of a `data_name`. The name comes from a file, so it must be a plain file name."""
         if not isinstance(data_name, str) or not layout.is_plain_file_name(data_name):
             raise DumpError(f"{self.path} names {data_name!r} as a tensor file, which is not a plain file name.")
         return self.path / layout.TENSORS / data_name
 
     def tensor(self, data_name: str, mmap: bool = True) -> Any:
-        """The saved tensor as a numpy array; read-only and page by page with `mmap`."""
+        """The saved tensor as a numpy array; with `mmap` read-only and mapped."""
         from msprobe.dump.tensor_files import codec
 
         return codec.load(self.tensor_path(data_name), mmap)
 
     @functools.cached_property
     def _damage(self) -> dict[str, str]:
-        """What was found to be damaged while it was read, by the name of its file."""
+        """The damage found so far, by file name."""
         return {}
 
     def _sound(self, records: dict[str, Any]) -> dict[str, Record]:
-        """The records; one that is not an object becomes a record that says so."""
+        """The records. One that is not an object is replaced by a record that says so."""
         bad = [name for name, record in records.items() if not isinstance(record, dict)]
         if bad:
             number = "1 record is" if len(bad) == 1 else f"{len(bad)} records are"
@@ -225,7 +230,7 @@ class RankDump:
         return {**records, **{name: {DAMAGED: "the record is not a JSON object"} for name in bad}} if bad else records
 
     def _beside(self, name: str, part: Callable[[dict[str, Any], Path], dict[str, Any]] = _all) -> dict[str, Any]:
-        """The object in a file beside dump.json, or a part of it; empty where there is none, or it is damaged."""
+        """The object in a file next to dump.json, or a part of it; empty if the file is missing or damaged."""
         file = self.path / name
         try:
             return part(_read_object(file), file) if file.exists() else {}
@@ -240,7 +245,7 @@ class RankDump:
 
     @functools.cached_property
     def _scan(self) -> Optional[journal.Scan]:
-        """The journal, where the json files have not been made from it yet."""
+        """The journal, if the json files have not been made from it yet."""
         file = self.path / layout.JOURNAL
         if (self.path / layout.DUMP).exists() or not file.exists():
             return None
@@ -253,7 +258,7 @@ class RankDump:
 
 
 def open_dump(path: Path) -> Dump:
-    """The dump at a path; raises DumpError, in one sentence, where there is none."""
+    """The dump at a path. Raises DumpError with one sentence if there is none."""
     path = Path(path)
     if path.is_file():
         if path.name not in (*layout.RESULTS, layout.JOURNAL):

@@ -1,4 +1,4 @@
-"""Finishes in place what a crash left: the json files are made from the journal, damage is left out."""
+"""Finishes a dump in place after a crash: makes the json files from the journal and leaves damaged lines out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msprobe.dump.untrusted.regular_files import open_regular
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was made for one rank directory, and the sentences a person should read about it."""
+    """The result for one rank directory, with sentences for the user."""
 
     path: Path
     records: int
@@ -23,7 +23,7 @@ class Recovered:
 
 
 def recover(rank_dir: Path) -> Recovered:
-    """Makes dump.json and the others; raises DumpError where that cannot be done."""
+    """Makes dump.json and the other json files. Raises DumpError if that is not possible."""
     file = rank_dir / layout.JOURNAL
     if is_being_written(file):
         raise DumpError(f"{rank_dir} is still being written by a running process; wait until it ends.")
@@ -34,7 +34,7 @@ def recover(rank_dir: Path) -> Recovered:
         write_results(rank_dir, found)
         for directory in (rank_dir, rank_dir / layout.TENSORS):
             if directory != rank_dir and directory.is_symlink():
-                continue  # what it leads to is not ours to tidy up
+                continue  # the target of a link is not ours to clean up
             for left in directory.glob(".*.tmp"):
                 with contextlib.suppress(OSError):
                     left.unlink()
@@ -48,7 +48,7 @@ def recover(rank_dir: Path) -> Recovered:
 
 
 def is_being_written(file: Path) -> bool:
-    """Whether a living writer holds the journal: it keeps a lock on it."""
+    """Whether a running writer holds the lock on the journal."""
     try:
         with open_regular(file, file.parent) as opened:
             return not layout.lock(opened.fileno(), wait=False)

@@ -1,8 +1,8 @@
-"""The frames of stack.json: parsing one, and finding the line of the user's own code.
+"""The frames of stack.json: parses a frame, and finds the line of the user's own code.
 
-msprobe leaves its own frames out when it writes a stack. Other tools do not, so a reader has to recognise frames of a
-debugger as well as those of installed packages. A path is a debugger's only where the package itself is: a directory
-called `msprobe` is also the default name of a clone, in which users keep their scripts.
+msprobe leaves its own frames out of a stack. Other tools do not, so a reader must recognise frames of a debugger and of
+installed packages. A path belongs to a debugger only if the package itself is there: a clone of the repository is also
+called `msprobe`, and users keep their scripts in it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Frame(NamedTuple):
     file: str
     line: int
     function: str
-    text: str  # the source line, where it was recorded
+    text: str  # the source line, if it was recorded
 
 
 def parse_frame(frame: str) -> Optional[Frame]:
-    """One entry of stack.json; None where it is not a frame."""
+    """Parses one entry of stack.json; None if it is not a frame."""
     found = _FRAME.match(frame)
     if found is None or len(found["line"]) > 18:
         return None
@@ -37,13 +37,13 @@ def parse_frame(frame: str) -> Optional[Frame]:
 
 
 def user_frame(frames: Iterable[str]) -> Optional[Frame]:
-    """The innermost frame outside installed packages and outside the debugger; None where there is none."""
+    """The innermost frame outside of installed packages and of the debugger; None if there is none."""
     parsed = (parse_frame(frame) for frame in frames)
     return next((frame for frame in parsed if frame is not None and not is_library(frame.file)), None)
 
 
 def source_line(frames: Sequence[str]) -> Optional[str]:
-    """`file:line (source)` of the user's frame, or of the innermost one where no frame is the user's."""
+    """`file:line (source)` of the user's frame, or of the innermost frame if no frame is the user's."""
     frame = user_frame(frames) or (parse_frame(frames[0]) if frames else None)
     if frame is None:
         return None
@@ -52,7 +52,7 @@ def source_line(frames: Sequence[str]) -> Optional[str]:
 
 @lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
-    """Whether a file is part of Python, of an installed package or of a debugger."""
+    """Whether a file belongs to Python, to an installed package or to a debugger."""
     path = file.replace("\\", "/")
     return path.startswith("<") or _INSTALLED.search(path) is not None or is_debugger(path)
 
@@ -60,7 +60,7 @@ def is_library(file: str) -> bool:
 def is_debugger(path: str) -> bool:
     if path.startswith(f"{_PACKAGE.as_posix()}/") or _OTHER_TOOL in path:
         return True
-    # A copy of the package elsewhere: a file that this version has too, or, in a source tree, one of its folders.
+    # A copy of the package elsewhere: a file that this version also has, or, in a source tree, one of its folders.
     above, found, rest = path.rpartition("/msprobe/")
     parts = rest.split("/")
     if not found or len(parts) < 2 or ".." in parts or "\0" in rest:
@@ -70,7 +70,8 @@ def is_debugger(path: str) -> bool:
 
 
 def stacks_of(value: dict[str, Any]) -> dict[str, list[str]]:
-    """`{"0": [[names], [frames]]}`, or the oldest form, `{name: [frames]}`; what is no list is damage, and left out."""
+    """The frames by name, from `{"0": [[names], [frames]]}` or the oldest form, `{name: [frames]}`. Damaged entries
+    are left out."""
     found: dict[str, list[str]] = {}
     for key, entry in value.items():
         if not isinstance(entry, list):
@@ -84,5 +85,5 @@ def stacks_of(value: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def frames_of(value: Any) -> list[str]:
-    """The frames of one stack; what is not text is damage, and is left out."""
+    """The frames of one stack; entries that are not text are left out."""
     return [frame for frame in value if isinstance(frame, str)] if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""What one rank directory holds, in figures: for `msprobe show` and whoever wants an overview."""
+"""A summary of one rank directory, in numbers: for `msprobe show` and other overviews."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATISTICS = ("Max", "Min", "Mean", "Norm")
 
 @dataclass(frozen=True)
 class Item:
-    """One tensor of one record, by the place it stands in."""
+    """One tensor of one record, with its place."""
 
     record: str
     slot: str
@@ -31,7 +31,7 @@ class Item:
 
 @dataclass
 class Finding:
-    """How many records show something, and the first of them in completion order."""
+    """How many records have this finding, and the first of them in completion order."""
 
     count: int = 0
     record: Optional[str] = None
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass
 class RankSummary:
-    """The figures of one rank directory."""
+    """The summary of one rank directory."""
 
     label: str
     head: dict[str, Any]
@@ -62,7 +62,7 @@ class RankSummary:
 
 
 def kind_of(name: str) -> str:
-    """The kind of a record, one of KINDS but debug, or `other`, as its name says."""
+    """The kind of a record, from its name: one of KINDS except debug, or `other`."""
     parsed = parse_name(name)
     if parsed.kind == "grads":
         return "parameter gradients"
@@ -72,7 +72,7 @@ def kind_of(name: str) -> str:
 
 
 def summarise(rank: RankDump, largest: int = 10) -> RankSummary:
-    """Reads a rank directory once; keeps the `largest` norms, one for each distinct tensor."""
+    """Reads a rank directory once. Keeps the `largest` norms, one for each distinct tensor."""
     state = "unfinished" if rank.unfinished else "finished" if rank.loss is None else "incomplete"
     records = rank.records
     summary = RankSummary(rank.label, rank.head, state, rank.troubles)
@@ -106,7 +106,7 @@ def _look(
             seen.add(id(finding))
             finding.add(name, slot)
 
-    masked = False  # an input is masked: minus infinity in the output is no news
+    masked = False  # an input has a mask: minus infinity in the output is expected
     for slot, item in found:
         if not isinstance(item, dict) or "dtype" not in item:
             masked = masked or (isinstance(item, dict) and read_number(item.get("value")) == -math.inf)
@@ -120,7 +120,7 @@ def _look(
             if read_number(item.get("Max")) == math.inf or read_number(item.get("Min")) != -math.inf:
                 note(summary.inf, slot)
             elif slot.startswith("input"):
-                masked = True  # minus infinity alone: a mask, or what it makes
+                masked = True  # only minus infinity: a mask, or the result of one
             elif not masked:
                 note(summary.inf, slot)
         if norm == 0 and _is_gradient(kind, slot):

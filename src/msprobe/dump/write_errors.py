@@ -1,7 +1,7 @@
-"""What could not be written: the trace that a writer leaves in the dump, and how a reader finds it.
+"""Notes in the dump what could not be written, and reads such notes.
 
-A disk that was full for a moment leaves a step that looks whole. So the writer says in dump_error_info.log
-how much is missing; where there is no room even for that, the empty log is the trace.
+After a disk was full for a moment, a step looks complete. So the writer notes in dump_error_info.log how much is
+missing. If there is no space even for that, the log is empty, and that is the sign.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _COUNT = re.compile(rb"^(\d{1,18}) records? or files? could not be written", re.
 
 
 def entry(count: int) -> str:
-    """The entry of the log; a later one of the same directory counts what an earlier one did too."""
+    """The entry for the log. A later entry of the same directory includes the count of earlier ones."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     return f"{stamp} {layout.JOURNAL}\n{_missing(count)}: this directory is incomplete.\n\n"
 
 
 def trouble(rank_dir: Path) -> Optional[str]:
-    """What the log of a rank directory comes to, as the end of a sentence; None where there is none."""
+    """What the log of a rank directory says, as the end of a sentence; None without a log."""
     try:
         with open_regular(rank_dir / layout.ERRORS, rank_dir) as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,1 +1,1 @@
-"""What msprobe knows of a framework without hooking it: its list of APIs, and how to read its tensors."""
+"""What msprobe knows about a framework without hooks: its list of APIs, and how to read its tensors."""

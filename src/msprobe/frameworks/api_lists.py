@@ -1,7 +1,7 @@
-"""The user's side of support_wrap_ops.yaml: reading it, and saying in one error all that is wrong with it.
+"""Reads support_wrap_ops.yaml. One error lists everything that is wrong with it.
 
-The file has categories with lists of names, and under ``switched_off`` the same categories with the names
-that are known but not collected. Moving a line from one list to the other is all there is to editing it.
+The file has categories with lists of names, and under ``switched_off`` the same categories with names that are known
+but not collected. To edit it, move a line from one list to the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ApiListError(ValueError):
 
 
 def read_lists(path: Path, categories: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The lists of what is on and what is off, every one of `categories` present in both."""
+    """The lists of names that are on and off; both have every one of `categories`."""
     try:
         size = path.stat().st_size
         if size > _MAX_BYTES:

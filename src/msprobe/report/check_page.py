@@ -1,4 +1,7 @@
-"""A check as one self-contained HTML file that opens offline. Names in a dump are data: the page shows them as text."""
+"""Writes the results of a check as one HTML file that works offline.
+
+Names in a dump are data: the page shows them as text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary of a check on the terminal: the worst first, each with its reason."""
+"""Prints the summary of a check on the terminal: the worst first, each with its reason."""
 
 from __future__ import annotations
 

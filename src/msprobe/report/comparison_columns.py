@@ -1,4 +1,4 @@
-"""The columns of a comparison as mindstudio-probe has them, for csv and xlsx."""
+"""The columns of a comparison for csv and xlsx, as in mindstudio-probe."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _ABSENT = "N/A"
 
 
 class Columns:
-    """The table of one comparison; the kinds that occur in it decide its columns.
+    """The table of one comparison; the kinds of its rows decide its columns.
 
-    `as_text` allows cells that hold the text of a number: numbers that both sides have are then formatted once.
+    `as_text` allows cells with the text of a number: a number that both sides have is then formatted once.
     """
 
     def __init__(self, comparison: Comparison, as_text: bool = False) -> None:
@@ -135,7 +135,7 @@ def _reached(row: Row) -> str:
 
 
 def _text(value: Optional[str]) -> str:
-    """Data must not become a formula when a table is opened in a spreadsheet."""
+    """Text that does not become a formula when a spreadsheet opens the table."""
     if value is None:
         return _ABSENT
     return "'" + value if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
@@ -183,7 +183,7 @@ def _figure(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Also whether it can be calculated with: an integer of hundreds of digits cannot."""
+    """Whether this is a number to calculate with: an integer of hundreds of digits is not."""
     return isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 1024)
 
 

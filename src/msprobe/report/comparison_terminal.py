@@ -78,7 +78,8 @@ def _title(comparison: Comparison) -> str:
 
 
 def _worth_listing(comparison: Comparison) -> list[list[object]]:
-    """What stands in the way of "same"; a row that is rightly left out is counted, and the report files have it."""
+    """The rows that prevent the answer "same". Rows that are left out for a good reason are only counted; the report
+    files have them."""
     wanted = (WARNING, ERROR) if comparison.verdict == DIFFERS else (NOT_COMPARED,)
     listed: list[list[object]] = []
     units = [unit for unit in comparison.units if any(unit.tally.counts[verdict] for verdict in wanted)]
@@ -101,7 +102,7 @@ def _worth_listing(comparison: Comparison) -> list[list[object]]:
 
 
 def _is_choice(item: object) -> bool:
-    """Whether an argument is true or false: the difference of two of them is no number."""
+    """Whether an argument is true or false: two of them have no numeric difference."""
     return isinstance(item, dict) and isinstance(item.get("value"), bool)
 
 

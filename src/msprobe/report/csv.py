@@ -1,4 +1,4 @@
-"""A comparison as csv, with mindstudio-probe's columns."""
+"""Writes a comparison as csv, with the columns of mindstudio-probe."""
 
 from __future__ import annotations
 

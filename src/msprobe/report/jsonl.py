@@ -1,4 +1,4 @@
-"""A comparison for programs: the summary on the first line, then one row a line. Strict JSON."""
+"""Writes a comparison for programs: the summary on the first line, then one row per line. Strict JSON."""
 
 from __future__ import annotations
 

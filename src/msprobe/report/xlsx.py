@@ -1,7 +1,7 @@
-"""A comparison as xlsx, with mindstudio-probe's columns and highlighting.
+"""Writes a comparison as xlsx, with the columns and highlighting of mindstudio-probe.
 
-The format is a zip of small XML files; they are written here row by row, so that neither a spreadsheet library nor
-the whole table in memory is needed. A sheet holds a million rows; more go to a second one.
+The format is a zip of small XML files. They are written row by row, so this needs no spreadsheet library and never
+holds the complete table in memory. A sheet has at most a million rows; further rows go to another sheet.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _write_book(book: zipfile.ZipFile, columns: Columns) -> None:
 
 
 def _write_sheet(sheet: IO[bytes], names: list[str], rows: Iterator[tuple[Row, list[Any]]]) -> bool:
-    """Writes one sheet; True where rows are left for another."""
+    """Writes one sheet. Returns True if rows are left for another."""
     head = (
         f'{_XML}<worksheet xmlns="{_MAIN}"><sheetViews><sheetView workbookViewId="0"><pane ySplit="1" '
         'topLeftCell="A2" state="frozen"/></sheetView></sheetViews><sheetData>'

@@ -1,1 +1,1 @@
-"""How msprobe starts processes, and what it does when a signal interrupts it."""
+"""Starts processes, and handles signals."""

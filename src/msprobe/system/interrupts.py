@@ -1,8 +1,8 @@
-"""What the script's signal handlers do while msprobe is at work.
+"""Handles signal handlers of the script that run while msprobe works.
 
-Python runs a handler between two instructions of whatever runs, ours included. An exception that it raises belongs to
-the script and has to reach it. A handler that calls start(), stop() or step() while one of them runs waits its turn.
-And SIGTERM, whose default is to end the process at once, first writes what was recorded.
+Python runs a handler between two instructions of any code, also ours. An exception that it raises belongs to the script
+and must reach it. If a handler calls start(), stop() or step() while one of them runs, the call waits for its turn.
+SIGTERM, which by default ends the process at once, first writes what was recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 
 
 def is_of_the_script(error: Optional[BaseException]) -> bool:
-    """Whether a signal handler of the script has raised it: a function that was given a signal and a frame."""
+    """Whether a signal handler of the script raised this exception: a function that takes a signal and a frame."""
     if error is None or threading.current_thread() is not threading.main_thread():
         return False
     trace = error.__traceback__
@@ -30,7 +30,7 @@ def is_of_the_script(error: Optional[BaseException]) -> bool:
 
 
 def let_through(error: BaseException) -> None:
-    """Raises an exception of the script again. Other exceptions of its kind can be ignored here."""
+    """Raises the exception again if it belongs to the script; the caller ignores others."""
     if is_of_the_script(error):
         raise error
 
@@ -49,7 +49,7 @@ MOST_AT_ONCE = 100
 
 
 class Turns:
-    """One after the other: what comes from inside of a turn, on the same thread, is done after it."""
+    """Runs one call after the other. A call from inside a turn, on the same thread, runs after that turn."""
 
     def __init__(self) -> None:
         self._thread: Optional[int] = None
@@ -64,7 +64,7 @@ class Turns:
         failed: list[BaseException] = []
         try:
             self._do(act, failed)
-            for _ in range(MOST_AT_ONCE):  # signals may come faster than they are served: the rest waits
+            for _ in range(MOST_AT_ONCE):  # signals may come faster than they are handled: the rest waits
                 if not self._later:
                     break
                 self._do(self._later.popleft(), failed)
@@ -76,12 +76,12 @@ class Turns:
     def _do(self, act: Callable[[], None], failed: list[BaseException]) -> None:
         try:
             act()
-        except BaseException as error:  # raised again after those that wait
+        except BaseException as error:  # raised again after the waiting calls have run
             failed.append(error)
 
 
 class WritesOnTerm:
-    """While a step is open, SIGTERM calls `write` first; then what was there before us happens, as without us."""
+    """While a step is open, SIGTERM calls `write` first and then does what it did before."""
 
     def __init__(self, write: Callable[[], None]) -> None:
         self._write = write
@@ -93,7 +93,7 @@ class WritesOnTerm:
         if self._installed or threading.current_thread() is not threading.main_thread():
             return
         before = signal.getsignal(signal.SIGTERM)
-        if before is None or before is signal.SIG_IGN:  # set outside of Python; or nobody minds
+        if before is None or before is signal.SIG_IGN:  # set outside of Python, or ignored
             return
         self._before = before
         signal.signal(signal.SIGTERM, self._terminate)
@@ -102,7 +102,7 @@ class WritesOnTerm:
     def remove(self) -> None:
         if not self._installed or threading.current_thread() is not threading.main_thread():
             return
-        if signal.getsignal(signal.SIGTERM) == self._terminate:  # a handler that the script put over ours stays
+        if signal.getsignal(signal.SIGTERM) == self._terminate:  # a later handler of the script stays
             signal.signal(signal.SIGTERM, self._before)
         self._installed = False
 

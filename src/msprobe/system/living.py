@@ -1,7 +1,7 @@
-"""Objects that are still alive, held weakly and without callbacks.
+"""A set of weakly held objects, without callbacks.
 
-Python drops an exception that is raised inside the callback of a weak reference, and a signal handler of the script
-may run there: a WeakSet would lose its exception.
+Python drops an exception that is raised in the callback of a weak reference. A signal handler of the script may run
+there, and a WeakSet would lose its exception.
 """
 
 from __future__ import annotations

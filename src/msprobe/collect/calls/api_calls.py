@@ -1,6 +1,6 @@
-"""APIs (level L1 and mix): what is recorded when an API is called.
+"""APIs (level L1 and mix): what msprobe records when an API is called.
 
-A recorded API is a leaf: what it calls itself is not seen. How a call is intercepted is the frontend's business.
+A recorded API is a leaf: the calls inside it are not recorded. The frontend intercepts the calls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Api(Protocol):
 
     @property
     def changes(self) -> bool:
-        """Whether it may write memory of which statistics are remembered, apart from `out`."""
+        """Whether it may write memory with cached statistics, apart from `out`."""
 
     @property
     def members(self) -> str:
@@ -38,13 +38,14 @@ class Api(Protocol):
 
 
 class Collectives(Protocol):
-    """Finishes the record of a collective, whose output may come later."""
+    """Finishes the record of a collective. Its output may come later than the call."""
 
     def leave(self, api: str, call: Optional[int], name: str, args: Any, kwargs: Any, returned: Any) -> None: ...
 
 
 class ApiCalls:
-    """Records the API calls of one step. `frames` is how many frames of ours are between `record` and the script."""
+    """Records the API calls of one step. `frames` is the number of frames of msprobe between `record` and the
+    script."""
 
     frames: int
     marked: frozenset[str] = frozenset()
@@ -57,13 +58,13 @@ class ApiCalls:
         self._gradients: Any = gradients
         self._collectives: Any = collectives
         self._with_inputs = recorder.with_inputs
-        # Bound once: they are asked at every call.
+        # Bound once: they are used at every call.
         self._running_pass = gradients.running_pass
         self._differentiates = gradients.differentiates
         self._find_inputs = gradients.inputs
 
     def record(self, api: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs one API and records it. What it returns or raises is the API's own."""
+        """Runs one API and records it. Returns or raises what the API returns or raises."""
         recorder = self._recorder
         selection = recorder.selection
         title = api.title
@@ -88,7 +89,7 @@ class ApiCalls:
             output = func(*args, **kwargs)
         except BaseException as error:
             if api.changes or "out" in kwargs:
-                self._distrust_memory()  # it may have written before it raised, as a checkpoint that stops early does
+                self._distrust_memory()  # it may have written before it raised, like a checkpoint that stops early
             recorder.fail(call, error, self._members(api))
             if not selection.everything:
                 selection.leave(name)
@@ -119,20 +120,20 @@ class ApiCalls:
             return f"{extra}, {api.members}" if extra else api.members
         return extra
 
-    # Which arguments are no inputs: what a call writes without reading it, and memory that nobody has written.
+    # Arguments that are not inputs: what a call only writes, and memory that no call has written yet.
 
     def _mark_arguments(self, api: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments as they are recorded."""
+        """The arguments in the form to record."""
         return args, kwargs
 
     def _mark_output(self, api: Any, args: Any, kwargs: Any, output: Any) -> Any:
-        """The output as it is recorded; asked while some memory is unwritten."""
+        """The output in the form to record. Called only while some memory is unwritten."""
         return output
 
-    # Only a frontend that remembers statistics has to know what is written.
+    # Only a frontend that caches statistics needs to know what is written.
 
     def _note_writes(self, api: Any, args: Any, kwargs: Any) -> None:
-        """The API has returned, and has written what it says."""
+        """The API has returned: what it writes may have changed."""
 
     def _distrust_memory(self) -> None:
         """Any memory may have been written."""

@@ -10,7 +10,7 @@ from msprobe.collect.records.recorder import Recorder
 
 
 class UnfinishedCollective:
-    """The record of a collective that has no output yet. `left` handles have not been waited for.
+    """The record of a collective that has no output yet. `left` is the number of handles without a wait.
 
     It holds the tensors weakly: if the script drops them, there is nothing to record.
     """
@@ -27,7 +27,7 @@ class UnfinishedCollective:
         return [tensor() for tensor in self._tensors]
 
     def produced(self) -> Any:
-        """What its record has as the output."""
+        """The output for its record."""
         return tuple(self.tensors())
 
 
@@ -47,7 +47,7 @@ class UnfinishedCollectives:
                 self._finish(waiting, waited=True)
 
     def _finish_all(self) -> None:
-        """The step ends: collectives that were never waited for end without an output."""
+        """The step ends: a collective without a wait gets no output."""
         for waiting in list(self._waiting.values()):
             self._finish(waiting, waited=False)
         self._waiting.clear()

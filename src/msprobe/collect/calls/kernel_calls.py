@@ -13,10 +13,10 @@ from msprobe.dump.names import FORWARD
 def enter_kernel(
     recorder: Recorder, name: str, direction: str, parents: Sequence[str], args: Any, kwargs: Any, frames: int
 ) -> Optional[int]:
-    """The number of the call for `Recorder.leave`, or None where it is not wanted.
+    """The number of the call for `Recorder.leave`, or None if it is not wanted.
 
-    `frames` is how many frames of ours are on the stack, this one included. The calls around it have no records of
-    their own at this level: they are noted as places.
+    `frames` is the number of frames of msprobe on the stack, including this one. The calls around a kernel have no
+    records at this level: they are noted as places.
     """
     selection = recorder.selection
     try:

@@ -1,6 +1,6 @@
 """Modules (level L0 and mix): the path of a call between the two hooks of a module, and the modules around it.
 
-The backward of a module is read off the graph like that of an API (collect/gradients).
+The backward of a module is read from the graph, like that of an API (collect/gradients).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _ModuleCall:
 
 
 class _Calls(threading.local):
-    """The modules that this thread is in, outermost first."""
+    """The modules that are running in this thread, outermost first."""
 
     def __init__(self) -> None:
         self.open: list[_ModuleCall] = []
@@ -71,8 +71,8 @@ class ModuleCalls:
         calls = self._calls.open
         if not calls or calls[-1].title != title:
             if not any(call.title == title for call in calls):
-                return  # entered before the hooks were there
-            while calls[-1].title != title:  # calls that an exception left open end here too
+                return  # entered before the hooks were installed
+            while calls[-1].title != title:  # also ends calls that an exception left open
                 calls.pop()
         call = calls.pop()
         recorder.pop(call.name)
@@ -109,7 +109,7 @@ class ModuleCalls:
 
 
 class ModulePlaces(ModuleCalls):
-    """Records no module: its hooks only say which modules run, for the calls inside them (level L2)."""
+    """Records no module. Its hooks only say which modules run, for the calls inside them (level L2)."""
 
     def _enter(self, title: str, parents: list[str], args: Any, kwargs: Any) -> str:
         recorder = self._recorder

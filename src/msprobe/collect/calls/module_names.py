@@ -12,17 +12,17 @@ class ModuleFacts(NamedTuple):
     kind: str
     """The name of its class."""
     recorded: bool
-    """Whether it has a name even where it is the model itself."""
+    """Whether it has a name even if it is the model itself."""
     children: Iterable[tuple[str, Any]]
-    """The modules in it, the last one first; none where they are hidden in compiled code."""
+    """The modules in it, the last one first; none if they are hidden in compiled code."""
 
 
 def name_modules(
     models: Sequence[Any], prefix: str, numbered: bool, describe: Callable[[Any], ModuleFacts]
 ) -> Iterator[tuple[str, Any, Optional[str]]]:
-    """The name of every module below the models, the module, and the name of the module around it.
+    """For every module below the models: its name, the module, and the name of the module around it.
 
-    A shared module has the first of its paths. `numbered`: the place of a model among the models is part of the names.
+    A shared module has the first of its paths. `numbered`: the names contain the index of the model.
     """
     seen: set[int] = set()
     for index, model in enumerate(models):

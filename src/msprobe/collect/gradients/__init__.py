@@ -1,1 +1,1 @@
-"""The gradients of calls, as far as they do not depend on a framework."""
+"""The gradients of calls, without a framework."""

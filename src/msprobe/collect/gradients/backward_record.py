@@ -1,4 +1,4 @@
-"""The backward record of one call, and which edge of the graph gives which argument its gradient.
+"""The backward record of one call, and which edge of the graph has the gradient of which argument.
 
 `Places` says which gradient of a node belongs to which position in a record. `Exit` is an edge that leads to an input
 of the call: the node, as something hashable; the slot of the edge there; and the positions of this input among the
@@ -17,7 +17,7 @@ Exit = tuple[Any, int, list[int]]
 
 
 class BackwardRecord:
-    """The backward record of one call while its gradients arrive, as text. `parents` are those of the forward call."""
+    """The backward record of one call, as text, while its gradients arrive. `parents` are those of the forward call."""
 
     __slots__ = (
         "chunk",
@@ -53,11 +53,11 @@ class BackwardRecord:
 
 
 def assign_exits(record: BackwardRecord, exits: list[Exit]) -> dict[Any, list[tuple[int, int]]]:
-    """Which edge gives which argument its gradient: node -> (slot of its edge, position of the argument).
+    """Assigns edges to arguments: node -> (slot of its edge, position of the argument).
 
-    One argument, any number of edges: their sum. The same tensor given twice to one operator (`x * x`)
-    has as many edges as arguments, in the same order: one each. Otherwise the sum goes to the first
-    argument and the record says which arguments share it.
+    An argument with several edges gets their sum. If one operator gets the same tensor twice (`x * x`), there are as
+    many edges as arguments, in the same order: one each. Otherwise the first argument gets the sum, and the record
+    lists the arguments that share it.
     """
     several: dict[int, list[int]] = {}
     for number, (_, _, positions) in enumerate(exits):

@@ -1,9 +1,10 @@
-"""The gradients of one call, read off the framework's backward graph; nothing is inserted into it.
+"""The gradients of one call, read from the backward graph of the framework. Nothing is inserted into the graph.
 
 Before a call the frontend notes the edges that lead to its inputs. After the call it walks the graph from the outputs
-back to those edges and hooks the nodes that it finds. A hook on the node where an output's gradient comes in gives the
-record's `input`; one on the node whose edge leads to an input gives that input's gradient *from this call*, whatever
-else the input feeds. It works the same for one operator, a composite such as cross_entropy, and a module.
+back to those edges and hooks the nodes that it finds. A hook on the node where the gradient of an output comes in gives
+`input` of the record. A hook on a node with an edge to an input gives the gradient of that input *from this call*, no
+matter which other calls use the input. This is the same for one operator, a composite such as cross_entropy, and a
+module.
 
 A frontend derives from `CallGradients` and adds `watch`, which reads its graph and registers `_fire` on the nodes.
 """
@@ -24,7 +25,7 @@ RECOMPUTED = '"is_recompute": true'
 
 
 class BackwardEngine(NamedTuple):
-    """What the framework says about backward passes."""
+    """Answers of the framework about backward passes."""
 
     running_pass: Callable[[], int]
     """The number of the backward pass that runs in this thread, -1 outside of one."""
@@ -37,20 +38,20 @@ class BackwardEngine(NamedTuple):
 
 
 class CallGradients:
-    """Records what flows back through the calls of one step."""
+    """Records the gradients of the calls of one step."""
 
     def __init__(self, recorder: Recorder, engine: BackwardEngine) -> None:
         self._recorder = recorder
         self._with_inputs = recorder.with_inputs
         self._with_outputs = recorder.with_outputs
-        # Bound once: they are asked at every call and every hook.
+        # Bound once: they are used at every call and every hook.
         self.running_pass, self._when_pass_ends, self.differentiates, self._aside = engine
         self._pending: dict[int, dict[int, BackwardRecord]] = {}
         self.repeated = 0
         self.without_node: set[str] = set()
 
     def close(self) -> None:
-        """The step ends: the records that have begun are written as they are."""
+        """The step ends: writes the open records with the gradients that have come."""
         for number in list(self._pending):
             self._finish_pass(number)
         self.write_parameters()
@@ -62,7 +63,7 @@ class CallGradients:
     # What a framework does in its own way.
 
     def inputs(self, args: Any, kwargs: Any) -> Any:
-        """The edges that lead to the arguments of a call, taken before it: what `watch` needs after it."""
+        """The edges that lead to the arguments of a call, taken before it; `watch` needs them after it."""
         raise NotImplementedError
 
     def watch(self, name: str, parents: list[str], inputs: Any, output: Any) -> None:
@@ -74,7 +75,7 @@ class CallGradients:
         return True
 
     def _hold(self, gradient: Any) -> Any:
-        """The beginning of a sum over several edges; None for a gradient that cannot be added to."""
+        """The start of a sum over several edges; None for a gradient that cannot be added."""
         return gradient
 
     def _add(self, held: Any, gradient: Any) -> Any:
@@ -89,7 +90,7 @@ class CallGradients:
     # The records.
 
     def _open_record(self, name: str, parents: list[str], outputs: int, inputs: int) -> Optional[BackwardRecord]:
-        """The record of a forward call's backward, or None where it is not wanted."""
+        """The backward record of a forward call, or None if it is not wanted."""
         selection = self._recorder.selection
         backward = backward_of(name)
         if not selection.everything and not selection.may_want(backward, list(map(backward_of, parents))):
@@ -190,7 +191,7 @@ class CallGradients:
     # The backward passes.
 
     def _begin_pass(self, number: int) -> dict[int, BackwardRecord]:
-        """A pass is met for the first time: at its end the unfinished records are written."""
+        """The first hook of a backward pass: at the end of the pass, unfinished records are written."""
         pending = self._pending[number] = {}
         if number >= 0:
             self._when_pass_ends(partial(self._end_pass, number))

@@ -1,4 +1,4 @@
-"""Gradients that are held, as tensors, until all of one call's have come: for tasks that judge them together."""
+"""Holds gradients as tensors until all gradients of a call have come: for tasks that judge them together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msprobe.collect.gradients.call_gradients import CallGradients
 
 
 class HeldGradients(CallGradients):
-    """`_judge` sees each backward once, and nothing is held after it. `kinds` are the types of a gradient."""
+    """Calls `_judge` once for each backward, and holds nothing after it. `kinds` are the types of a gradient."""
 
     kinds: tuple[type, ...]
 

@@ -1,6 +1,6 @@
-"""Records one step of one process: names, parents, stacks and text on their way to the writer.
+"""Records one step of one process: passes names, parents, stacks and texts to the writer.
 
-Frontends call `enter`, `leave` and `write_record`. A recorder is closed at the end of its step; hooks that fire later
+Frontends call `enter`, `leave` and `write_record`. A recorder is closed at the end of its step. Hooks that fire later
 (a graph kept for a second backward, a hook in another thread) find it closed and do nothing.
 """
 
@@ -43,7 +43,7 @@ class Writer(Protocol):
 
 
 class _Open(threading.local):
-    """The modules that this thread is in, outermost first."""
+    """The modules that are running in this thread, outermost first."""
 
     def __init__(self) -> None:
         self.modules: list[str] = []
@@ -84,7 +84,7 @@ class Recorder:
         self._open = _Open()
         _recorders.add(self)
 
-    # Modules: what runs inside one has it as its parent.
+    # Modules: a module is the parent of the calls inside it.
 
     @property
     def parent(self) -> Optional[str]:
@@ -99,7 +99,7 @@ class Recorder:
         self._open.modules.append(name)
 
     def pop(self, name: str) -> None:
-        """Leaves module `name`, and whatever inside it an exception left open."""
+        """Leaves module `name`, and all modules inside it that an exception left open."""
         modules = self._open.modules
         if modules and modules[-1] is name:
             modules.pop()
@@ -108,13 +108,13 @@ class Recorder:
                 pass
 
     def first_batch(self, args: Any, kwargs: Any) -> None:
-        """What the first module of the step received, by digest: two runs on different data are not comparable."""
+        """Digests of the inputs of the first module in the step: runs with different data are not comparable."""
         report, self.on_first_batch = self.on_first_batch, None
         if report is not None and self._batch is not None:
             report(json.loads(self._batch.sequence((*args, *kwargs.values()), "")))
 
     def set_source(self, positions: Optional[tuple[Position, ...]]) -> None:
-        """The source of what this thread runs next, where its frames do not show it; None: they do."""
+        """Sets the source of the next calls of this thread if its frames do not show it; None if they do."""
         if self._stacks is not None:
             self._stacks.set_source(positions)
 
@@ -136,7 +136,7 @@ class Recorder:
         return call
 
     def place(self, parents: Sequence[str]) -> None:
-        """The calls around a record, outermost first, where they get no record of their own (level L2)."""
+        """Notes the calls around a record, outermost first, if they have no record of their own (level L2)."""
         for depth in range(len(parents) - 1, -1, -1):
             name = parents[depth]
             if name in self._placed:
@@ -145,7 +145,7 @@ class Recorder:
             self.writer.place(name, parents[depth - 1] if depth else None)
 
     def leave(self, call: int, name: str, output: Any, extra: str = "") -> None:
-        """It returned `output`; `extra` is JSON members that follow."""
+        """The call returned `output`. `extra` has further JSON members."""
         parts = []
         if self._with_outputs:
             path = f"{name}.output" if self._saves is not None and self._saves(name) else ""
@@ -156,7 +156,8 @@ class Recorder:
         self.writer.end(call, ", ".join(parts))
 
     def fail(self, call: Optional[int], error: BaseException, extra: str = "") -> None:
-        """A call raised: its inputs stay, with the name of the exception. None: the call has no record."""
+        """The call raised an exception: the record keeps its inputs and has the name of the exception. With None,
+        the call has no record."""
         if call is None:
             return
         self.records += 1
@@ -173,7 +174,7 @@ class Recorder:
         self.writer.record(name, parent, stack, text if self._with_data else "")
 
     def tensors_path(self, name: str, side: str) -> str:
-        """The beginning of the names of the files of one side of a call, or "" when it gets none."""
+        """The beginning of the file names for one side of a call, or "" if it gets no files."""
         return f"{name}.{side}" if self._saves is not None and self._saves(name) else ""
 
     @property
@@ -185,9 +186,10 @@ class Recorder:
         return self._with_outputs
 
     def fault(self, name: str, trace: str) -> None:
-        """A fault of msprobe at this call: written to dump_error_info.log, counted, and logged when the step ends.
+        """Reports an error of msprobe at this call: writes it to dump_error_info.log, counts it, and logs it when the
+        step ends.
 
-        What a signal handler of the script raised meanwhile is raised again: it belongs to the script.
+        If a signal handler of the script raised the exception, it is raised again: it belongs to the script.
         """
         error = sys.exc_info()[1]
         if error is not None and is_of_the_script(error):
@@ -197,7 +199,7 @@ class Recorder:
 
 
 def _in_forked_child() -> None:
-    """The step belongs to the parent: hooks in the child find their recorder closed."""
+    """In a forked child: closes the recorder, because the step belongs to the parent."""
     for recorder in _recorders:
         recorder.closed = True
 

@@ -1,4 +1,4 @@
-"""save(): values that the user names, and the gradients of their tensors when they come (level debug)."""
+"""save(): values that the user names, and the gradients of their tensors (level debug)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from msprobe.collect.records.recorder import Recorder
 
 
 class VariableAccess(Protocol):
-    """What a framework says about the variables that are saved."""
+    """What a framework knows about saved variables."""
 
     def undisturbed(self) -> AbstractContextManager[Any]:
-        """Inside it a value can be rendered: no hook sees it, and nothing is remembered of earlier values."""
+        """A context in which a value can be rendered: no hook sees it, and cached statistics are not used."""
 
     def differentiable(self, variable: Any) -> Iterable[Any]:
-        """The tensors of a value that get a gradient."""
+        """The tensors in a value that get a gradient."""
 
     def on_gradient(self, tensor: Any, hook: Callable[[Any], None]) -> Callable[[], None]:
-        """Calls `hook` with the total gradient of a tensor. Returns what takes the hook off."""
+        """Calls `hook` with the total gradient of a tensor. Returns a function that removes the hook."""
 
 
 class SavedVariables:

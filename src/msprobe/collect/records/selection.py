@@ -1,7 +1,7 @@
 """Which calls are wanted: `scope`, `list`, `data_mode` and `tensor_list` of the configuration.
 
-Every call asks this, so the answer for the usual case (no filter) is an attribute, not a method:
-`everything` is true when no name filter is set.
+Every call asks this. In the usual case (no filter) the answer is an attribute and not a method: `everything` is true if
+no name filter is set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Selection:
         data_mode: Sequence[str],
         files: Union[bool, Sequence[str]] = False,
     ) -> None:
-        """`files`: whether the tensors of wanted calls are saved, or a list of the calls whose tensors are."""
+        """`files`: whether the tensors of wanted calls are saved, or a list of the calls whose tensors are saved."""
         modes = set(data_mode)
         directions = modes & {FORWARD, BACKWARD} or {FORWARD, BACKWARD}
         sides = modes & {"input", "output"} or {"input", "output"}
@@ -72,20 +72,20 @@ class Selection:
         return self.everything or bool(self._first) or self._listed(name, parents)
 
     def leave(self, name: str) -> None:
-        """The call is over: the last one of a scope closes it."""
+        """The call has ended. The last call of a scope closes the scope."""
         if self._inside and _names(self._last, name):
             self._inside = False
             self._hits.add(self._last)
 
     def matched_nothing(self, explain: Callable[[str], Optional[str]] = lambda entry: None) -> list[str]:
-        """The warnings for the end of the run: the filters that matched no call. `explain` may know why."""
+        """The warnings at the end of the run: the filters that matched no call. `explain` may know the reason."""
         if self._first in self._hits and self._last_came_first and self._last not in self._hits:
             return [
                 f"{self._last!r} in scope ran before {self._first!r} and not after it: everything from "
                 f"{self._first!r} on was collected. scope takes the first and the last call in the order in which "
                 "they run."
             ]
-        if self._first:  # before the first call, the last one is not looked for
+        if self._first:  # the last call is not searched for before the first one
             missing = [name for name in (self._first, self._last) if name not in self._hits][:1]
         else:
             missing = [entry for entry in self._wanted if entry not in self._hits]

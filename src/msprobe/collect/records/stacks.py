@@ -1,7 +1,7 @@
-"""Where a call came from: the Python stack, read cheaply and written once.
+"""The Python stack of a call, read cheaply and written once.
 
-The (code, instruction) pairs of its frames identify a stack. Line numbers are read when a stack is first seen, source
-text when it is written, on the writer's thread.
+A stack is identified by the (code, instruction) pairs of its frames. Line numbers are read when a stack is first seen;
+the writer thread reads the source text when it writes the stack.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ except ImportError:
 
 
 class _Known:
-    """The stacks of this process: a step has those of the step before it.
+    """The known stacks of this process: each step has the stacks of the step before it.
 
     An entry holds the code objects: an id is unique only while its object lives.
     """
@@ -89,7 +89,7 @@ _known = _Known()
 
 
 def hide_files(*endings: str) -> None:
-    """Leaves out the files with these endings: a frontend names those through which its framework calls msprobe."""
+    """Leaves out files with these endings: those through which a framework calls msprobe."""
     _known.hide_files(tuple(ending.replace("/", os.sep) for ending in endings))
 
 
@@ -103,14 +103,14 @@ class Stacks:
         self._sources: dict[int, tuple[Position, ...]] = {}
 
     def set_source(self, positions: Optional[tuple[Position, ...]]) -> None:
-        """What this thread runs comes from other code than its frames show: from these positions, innermost first."""
+        """Sets the source positions of the next calls of this thread, innermost first: its frames show other code."""
         if positions is None:
             self._sources.pop(get_ident(), None)
         else:
             self._sources[get_ident()] = positions
 
     def number(self, depth: int = 1) -> int:
-        """The number of the caller's stack, without the `depth` frames at the top, which are ours."""
+        """The number of the caller's stack, without the `depth` frames of msprobe at the top."""
         if self._sources:
             source = self._sources.get(get_ident())
             if source is not None:
@@ -139,7 +139,7 @@ def positions_of(frame: FrameType) -> tuple[Position, ...]:
 
 @lru_cache(maxsize=4096)
 def render_positions(positions: tuple[Position, ...]) -> tuple[str, ...]:
-    """The lines of stack.json: innermost first, with the source text. The next step has the same stacks."""
+    """The lines of stack.json, innermost first, with the source text. Cached: the next step has the same stacks."""
     return tuple(
         f"File {filename}, line {line}, in {function}, \n {linecache.getline(filename, line).strip()}"
         for filename, line, function in positions

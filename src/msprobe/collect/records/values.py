@@ -1,7 +1,7 @@
-"""Arguments and results of a call, as the JSON text that dump.json holds.
+"""Renders arguments and results of a call as the JSON text of dump.json.
 
-Text rather than objects: a record is rendered once, when it is seen, and only copied afterwards.
-The frontend's adapter renders tensors and other framework values; everything else is rendered here.
+Text and not objects: a record is rendered once, when it is seen, and later only copied. The frontend's adapter renders
+tensors and other values of the framework; this module renders everything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msprobe.system.interrupts import let_through
 
 _DEPTH = 16
 _TEXT = 1000
-_BITS = 4096  # of an int: Python reads no JSON number of more than 4300 digits
+_BITS = 4096  # limit for an int: Python reads no JSON number of more than 4300 digits
 _REPEATED = 10_000
 """How many values of one argument may be repeated: objects that refer to each other can appear exponentially often.
 A value that is only long is not cut."""
@@ -29,13 +29,13 @@ class Adapter(Protocol):
     tensor_types: frozenset[type]
 
     def tensor_text(self, tensor: Any, path: str) -> str:
-        """The JSON object of one tensor. `path` is the name of its file, "" when it gets none."""
+        """The JSON object of one tensor. `path` is the name of its file, "" if it has none."""
 
     def other_text(self, value: Any, path: str) -> Optional[str]:
-        """The JSON of a framework value (a dtype, a device, a subclass of tensor), or None when it is not one."""
+        """The JSON of a framework value (a dtype, a device, a subclass of tensor); None for other values."""
 
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an encoder at every call
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would create an encoder at every call
 
 
 def quoted(text: str) -> str:
@@ -44,7 +44,7 @@ def quoted(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def key_text(name: str) -> str:
-    """A name that is used again and again: of a parameter, of an argument."""
+    """A name that occurs often, as JSON: of a parameter or an argument."""
     return quoted(name)
 
 
@@ -53,7 +53,7 @@ def scalar_text(kind: str, value: object) -> str:
 
 
 class Marked:
-    """A value about which its item says more: `members` is JSON members that follow those of the value."""
+    """A value with further JSON members: `members` follow those of the value."""
 
     __slots__ = ("members", "value")
 
@@ -63,7 +63,7 @@ class Marked:
 
 
 class Values:
-    """Renders arguments and results. An unknown value becomes the name of its type; nothing raises."""
+    """Renders arguments and results. An unknown value becomes the name of its type. Never raises."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._tensor = adapter.tensor_text
@@ -100,7 +100,7 @@ class Values:
         return self._mapping(_named(values), path, _DEPTH, None)
 
     def result(self, value: Any, path: str) -> str:
-        """The result of a call: the members of a tuple, or a list of one."""
+        """The result of a call as a list: the members of a tuple, or one item."""
         if type(value) in self._tensor_types:
             return f"[{self._tensor(value, f'{path}.0' if path else '')}]"
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
@@ -165,7 +165,7 @@ class Values:
 
 
 def _named(values: Any) -> Any:
-    """The items of a dict under unique names: 0 and "0" do not become one."""
+    """The items of a dict under unique names: 0 and "0" stay two items."""
     for key in values:
         if type(key) is not str:
             break
@@ -205,7 +205,7 @@ def _string_text(value: str) -> str:
 
 
 def _index(value: Any) -> Any:
-    """A bound of a slice: a number, or the name of its type (a tensor has no JSON form here)."""
+    """A bound of a slice: a number, or the name of its type (a tensor cannot be rendered here)."""
     if value is None:
         return None
     index = getattr(value, "__index__", None)

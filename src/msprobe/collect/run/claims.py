@@ -1,4 +1,4 @@
-"""Which directories a run writes in: what an older run left there is moved away first."""
+"""The directories that a run writes to. Older dumps there are moved away first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Optional
 from msprobe.collect import notices
 from msprobe.dump.archive import archive_older_run
 
-_written: set[Path] = set()  # by all debuggers of this process
+_written: set[Path] = set()  # claimed by all debuggers of this process
 
 
 class Claims:
@@ -21,11 +21,11 @@ class Claims:
         return dump_path in self._own
 
     def claim(self, dump_path: Path, rank: Optional[int]) -> Path:
-        """The directory to write in: `dump_path`, or one inside it while another run still writes there."""
+        """The directory to write to: `dump_path`, or a directory inside it while another run still writes there."""
         try:
             root, moved = archive_older_run(dump_path, rank, again=dump_path in _written)
         except OSError:
-            return dump_path  # the writer meets the same error and logs it
+            return dump_path  # the writer gets the same error and logs it
         if root != dump_path:
             notices.warn(f"another run may still write to {dump_path}; this run writes to {root}.")
         if moved is not None:

@@ -26,7 +26,7 @@ class Custom(Protocol):
 
 
 class RunControl(Protocol):
-    """What a debugger drives: a `Lifecycle`, or what stands in for it where no hooks are installed."""
+    """What a debugger controls: a `Lifecycle`, or an object with the same methods if no hooks are installed."""
 
     settings: Settings
     closed: bool
@@ -73,13 +73,13 @@ class OnClassOrInstance:
 
 
 class Debugger:
-    """Collects what models and APIs receive and return. Arguments win over the configuration file."""
+    """Collects the inputs and outputs of modules and APIs. Arguments override the configuration file."""
 
     framework: ClassVar[str]
     custom_apis: ClassVar[Custom]
     _current: ClassVar[Optional[Debugger]] = None
     _lifecycle: RunControl
-    _settings: Settings  # as they were given: the lifecycle may write to another directory
+    _settings: Settings  # as given; the lifecycle may write to another directory
 
     def __new__(
         cls: type[_D],
@@ -129,14 +129,14 @@ class Debugger:
 
     @classmethod
     def _refuse(cls, settings: Settings) -> None:
-        """Raises UsageError for what this version cannot do."""
+        """Raises UsageError for settings that this version does not support."""
 
     @classmethod
     def _make_lifecycle(cls, settings: Settings) -> RunControl:
         raise NotImplementedError
 
     def _made(self, settings: Settings) -> None:
-        """Does what else the settings ask for when the debugger is made."""
+        """Applies further settings when the debugger is created."""
 
     # What programs that embed a debugger read.
 
@@ -151,7 +151,7 @@ class Debugger:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(explain_method(name))
 
-    # A process has one debugger: a copy of a trainer or model that holds it holds the same one.
+    # A process has one debugger: copies of an object that holds it hold the same debugger.
 
     def __copy__(self: _D) -> _D:
         return self
@@ -166,10 +166,10 @@ class Debugger:
 
     @OnClassOrInstance
     def start(self, model: Any = None, token_range: Any = None, rank_id: Optional[int] = None) -> None:
-        """Collect from here on. L0 and mix need `model`: one, or a list of them; it is remembered.
+        """Starts collecting. L0 and mix need `model`: one model or a list; it is remembered.
 
         token_range [first, last], both included, collects only these forwards of the model, counted from 0 in a step.
-        rank_id is the rank of this process, where the framework does not know it: replicas that serve requests.
+        rank_id is the rank of this process if the framework does not know it: replicas that serve requests.
         """
         if rank_id is not None:
             self._lifecycle.use_rank(rank_id)
@@ -177,12 +177,12 @@ class Debugger:
 
     @OnClassOrInstance
     def stop(self) -> None:
-        """Stop collecting. Gradients of what ran since start() are still recorded, until step()."""
+        """Stops collecting. Gradients of calls since start() are still recorded, until step()."""
         self._lifecycle.stop()
 
     @OnClassOrInstance
     def step(self) -> None:
-        """The step is over: its files are completed and the next one counts."""
+        """Ends the step: completes its files; the next step begins."""
         self._lifecycle.step()
 
     @OnClassOrInstance
@@ -193,22 +193,22 @@ class Debugger:
 
     @OnClassOrInstance
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
-        """At level debug: keep this value, and the gradients of its tensors when they come."""
+        """At level debug: saves this value, and the gradients of its tensors when they come."""
         self._lifecycle.save(variable, name, save_backward)
 
     @OnClassOrInstance
     def set_init_step(self, step: int) -> None:
-        """Count steps from here instead of 0; before the training loop."""
+        """Counts steps from this number instead of 0. Call it before the training loop."""
         self._lifecycle.set_init_step(step)
 
     @OnClassOrInstance
     def register_custom_api(self, module: Any, api_name: str, api_prefix: Optional[str] = None) -> None:
-        """Collect `module.api_name` as an API, called `{api_prefix or the module's name}.{api_name}`."""
+        """Collects `module.api_name` as an API with the name `{api_prefix or the module's name}.{api_name}`."""
         self.custom_apis.register(module, api_name, api_prefix)
 
     @OnClassOrInstance
     def restore_custom_api(self, module: Any, api_name: str) -> None:
-        """Undo register_custom_api."""
+        """Undoes register_custom_api."""
         self.custom_apis.restore(module, api_name)
 
 

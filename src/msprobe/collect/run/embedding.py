@@ -1,4 +1,4 @@
-"""What programs that embed a debugger read of it and set: `debugger.config`, `debugger.service`.
+"""Attributes for programs that embed a debugger: `debugger.config`, `debugger.service`.
 
 SGLang, vLLM-Ascend and adapters of verl are written for mindstudio-probe, whose debugger has these attributes.
 """
@@ -25,7 +25,7 @@ class Embedded(Protocol):
 
 
 class DebuggerConfig:
-    """`debugger.config`: the settings, of which dump_path can be set; it holds from the next start() on."""
+    """`debugger.config`: the settings. Only dump_path can be set; it applies from the next start() on."""
 
     _run: Embedded
 
@@ -33,7 +33,7 @@ class DebuggerConfig:
         object.__setattr__(self, "_run", run)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what copy and pickle look for
+        if name.startswith("_"):  # copy and pickle look for these
             raise AttributeError(name)
         value = getattr(self._run.settings, name)
         return str(value) if isinstance(value, Path) else value
@@ -47,14 +47,14 @@ class DebuggerConfig:
 
 
 class Service:
-    """`debugger.service`: the same settings, and the end of a part of a step."""
+    """`debugger.service`: the same settings, and a method that ends a part of a step."""
 
     def __init__(self, run: Embedded) -> None:
         self._run = run
         self.config = DebuggerConfig(run)
 
     def _reset_status(self) -> None:
-        """Adapters call it between two parts of one step that go to two directories."""
+        """Adapters call this between two parts of one step that go to two directories."""
         self._run.finish_step()
 
 
@@ -66,7 +66,7 @@ _ELSEWHERE = {
 
 
 def explain_method(name: str) -> str:
-    """What to say about an attribute that the debugger does not have."""
+    """The message for an attribute that the debugger does not have."""
     remedy = _ELSEWHERE.get(name)
     known = f"the debugger of msprobe has no {name}(): {remedy}." if remedy else ""
     return known or f"PrecisionDebugger has no attribute {name!r}"
@@ -83,9 +83,9 @@ _NAMES = {
 
 
 def explain_name(module: str, name: str) -> Exception:
-    """The error for a name that a module of msprobe does not have; called by the module's `__getattr__`.
+    """The error for a name that a module of msprobe does not have. The `__getattr__` of the module calls this.
 
-    A `from … import` shows an ImportError only. Everyone else, `hasattr` too, expects an AttributeError.
+    `from … import` shows only an ImportError. All others, also `hasattr`, expect an AttributeError.
     """
     remedy = _NAMES.get(name)
     if remedy is None:

@@ -20,15 +20,15 @@ class Frontend(Protocol):
         """The rank that the `rank` key is compared with."""
 
     def listed_models(self, model: Any) -> Optional[list[Any]]:
-        """The models as a list, or None when `model` is not one of the framework's."""
+        """The models as a list; None if `model` is not a model of the framework."""
 
     def mode_directory(self, models: Sequence[Any]) -> Optional[str]:
-        """`pynative` where a part of the models runs compiled and is recorded elsewhere, else None."""
+        """`pynative` if a part of the models is compiled and recorded in another directory, otherwise None."""
 
     def hooks(self, context: StepContext) -> StepHooks: ...
 
     def explain_unmatched(self, entry: str) -> Optional[str]:
-        """Why an entry of scope or list can never match a call, where this is known."""
+        """Why an entry of scope or list can never match a call, if known."""
 
     def facts(self) -> dict[str, Any]:
         """Versions, devices, determinism: the framework's part of run.json."""

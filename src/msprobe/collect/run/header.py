@@ -1,6 +1,6 @@
-"""The framework-neutral part of run.json: who ran what, where, under which settings.
+"""The part of run.json that does not depend on the framework: user, command, machine and settings.
 
-Comparing reads it first, to reject two runs that cannot be compared.
+`msprobe compare` reads it first, to reject two runs that cannot be compared.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from msprobe.system.interrupts import Turns, WritesOnTerm
 
 
 class UsageError(ValueError):
-    """start() was called in a way that cannot collect anything; the message says what to change."""
+    """start() cannot collect anything this way. The message says what to change."""
 
 
 class Lifecycle:
@@ -112,7 +112,7 @@ class Lifecycle:
         self.summary.starts_without_step = 0
         wanted = self.settings.step
         if not self.wants_more:
-            self._models = None  # nothing of ours keeps the model alive
+            self._models = None  # msprobe does not keep the model alive
         if wanted is not None and self.summary.steps and self.step_number == max(wanted) + 1:
             steps = "all wanted steps are collected" if not self.summary.lost else "all wanted steps have run"
             notices.inform(f"{steps}, in {self.settings.dump_path}; msprobe collects nothing more.")
@@ -131,7 +131,7 @@ class Lifecycle:
             self._probe.save(variable, name, save_backward)
 
     def _may_save(self) -> bool:
-        """A script that never calls start() saves in every step: save() opens the step. The first start() ends that."""
+        """save() opens the step in a script that never calls start(). The first start() ends that."""
         if not self.summary.started:
             self._saves_alone = True
         if self._saves_alone and not self._collecting:
@@ -153,7 +153,7 @@ class Lifecycle:
         self._remember(model, None)
 
     def use_rank(self, rank: int) -> None:
-        """The rank that this process counts as, where the script knows better than the framework."""
+        """Sets the rank of this process, if the script knows better than the framework."""
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
             raise UsageError(f"rank_id takes a whole number from 0, not {rank!r}.")
         if rank != self._rank_id:
@@ -181,7 +181,7 @@ class Lifecycle:
             self._turns.take(self._close)
 
     def give_way(self) -> None:
-        """Another debugger takes over. If this one was never started, there is nothing to say about it."""
+        """Another debugger takes over. Logs nothing if this one was never started."""
         self.summary.replaced = True
         self.close()
 
@@ -237,7 +237,7 @@ class Lifecycle:
         return RankWriter(directory, self.task.make_head(self._frontend.name, directory), self._worker)
 
     def _write_all(self) -> None:
-        """SIGTERM: what was recorded is in the journal when this returns."""
+        """On SIGTERM: all records are in the journal when this returns."""
         if self._writer is not None:
             self._writer.flush()
 
@@ -255,7 +255,8 @@ class Lifecycle:
         self.summary.add_records(probe.hooks.records_elsewhere)
 
     def _guarded(self, action: Callable[..., Any], *args: Any) -> Any:
-        """A fault of msprobe while hooks are installed or removed is logged like one at a call: the script goes on."""
+        """Runs code that installs or removes hooks. An error of msprobe is logged like one at a call; the script
+        continues."""
         try:
             return action(*args)
         except Exception:
@@ -313,7 +314,7 @@ class Lifecycle:
         return False
 
     def _is_replaced(self) -> bool:
-        """Also true at exit, when the run has ended: that needs no words."""
+        """Whether this debugger has ended. Warns if a later one has replaced it; at exit there is no warning."""
         if self.summary.replaced:
             notices.warn_once(
                 "this call has no effect: a later PrecisionDebugger has replaced this one, and a process has only one. "

@@ -18,7 +18,7 @@ _MANY_STEPS = 100
 
 
 class RunSummary:
-    """`steps` were collected; `missed_rank` is this process's rank when it is not a wanted one."""
+    """`steps` are the collected steps. `missed_rank` is the rank of this process if it is not wanted."""
 
     def __init__(self, settings: Settings, task: Task) -> None:
         self.settings = settings
@@ -27,13 +27,13 @@ class RunSummary:
         self.starts_without_step = 0
         self.steps: list[int] = []
         self.missed_rank: Optional[int] = None
-        self.lost: dict[int, int] = {}  # step: records and files that could not be written
-        self.unmade: list[int] = []  # steps whose journal is complete and whose other files are not
+        self.lost: dict[int, int] = {}  # step -> number of records and files that could not be written
+        self.unmade: list[int] = []  # steps with a complete journal and missing other files
         self._task = task
         self._records = 0
 
     def log_estimate(self, parameter_bytes: int) -> None:
-        """Before the first tensors are written: what is known of their size, and the free space."""
+        """Before the first tensors are written: logs their known size and the free space."""
         described = self._task.describe_files(parameter_bytes)
         if described is None:
             return
@@ -81,7 +81,7 @@ class RunSummary:
             )
 
     def log_result(self, last_step: int, unmatched: Sequence[str]) -> None:
-        """At the end of the run: everything that was wanted and is not there."""
+        """At the end of the run: logs everything that was wanted and is missing."""
         settings = self.settings
         if not self.started and self.replaced:
             return
@@ -128,7 +128,7 @@ class RunSummary:
 
 
 def log_faults(calls: int, where: str, directory: Path) -> None:
-    """Some calls were recorded incompletely because of a fault of msprobe."""
+    """Logs that some calls were recorded incompletely because of an error of msprobe."""
     notices.warn_once(
         f"{count(calls, 'call')} {where} {were(calls)} recorded incompletely; training was not affected. "
         f"The reasons are in {directory / layout.ERRORS}."

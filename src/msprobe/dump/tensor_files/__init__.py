@@ -1,1 +1,1 @@
-"""Tensor files: .pt and .npy, written once each, read without the framework."""
+"""Tensor files: .pt and .npy, each written once, read without the framework."""

@@ -1,7 +1,7 @@
-"""Tensor files: `Payload` is what a frontend hands over, `encode` makes a file of it, `load` reads one.
+"""Tensor files: a frontend passes a `Payload`, `encode` makes a file of it, `load` reads a file.
 
-Two formats, as in mindstudio-probe: `.pt` (PyTorch's zip container, written and read here without
-PyTorch and without pickle) and `.npy`. Types that numpy lacks come back as ml_dtypes arrays.
+There are two formats, as in mindstudio-probe: `.pt` (PyTorch's zip container, written and read without PyTorch and
+without pickle) and `.npy`. Types that numpy does not have are returned as ml_dtypes arrays.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files import npy_file, pt_file, pt_reader
 from msprobe.stats import dtypes
 
-BytesLike = Any  # whatever supports the buffer protocol: bytes, memoryview, a numpy array
+BytesLike = Any  # any object that supports the buffer protocol: bytes, memoryview, a numpy array
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Payload:
-    """A tensor's bytes, C order, in this machine's (little-endian) byte order.
+    """The bytes of a tensor, in C order and in the (little-endian) byte order of this machine.
 
-    `dtype` is a name of msprobe.stats.dtypes or, for .pt only, of any other torch dtype. `data` is
-    contiguous and supports the buffer protocol (an ml_dtypes array does not: view it as uint8). It
-    belongs to the writer from now on, unless it is `borrowed`: then it is the tensor's own memory, and
-    is written before the call that hands it over returns.
+    `dtype` is a name of msprobe.stats.dtypes or, for .pt only, of any other torch dtype. `data` is contiguous and
+    supports the buffer protocol (an ml_dtypes array does not: view it as uint8). From now on it belongs to the writer,
+    unless it is `borrowed`: then it is the memory of the tensor itself, and is written before the call returns.
     """
 
     dtype: str
@@ -47,7 +46,7 @@ class Payload:
 
 
 def encode(payload: Payload) -> tuple[object, ...]:
-    """The file as a sequence of buffers; the tensor's bytes are one of them, not copied."""
+    """The file as a sequence of buffers. The bytes of the tensor are one of them, not copied."""
     row = dtypes.BY_NAME.get(payload.dtype)
     if row is not None and payload.nbytes != math.prod(payload.shape) * row.itemsize:
         raise ValueError(f"{payload.nbytes} bytes do not fit a {payload.dtype} tensor of shape {payload.shape}")
@@ -59,7 +58,7 @@ def encode(payload: Payload) -> tuple[object, ...]:
 
 
 def load(path: Path, mmap: bool = False) -> Array:
-    """The array in a tensor file; with `mmap` its pages are read when they are touched, and read-only."""
+    """The array in a tensor file. With `mmap` it is mapped and read-only."""
     suffix = path.suffix.lower()
     if suffix == ".npy":
         return npy_file.load(path, mmap)

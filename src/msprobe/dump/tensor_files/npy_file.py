@@ -1,8 +1,8 @@
-"""The .npy files of MindSpore dumps, including types that numpy itself does not know.
+"""The .npy files of MindSpore dumps, also with types that numpy does not know.
 
-bfloat16 and float8 are written bit for bit under numpy's raw type of their size ('<V2', '|V1'), which
-`numpy.load` opens anywhere, and the header says in a comment which type it is; read here, they come
-back as ml_dtypes arrays. MindSpore's own bf16 files say '<E2', which numpy refuses and this reader knows.
+bfloat16 and float8 are written bit for bit as numpy's raw type of the same size ('<V2', '|V1'), which `numpy.load` can
+open, and a comment in the header names the type. This reader returns them as ml_dtypes arrays. MindSpore's own bf16
+files have the type '<E2', which numpy refuses and this reader knows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def load(path: Path, mmap: bool = False) -> Array:
-    """The array in an .npy file; never unpickles, and checks the sizes before any memory is taken."""
+    """The array in an .npy file. Never unpickles; checks the sizes before it allocates memory."""
     try:
         with open_regular(path, path.parent.parent) as file:
             size = file.seek(0, 2)
@@ -65,7 +65,7 @@ def load(path: Path, mmap: bool = False) -> Array:
         return raw.view(dtype).reshape(shape, order="F" if fortran else "C")
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except ValueError:  # numpy holds fewer dimensions, and shorter ones, than a header can name
+    except ValueError:  # numpy allows fewer and smaller dimensions than a header can have
         raise DumpError(f"{path} has a shape that numpy cannot hold.") from None
 
 

@@ -1,8 +1,8 @@
-"""A writer of PyTorch's .pt container for one tensor: torch.save is most of the cost of a small file.
+"""Writes PyTorch's .pt container for one tensor. torch.save would be most of the cost of a small file.
 
-The container is a zip archive, nothing compressed, with the tensor's bytes at a multiple of 64. All of
-it but the data and its CRC-32 follows from dtype and shape, so it is built once for each pair and kept.
-The pickle program inside is spelled out here opcode by opcode; `torch.load(weights_only=True)` reads it.
+The container is a zip archive without compression; the bytes of the tensor are at a multiple of 64. Everything except
+the data and its CRC-32 depends only on dtype and shape, so it is built once for each pair and cached. The pickle
+program is written here opcode by opcode; `torch.load(weights_only=True)` reads it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def encode(dtype: str, shape: tuple[int, ...], data: Any) -> tuple[object, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _frame(dtype: str, shape: tuple[int, ...], size: int) -> tuple[bytes, bytes, bytes, bytes]:
-    """Everything but the data, cut where the data's CRC-32 belongs."""
+    """Everything except the data, split where the CRC-32 of the data belongs."""
     head, central = b"", b""
     members = (("version", b"3\n"), ("byteorder", b"little"), ("data.pkl", _program(dtype, shape, size)))
     for name, body in members:
@@ -60,7 +60,7 @@ def _frame(dtype: str, shape: tuple[int, ...], size: int) -> tuple[bytes, bytes,
 
 
 def _headers(name: str, crc: int, size: int, offset: int) -> tuple[bytes, bytes]:
-    """A member's local header, padded so that its body is aligned, and its entry in the directory."""
+    """The local header of a member, padded so that its body is aligned, and its entry in the directory."""
     encoded = name.encode()
     large = size >= _ZIP64_FROM
     shown = _ZIP64_FROM if large else size

@@ -1,8 +1,8 @@
-"""Understands the one kind of pickle program that a saved tensor is, and runs none.
+"""Parses the pickle program of a saved tensor, without running it.
 
-A pickle is a program that may call anything it names. This interpreter knows the opcodes that
-torch.save emits for a tensor and a closed list of names; it builds plain descriptions, imports and
-calls nothing, and refuses whatever else it meets by name.
+A pickle is a program that may call anything it names. This interpreter knows the opcodes that torch.save writes for a
+tensor and a closed list of names. It builds plain descriptions, imports and calls nothing, and refuses everything else
+by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARK = object()
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes of the archive: the member `data/{key}`; `dtype` None where the tensor says it."""
+    """Bytes of the archive: the member `data/{key}`. `dtype` is None if the tensor has it."""
 
     dtype: Optional[str]
     key: str
@@ -30,7 +30,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A view into a storage; offset and strides count elements."""
+    """A view of a storage. Offset and strides count elements."""
 
     storage: Storage
     dtype: str
@@ -57,7 +57,7 @@ _KNOWN = {*_STORAGE_TYPES, *_DTYPES, _ORDERED_DICT, _V2, _V3, _PARAMETER}
 
 
 def read(program: bytes) -> Tensor:
-    """The tensor that a pickle program describes; DumpError where it describes anything else."""
+    """The tensor that a pickle program describes. Raises DumpError if it describes anything else."""
     if len(program) > MAX_PROGRAM:
         raise DumpError("its pickle program is far too long for one tensor")
     result = _Machine(program).run()

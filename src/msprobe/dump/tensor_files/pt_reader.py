@@ -1,7 +1,7 @@
-"""Reads a .pt file of one tensor without PyTorch and without pickle.
+"""Reads a .pt file with one tensor, without PyTorch and without pickle.
 
-The zip directory says where the bytes are; nothing in it is decompressed (torch compresses nothing, so
-a compressed member is refused, and with it every zip bomb), and every size is checked against the file.
+The zip directory says where the bytes are. Nothing is decompressed: torch does not compress, so a compressed member is
+refused, and with it every zip bomb. Every size is compared with the size of the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_EXPANDED = 4 << 30
 
 
 def load(path: Path, mmap: bool = False) -> Array:
-    """The tensor as an array: a view where its strides ask for one; read-only with `mmap`."""
+    """The tensor as an array: a view if it has strides; read-only with `mmap`."""
     try:
         with open_regular(path, path.parent.parent) as file:
             return _load(file, mmap)
@@ -63,7 +63,7 @@ def _load(file: IO[bytes], mmap: bool) -> Array:
 
 
 def _extent(tensor: pt_program.Tensor) -> tuple[int, int]:
-    """The elements of the storage that the tensor touches, as a half-open range."""
+    """The range of elements in the storage that the tensor uses (end not included)."""
     if 0 in tensor.shape:
         return 0, 0
     reach = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.strides))
@@ -72,7 +72,7 @@ def _extent(tensor: pt_program.Tensor) -> tuple[int, int]:
 
 def _view(raw: Array, tensor: pt_program.Tensor, row: dtypes.Dtype) -> Array:
     dtype = row.numpy_dtype
-    if row.name == "complex32":  # numpy has no such type; complex64 holds its values exactly
+    if row.name == "complex32":  # numpy does not have this type; complex64 has its values exactly
         raw, dtype = raw.view(np.float16).astype(np.float32), np.dtype(np.complex64)
     elif dtype is None:
         raise DumpError(f"this installation has no array type for {row.name}; update ml_dtypes")
@@ -96,7 +96,7 @@ def _read(file: IO[bytes], member: zipfile.ZipInfo, limit: int) -> bytes:
 
 
 def _locate(file: IO[bytes], member: zipfile.ZipInfo) -> tuple[int, int]:
-    """Where a member's bytes are, after checking that they are stored as they are and all there."""
+    """The position of the bytes of a member, after a check that they are stored without compression and complete."""
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
         raise DumpError(f"its member {member.filename!r} is compressed or encrypted")
     if member.file_size != member.compress_size:

@@ -1,10 +1,9 @@
-"""The files under dump_tensor_data: each content once, further names as hard links.
+"""The files in dump_tensor_data: each content once; further names are hard links.
 
-Called by the writer thread and, for tensors that lie in host memory, by the thread that runs the call:
-writing from there costs less than a copy to be written later. A file is whole before the journal says
-its name; what a crash cuts short is named nowhere. After the first write that fails for lack of space
-or permission, later ones are dropped and counted: trying each of ten thousand would only slow the
-training.
+The writer thread calls this. For a tensor in host memory, the thread that runs the call does: writing directly costs
+less than a copy for later. A file is complete before the journal names it; no record names a file that a crash cut off.
+After the first write that fails for lack of space or permission, later writes are skipped and counted: ten thousand
+attempts would only slow the training down.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Key = tuple[str, tuple[int, ...], str, bytes]
 
 @dataclass
 class Counts:
-    """`bytes` is what was put on the disk: a link adds none. `dropped` were not tried any more."""
+    """`bytes` is the number of bytes on disk: a link adds none. `dropped` files were not attempted."""
 
     files: int = 0
     links: int = 0
@@ -43,7 +42,7 @@ class Counts:
 
 
 class TensorStore:
-    """Saves payloads into one directory, which is made when the first one comes."""
+    """Saves payloads in one directory, which is created for the first one."""
 
     def __init__(self, directory: Path, fail: Callable[[str, BaseException], None]) -> None:
         self.directory = directory
@@ -54,7 +53,7 @@ class TensorStore:
         self._known: dict[Key, str] = {}
         self._holds: dict[str, Key] = {}
         self._linked: set[str] = set()
-        self._lock = threading.RLock()  # a signal handler may save a tensor while this thread saves one
+        self._lock = threading.RLock()  # a signal handler may save a tensor while this thread saves another
         self._closing = False
 
     def save(self, name: str, file_name: str, payload: Payload) -> None:
@@ -85,7 +84,7 @@ class TensorStore:
         self._guarded(name, file_name, work)
 
     def close(self) -> None:
-        """At once, or where a thread is just saving (and perhaps waits for the caller), when it has done so."""
+        """Closes the store: at once, or, if a thread is saving (and may wait for the caller), when it has finished."""
         self._closing = True
         if self._lock.acquire(blocking=False):
             try:
@@ -100,7 +99,7 @@ class TensorStore:
             self._fd = None
 
     def _forget(self, file_name: str) -> None:
-        """A name is about to get other content: nothing may be linked to it for what it held."""
+        """A name gets new content: nothing may be linked to its old content from now on."""
         key = self._holds.pop(file_name, None)
         if key is not None and self._known.get(key) == file_name:
             del self._known[key]
@@ -127,7 +126,7 @@ class TensorStore:
                 self._close()
 
     def _hard_link(self, fd: int, existing: str, file_name: str) -> bool:
-        """False where links end; then the content has to be written again."""
+        """Makes a hard link. Returns False if that is not possible; then the content is written again."""
         try:
             if existing not in self._linked:
                 mode = os.stat(existing, dir_fd=fd, follow_symlinks=False).st_mode
@@ -150,7 +149,7 @@ class TensorStore:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
             file = layout.open_file(file_name, flags, dir_fd=fd)
-        except FileExistsError:  # the name is given again: what is linked to the old content keeps it
+        except FileExistsError:  # the name is used again: files that are linked to the old content keep it
             os.unlink(file_name, dir_fd=fd)
             file = layout.open_file(file_name, flags, dir_fd=fd)
         try:

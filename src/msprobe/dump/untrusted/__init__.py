@@ -1,1 +1,1 @@
-"""What comes from a stranger: opening files, reading YAML and writing texts without being led astray."""
+"""Safe handling of untrusted input: opens files, reads YAML and writes text cells."""

@@ -1,4 +1,4 @@
-"""Cells of a csv file whose text comes from a dump: a spreadsheet must not take one for a formula."""
+"""csv cells with text from a dump: a spreadsheet must not take them for formulas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def safe_cell(cell: Any) -> Any:
-    """Text that a spreadsheet would calculate gets an apostrophe in front; numbers stay as they are."""
+    """Puts an apostrophe before text that a spreadsheet would calculate; numbers stay unchanged."""
     if not isinstance(cell, str) or not cell.startswith(_FORMULA) or _is_number(cell):
         return cell
     return f"'{cell}"

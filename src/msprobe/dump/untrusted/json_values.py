@@ -1,4 +1,4 @@
-"""Checks values of a JSON file that anybody may have written. What is not as it should be is a DumpError.
+"""Checks values of an untrusted JSON file. An invalid value raises DumpError.
 
 `where` begins the sentence: `a rank of mesh 0`.
 """

@@ -1,4 +1,4 @@
-"""construct.json of a stranger: a call that is inside itself would be followed without end."""
+"""Checks an untrusted construct.json: following a call that is inside itself would never end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Optional
 
 
 def cut_loops(parents: Mapping[str, Optional[str]]) -> tuple[dict[str, Optional[str]], int]:
-    """The parents without loops, and how many calls had to lose their parent for that."""
+    """The parents without loops, and the number of calls that lost their parent for this."""
     sound: dict[str, Optional[str]] = dict(parents)
     checked: set[str] = set()
     cut = 0

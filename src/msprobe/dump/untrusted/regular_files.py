@@ -1,7 +1,7 @@
-"""Opening a file of a dump that may come from a stranger: regular files only, and none outside the dump.
+"""Opens files of an untrusted dump: only regular files, and none outside of the dump.
 
-A pipe would be waited for without end, a device may be as large as memory, and a symbolic link may lead to a file of
-the reader's own. All readers open files here. What is wrong is an OSError, whose text the callers show.
+Reading a pipe could wait forever, a device could fill the memory, and a symbolic link could lead to a private file of
+the reader. All readers open files here. A problem is an OSError, whose text the callers show.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 def open_regular(path: Path, inside: Optional[Path] = None) -> IO[bytes]:
-    """A file for reading. With `inside`, links are followed only as long as they stay in that directory."""
+    """Opens a file for reading. With `inside`, links may not lead out of that directory."""
     if inside is not None and not is_inside(path, inside):
         raise OSError(errno.ELOOP, "it is a link that leads out of the dump")
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -31,13 +31,13 @@ def open_regular(path: Path, inside: Optional[Path] = None) -> IO[bytes]:
 
 
 def read_regular(path: Path, inside: Optional[Path] = None, limit: int = -1) -> bytes:
-    """The content of a file; with `limit`, its first bytes only."""
+    """The content of a file; with `limit`, only its first bytes."""
     with open_regular(path, inside) as file:
         return file.read(limit)
 
 
 def open_text(path: Path, inside: Optional[Path] = None) -> IO[str]:
-    """A text file for the csv module. Bytes that are not UTF-8 become replacement characters."""
+    """Opens a text file for the csv module. Bytes that are not UTF-8 become replacement characters."""
     return io.TextIOWrapper(open_regular(path, inside), encoding="utf-8", errors="replace", newline="")
 
 
@@ -51,7 +51,7 @@ def is_inside(path: Path, directory: Path) -> bool:
 
 
 def read_raw(file: IO[bytes], start: int, size: int, mmap: bool) -> np.ndarray[Any, Any]:
-    """Bytes of an open file as an array: mapped with `mmap`, otherwise in memory of its own."""
+    """The bytes of an open file as an array: mapped with `mmap`, otherwise copied."""
     if mmap and size:
         return np.memmap(file, dtype=np.uint8, mode="r", offset=start, shape=(size,))
     file.seek(start)

@@ -1,4 +1,4 @@
-"""YAML from a file of the user's: plain data, and no aliases. Nine lines of aliases can stand for a billion items."""
+"""Reads YAML of the user: plain data without aliases. Nine lines of aliases can expand to a billion items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import yaml
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """The safe loader, without anchors that are used again."""
+    """The safe loader, without aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -23,5 +23,5 @@ def load_all(data: bytes) -> list[Any]:
         return list(yaml.load_all(data, Loader=_PlainLoader))
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
-    except (ValueError, OverflowError) as error:  # a date that is none, a number of thousands of digits
+    except (ValueError, OverflowError) as error:  # an invalid date, or a number of thousands of digits
         raise yaml.YAMLError(str(error)) from None

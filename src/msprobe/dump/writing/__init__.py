@@ -1,1 +1,1 @@
-"""Writing a dump: one rank directory, and the thread that touches its files."""
+"""Writes a dump: one rank directory, and the thread that writes its files."""

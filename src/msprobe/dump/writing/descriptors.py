@@ -1,7 +1,7 @@
-"""A file descriptor that may be taken away: a script that closes all descriptors closes ours too.
+"""A file descriptor that the script may close: a script that closes all descriptors closes ours too.
 
-The number is then free, and the next file of the script gets it. So before a descriptor is used, it is asked whether
-it is still the file that was opened.
+The number is then free, and the next file of the script gets it. So msprobe checks before each use whether the
+descriptor is still the file that it opened.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Optional
 
 
 class Descriptor:
-    """An open file or directory of ours."""
+    """An open file or directory of msprobe."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -1,4 +1,4 @@
-"""The writer of a task that records nothing: no step directories; only a fault of ours leaves a file."""
+"""The writer of a task that records nothing: no step directories; only an error of msprobe writes a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NullWriter(RankWriter):
         """Nothing is recorded."""
 
     def run_header(self, run: Mapping[str, Any]) -> None:
-        """There is no directory that it would describe."""
+        """Does nothing: there is no directory to describe."""
 
     def error(self, name: str, text: str) -> None:
         layout.make_directory(self.directory)
@@ -41,7 +41,7 @@ class NullWriter(RankWriter):
             os.close(fd)
 
     def flush(self) -> None:
-        """Everything is written at once."""
+        """Does nothing: everything is written at once."""
 
     def finish(self) -> Finished:
         return Finished()

@@ -1,8 +1,8 @@
-"""The one thread of a process that touches files, behind a queue that is bounded by bytes.
+"""The thread that writes files: one per process, with a queue that is limited in bytes.
 
-Calling threads append to a plain deque (no lock a call); every `BATCH` lines, or at the latest after
-`PERIOD` seconds, what stands there is handed over. An error here never reaches a caller: it is
-logged once and counted, and the thread continues to empty the queue, so a full disk never blocks training.
+Calling threads append to a plain deque, without a lock per call. After `BATCH` lines, or `PERIOD` seconds at the
+latest, the lines go to the queue. An error here never reaches a caller: it is logged once and counted, and the thread
+continues to empty the queue, so a full disk never blocks training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _workers: Living[Worker] = Living()
 
 
 class Sink(Protocol):
-    """What the worker needs of a writer: it takes lines, and writes them to its file on request."""
+    """What the worker needs from a writer: it takes lines, and writes them to its file on request."""
 
     def take_line(self, line: tuple[Any, ...]) -> None: ...
     def write_lines(self) -> None: ...
@@ -48,7 +48,7 @@ def tell_log(message: str) -> None:
 
 
 class Worker:
-    """Owns the writer thread. `pending` is the callers' side: append `(sink, render, *arguments)`."""
+    """Owns the writer thread. Callers append `(sink, render, *arguments)` to `pending`."""
 
     def __init__(self, limit: int = LIMIT, tell: Callable[[str], None] = tell_log) -> None:
         self.pending: deque[tuple[Any, ...]] = deque()
@@ -66,7 +66,7 @@ class Worker:
         atexit.register(_at_exit, weakref.ref(self))
 
     def hand_over(self) -> None:
-        """Gives what is pending to the thread; waits only while more than `limit` bytes are queued."""
+        """Passes pending lines to the thread. Waits only while more than `limit` bytes are queued."""
         self._submit(0, None)
 
     def submit(self, cost: int, job: Job) -> None:
@@ -92,8 +92,8 @@ class Worker:
                 self._drain()
 
     def _waited_for(self, done: threading.Event) -> bool:
-        """Waits a while. A signal handler may run while this very thread holds the lock, which the writer needs: then
-        the wait gives it away."""
+        """Waits for a while. A signal handler may run while this thread holds the lock that the writer needs: then
+        the wait releases it."""
         if not self._changed._is_owned():  # type: ignore[attr-defined]
             return done.wait(1.0)
         self._changed.wait(0.05)
@@ -106,7 +106,7 @@ class Worker:
                 self._tell(message)
 
     def fail(self, what: str, where: object, error: BaseException) -> None:
-        """One clear sentence for the first fault of a kind; later ones are only counted, by their writers."""
+        """Logs one sentence for the first error of a kind; writers only count later ones."""
         if isinstance(error, OSError):
             reason = error.strerror or str(error)
             advice = _ADVICE.get(error.errno or 0, "check the path and its permissions")
@@ -138,7 +138,7 @@ class Worker:
         self._thread, self._stopping = None, False
 
     def become_inert(self) -> None:
-        """In a forked child: the parent's queue is the parent's; nothing is written from here."""
+        """In a forked child: drops the queue of the parent and writes nothing."""
         self.inert = True
         self.pending.clear()
         self._queue.clear()
@@ -147,7 +147,7 @@ class Worker:
         self._thread = None
 
     def _is_here(self) -> bool:
-        """Whether this is the writer thread itself, as when a finalizer runs on it: it cannot wait for itself."""
+        """Whether this is the writer thread itself, for example in a finalizer: it cannot wait for itself."""
         return threading.current_thread() is self._thread
 
     def _is_alive(self) -> bool:
@@ -174,12 +174,12 @@ class Worker:
         self._thread = threading.Thread(target=self._loop, name="msprobe-writer", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # the interpreter is ending and starts no threads any more
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
             self._thread = None
         return self._thread is not None
 
     def _take_pending(self) -> None:
-        """What stands there becomes one item of the queue, a list."""
+        """Moves all pending lines to the queue, as one item."""
         count = len(self.pending)
         if count:
             pop = self.pending.popleft
@@ -200,7 +200,7 @@ class Worker:
             self._drain()
 
     def _drain(self) -> None:
-        """Does everything queued; after each item all lines are put into their files."""
+        """Processes the queue. After each item, writes all lines to their files."""
         done, item = 0, None
         while True:
             with self._changed:
@@ -211,7 +211,7 @@ class Worker:
                     return
                 done, item = self._queue.popleft()
             self._do(item)
-            item = None  # a tensor's bytes are let go before the next one comes
+            item = None  # frees the bytes of a tensor before the next one comes
             self._write_lines()
 
     def _do(self, item: Any) -> None:

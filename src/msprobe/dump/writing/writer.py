@@ -1,9 +1,8 @@
-"""What collecting calls to write one rank directory of one step.
+"""Writes one rank directory of one step; collecting calls this.
 
-Every method returns at once and never raises: lines are appended to the worker's deque, a tensor's
-bytes go into its bounded queue, and the worker thread renders, writes, links and makes the json files.
-The worker handles things in the order in which they were said, so a tensor file is complete before
-the line that names it is written.
+Every method returns at once and never raises. Lines go to the deque of the worker, the bytes of a tensor to its limited
+queue. The worker thread renders, writes, links and makes the json files, in the order of the calls: a tensor file is
+complete before the line that names it.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ __all__ = ["Finished", "Head", "Payload", "RankWriter", "Worker", "archive_older
 
 @dataclass(frozen=True)
 class Finished:
-    """What one rank directory holds when it is finished.
+    """The result of a finished rank directory. `errors` is the number of lost records and files.
 
-    `errors` counts what is lost. With `unmade`, files that contain no record of their own are missing (the json files,
-    run.json): the journal has every record, and `msprobe recover` makes the json files.
+    With `unmade`, only files without own records are missing (the json files, run.json): the journal has every record,
+    and `msprobe recover` makes the json files.
     """
 
     records: int = 0
@@ -45,7 +44,7 @@ class Finished:
 
 
 class RankWriter:
-    """Writes one (step, rank) directory. May go on after `finish`: the json files are then made again."""
+    """Writes one (step, rank) directory. Writing may continue after `finish`: then the json files are made again."""
 
     def __init__(self, directory: Path, head: Head, worker: Worker) -> None:
         self.directory = directory
@@ -55,15 +54,15 @@ class RankWriter:
         self._lines: list[str] = []
         self._run: Optional[Mapping[str, Any]] = None
         self._written_run: Optional[Mapping[str, Any]] = None
-        """What run.json has; the worker's alone, so that a newer header that comes while it writes is not lost."""
+        """The content of run.json. Only the worker uses it: a newer header that comes meanwhile is not lost."""
         self._fd: Optional[Descriptor] = None
         self._broken = False
         self._finished: Optional[Finished] = None
         self._errors = 0
         self._unmade = False
-        self._here: set[str] = set()  # what the calling threads wrote themselves
+        self._here: set[str] = set()  # bytes that calling threads wrote themselves
         self._store = TensorStore(directory / layout.TENSORS, self._fail)
-        worker.run(self._open)  # before anything can be in the directory: what is there is an older run's
+        worker.run(self._open)  # before we write there: the files there are of an older run
 
     def begin(self, call: int, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None:
         """A call was entered. `text`: its members as JSON without braces."""
@@ -73,14 +72,14 @@ class RankWriter:
             self._worker.hand_over()
 
     def end(self, call: int, text: str) -> None:
-        """It returned; its record is the begin's members and these."""
+        """The call returned. Its record has the members of the begin and these."""
         pending = self._pending
         pending.append((self, journal.end_line, call, text))
         if len(pending) >= BATCH:
             self._worker.hand_over()
 
     def drop(self, call: int) -> None:
-        """It ended without a record."""
+        """The call ended without a record."""
         self._add(journal.drop_line, call)
 
     def record(self, name: str, parent: Optional[str], stack: Optional[int], text: str) -> None:
@@ -103,13 +102,13 @@ class RankWriter:
         self._add(journal.training_line, text)
 
     def stack(self, number: int, frames: Union[Sequence[str], Callable[[], Sequence[str]]]) -> None:
-        """A distinct stack; a callable is called on the writer thread, where source lines may be read."""
+        """A distinct stack. A callable is called on the writer thread, where source lines may be read."""
         self._add(journal.stack_line, number, frames)
 
     def tensor(self, name: str, payload: Payload) -> str:
-        """Saves a tensor; returns the `data_name` for its record. Repeated content becomes a hard link.
+        """Saves a tensor. Returns the `data_name` for its record. Repeated content becomes a hard link.
 
-        A borrowed payload is written before this returns; one that owns its bytes by the worker.
+        A borrowed payload is written before this returns; the worker writes one that owns its bytes.
         """
         file_name = layout.tensor_file_name(name, payload.suffix)
         if payload.borrowed and not self._worker.inert:
@@ -131,20 +130,20 @@ class RankWriter:
         return file_name
 
     def error(self, name: str, text: str) -> None:
-        """A fault of ours at one record: appended to dump_error_info.log with the time."""
+        """An error of msprobe at one record: appended to dump_error_info.log with the time."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self._worker.submit(0, lambda: self._append_error(f"{stamp} {name}\n{text.rstrip()}\n\n"))
 
     def run_header(self, run: Mapping[str, Any]) -> None:
-        """run.json, from a mapping that the caller does not change afterwards; written with the next lines."""
+        """Writes run.json with the next lines. The caller must not change the mapping afterwards."""
         self._run = run
 
     def flush(self) -> None:
-        """Everything said so far has been given to the operating system when this returns."""
+        """When this returns, everything so far has been passed to the operating system."""
         self._worker.run(self.write_lines)
 
     def finish(self) -> Finished:
-        """Waits for the queue and makes the json files out of the journal."""
+        """Waits for the queue and makes the json files from the journal."""
         self._worker.run(self.finish_now)
         return self._finished or Finished()
 
@@ -168,7 +167,7 @@ class RankWriter:
                 layout.write_all(fd, journal.head_line(self.head).encode())
             except OSError:
                 self._close()
-                path.unlink()  # without its first line nobody could read it
+                path.unlink()  # without its first line nobody can read it
                 raise
         except OSError as error:
             self._break(error)
@@ -179,7 +178,7 @@ class RankWriter:
             self._errors += 1
             return
         text = line[1](*line[2:])
-        if text.find("\n") != len(text) - 1:  # white space between JSON tokens; in a string it is escaped
+        if text.find("\n") != len(text) - 1:  # white space between JSON tokens; inside a string it is escaped
             text = text[:-1].replace("\n", " ") + "\n"
         self._lines.append(text)
         if self._finished is not None:
@@ -225,7 +224,7 @@ class RankWriter:
         self._worker.closed(self)
 
     def _resume(self) -> None:
-        """Lines after a finish: the json files are incomplete from now on, the journal is not."""
+        """Lines come after `finish`: the json files are incomplete from now on, the journal is not."""
         self._finished = None
         try:
             for name in layout.RESULTS:
@@ -237,7 +236,7 @@ class RankWriter:
         self._worker.opened(self)
 
     def _reopen(self) -> None:
-        """The journal, to go on where it ends."""
+        """Opens the journal again, to append to it."""
         if self._fd is not None:
             self._worker.tell_once(
                 "descriptors",
@@ -248,7 +247,7 @@ class RankWriter:
         layout.lock(self._fd.number)
 
     def _write_run(self, run: Mapping[str, Any]) -> bool:
-        """False where there is no room for it now: it is tried again with the next lines."""
+        """Writes run.json. Returns False if there is no space now: it is tried again with the next lines."""
         try:
             members = (f"{json.dumps(key)}: {json.dumps(value, default=str)}".encode() for key, value in run.items())
             layout.write_file(self.directory / layout.RUN, one_a_line(members, ""))

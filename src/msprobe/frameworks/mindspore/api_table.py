@@ -11,8 +11,8 @@ from mindspore import Tensor
 from msprobe.frameworks.api_lists import read_lists
 
 PACKAGED = Path(__file__).parents[2] / "mindspore" / "dump" / "hook_cell" / "support_wrap_ops.yaml"
-# Category -> (where its names live, what its records begin with). A function that mint shares with ops, called by a
-# name of the user's own, counts as one of ops, where it is defined.
+# Category -> (where its names are, what its records begin with). A function that mint shares with ops, called by a
+# name of the user, counts as one of ops, where it is defined.
 _CATEGORIES = {
     "ops": (("mindspore.ops", "mindspore.ops.functional"), "Functional"),
     "mint.nn.functional": (("mindspore.mint.nn.functional",), "MintFunctional"),
@@ -24,9 +24,9 @@ CATEGORIES = ("tensor", *_CATEGORIES)
 
 
 class Api(NamedTuple):
-    """One API: its records are called `{title}.{n}.forward`.
+    """One API. Its records are called `{title}.{n}.forward`.
 
-    `owner` is the Cell that a compiled region is part of; `members` are JSON members that each record has.
+    `owner` is the Cell that a compiled region is part of; `members` are JSON members of each record.
     """
 
     title: str
@@ -34,11 +34,11 @@ class Api(NamedTuple):
     collective: bool = False
     owner: Any = None
     members: str = ""
-    changes: bool = False  # nothing is remembered of tensors, so it does not matter what is written
+    changes: bool = False  # nothing is cached on MindSpore, so it does not matter what an API writes
 
 
 class Listed(NamedTuple):
-    """One place that holds a listed function."""
+    """One place that has a listed function."""
 
     holder: Any
     name: str

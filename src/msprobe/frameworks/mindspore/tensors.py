@@ -25,7 +25,8 @@ strides_of = TensorPy.stride
 
 
 def payload(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Payload:
-    """Values in host memory, where they lie if they lie in C order: the caller keeps them until they are written."""
+    """The values in host memory, without a copy if they are in C order: the caller keeps them until they are
+    written."""
     if 0 in shape:
         return Payload(row.name, shape, b"", "npy")
     if strides != packed(shape):
@@ -47,17 +48,17 @@ def copied(tensor: Any) -> tuple[Array, dtypes.Dtype]:
 
 
 def row_of(tensor: Any) -> Optional[dtypes.Dtype]:
-    """The statistics' row of this tensor's type, or None."""
+    """The row of this type in the table of dtypes, or None."""
     return _ROWS.get(id(tensor._dtype))
 
 
 def has_values(tensor: Any) -> bool:
-    """Whether the statistics know this tensor's type."""
+    """Whether msprobe has statistics for the type of this tensor."""
     return id(tensor._dtype) in _ROWS
 
 
 def bits(array: Array, row: dtypes.Dtype) -> Array:
-    """The array under numpy's own or ml_dtypes' type of the same bits, whichever wrapper the framework used."""
+    """The array in a type of numpy or ml_dtypes with the same bits, whatever wrapper the framework used."""
     wanted = row.numpy_dtype
     return array if wanted is None or array.dtype == wanted else array.view(wanted)
 
@@ -73,7 +74,7 @@ def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _strided(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A view of foreign memory; whoever uses it copies at once."""
+    """A view of foreign memory; the caller must copy it at once."""
     size = row.itemsize
     extent = size + sum((length - 1) * step * size for length, step in zip(shape, strides))
     memory: Any = (c_char * extent).from_address(pointer)

@@ -9,10 +9,10 @@ from msprobe.frameworks.api_lists import SWITCHED_OFF, ApiListError
 
 __all__ = ["CATEGORIES", "SWITCHED_OFF", "ApiListError", "read_lists"]
 
-# Where one function has two names, the earlier category's is used: torch.conv2d is Functional, torch.lstm VF.
+# If one function has two names, the earlier category counts: torch.conv2d is Functional, torch.lstm VF.
 CATEGORIES = ("functional", "vf", "tensor", "torch", "distributed", "npu", "ops")
 
 
 def read_lists(path: Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The lists of what is on and what is off, every category present in both."""
+    """The lists of names that are on and off; both have every category."""
     return api_lists.read_lists(path, CATEGORIES)

@@ -33,9 +33,9 @@ PREFIXES = {
     "distributed": "Distributed",
     "npu": "NPU",
 }
-# Ascend's operators live in these namespaces of torch.ops; `torch_npu.x` is `torch.ops.npu.x`.
+# Ascend's operators are in these namespaces of torch.ops; `torch_npu.x` is `torch.ops.npu.x`.
 _NPU_NAMESPACES = {"npu": "", "atb": "atb."}
-# Operators of all other namespaces may write tensors behind the version counter.
+# Operators of all other namespaces may write tensors without a change of the version counter.
 _TRACKED_NAMESPACES = frozenset(("aten", "prim", "prims", "profiler"))
 # torch 2.13 renamed the function below the public name; records keep the name that all versions know.
 _RENAMED = {
@@ -57,7 +57,7 @@ _OPERATOR_NAMES = "add sub mul truediv floordiv mod pow and or xor lshift rshift
 _OPERATORS = frozenset(f"__{name}__" for name in _OPERATOR_NAMES.split())
 _RANDOM = frozenset(_RANDOM_NAMES.split())
 NOTHING, FIRST, ANY = range(3)
-# Functions that write arguments of which neither their name nor a parameter `inplace` tells.
+# Functions that write arguments although neither their name nor a parameter `inplace` shows it.
 _WRITING = """
 batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats embedding embedding_bag
 fused_moving_avg_obs_fake_quant rrelu_with_noise _amp_foreach_non_finite_check_and_unscale_
@@ -78,7 +78,7 @@ class Api:
     inplace_at: int = -1  # position of a parameter called `inplace`, if it has one
     random: bool = False  # may draw random numbers
     collective: bool = False
-    untracked: bool = False  # may write tensors without moving their version counters
+    untracked: bool = False  # may write tensors without a change of their version counters
     members = ""  # every record of an API has the same members
 
     @cached_property
@@ -87,7 +87,7 @@ class Api:
 
     @cached_property
     def writes_statistics(self) -> bool:
-        """Whether it may write running statistics, of which its name does not tell."""
+        """Whether it may write running statistics, which its name does not show."""
         return self.name in _NORMALISING
 
     @cached_property
@@ -102,13 +102,13 @@ class Api:
 
     @cached_property
     def simple(self) -> bool:
-        """Whether what it is called says all of what it does: it writes its first argument, or nothing."""
+        """Whether its name says what it writes: its first argument, or nothing."""
         special = self.random or self.collective or self.untracked or self.writes_statistics
         return not special and self.inplace_at < 0
 
     @cached_property
     def first_call(self) -> str:
-        """The name of the first of its calls, used for all of them where calls are not numbered."""
+        """The name of its first call, used for all its calls if calls are not numbered."""
         return f"{self.title}.0.forward"
 
 
@@ -149,7 +149,7 @@ class ApiTable:
         self.plain = frozenset(f for f in others if not self.writes[f])
 
     def explain(self, entry: str) -> Optional[str]:
-        """Why a name in scope or list is never the name of a record; None where it can be."""
+        """Why a name in scope or list is never the name of a record; None if it can be one."""
         found = _parse_entry(entry)
         if found is None:
             return None
@@ -183,7 +183,7 @@ class _Writes(dict[Any, int]):
 
 
 class _Lookup(dict[Callable[..., Any], Optional[Api]]):
-    """Learns operators of torch.ops when they are first called, and answers None for the rest."""
+    """Adds operators of torch.ops when they are first called, and returns None for all others."""
 
     def __init__(self, rules: _OpRules, untracked: set[Callable[..., Any]]) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class _Lookup(dict[Callable[..., Any], Optional[Api]]):
 
 
 class _OpRules:
-    """What the `ops` and `npu` lists say about an operator of torch.ops. The more exact line wins."""
+    """The rules of the `ops` and `npu` lists for an operator of torch.ops. The more specific line applies."""
 
     def __init__(self, on: dict[str, list[str]], off: dict[str, list[str]]) -> None:
         self._wanted = dict.fromkeys(on["ops"], True)
@@ -242,12 +242,12 @@ _OPERATOR_TYPES: tuple[type, ...] = (
 
 
 def load_table(path: Optional[str] = None, named: Sequence[str] = ()) -> ApiTable:
-    """The table of the packaged list, or of the user's own copy at `path`, and of what `named` switches on."""
+    """The table of the packaged list, or of the user's copy at `path`, with the APIs that `named` switches on."""
     return ApiTable(PACKAGED if path is None else Path(path), named)
 
 
 def _parse_entry(entry: str) -> Optional[tuple[str, str]]:
-    """`Tensor.permute.1.forward` -> (`tensor`, `permute`); None for what is not the name of an API."""
+    """`Tensor.permute.1.forward` -> (`tensor`, `permute`); None if it is not the name of an API."""
     prefix, _, rest = entry.partition(".")
     parts = rest.split(".")
     while len(parts) > 1 and (parts[-1].isdigit() or parts[-1] in (FORWARD, BACKWARD)):
@@ -317,7 +317,8 @@ def _describe(category: str, name: str, func: Callable[..., Any]) -> Api:
 
 
 def _is_inplace(name: str) -> bool:
-    """By torch's convention; of the dunders, `__iadd__` and its like, but not `__invert__` or `__int__`."""
+    """Whether an API writes its first argument, by torch's naming: also `__iadd__`, but not `__invert__` or
+    `__int__`."""
     if name.endswith("__"):
         return name == "__setitem__" or (name.startswith("__i") and f"__{name[3:]}" in _OPERATORS)
     return name.endswith("_")

@@ -11,7 +11,7 @@ import torch
 
 from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 
-# Python functions that arrive, and in which nothing computes.
+# Python functions that reach the mode and compute nothing.
 _PLAIN_NAMES = """
 __array__ __array_wrap__ __contains__ __deepcopy__ __dir__ __dlpack__ __dlpack_device__ __format__ __hash__
 __iter__ __len__ __reduce_ex__ __repr__ __setstate__ backward dim_order is_shared module_load refine_names
@@ -20,12 +20,12 @@ sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt untyped_storage
 _clear_non_serializable_cached_data
 """
 _PLAIN = frozenset(_PLAIN_NAMES.split())
-# After these, values may change without the version counter moving: they hand out memory, or exchange it.
+# After these, values may change without the version counter: they give access to memory, or exchange it.
 _UNTRACKED_METHODS = ("numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "data_ptr", "set_")
 
 
 def dispatches(func: Callable[..., Any]) -> bool:
-    """Whether a function of torch.distributed hands itself to modes: not all do, in old versions none."""
+    """Whether a function of torch.distributed passes itself to modes: not all do, in old versions none."""
     code = getattr(inspect.unwrap(func), "__code__", None)
     return code is not None and "handle_torch_function" in code.co_names
 
@@ -39,7 +39,7 @@ def _properties() -> Iterator[Any]:
 
 
 def builtin_functions() -> Iterator[Callable[..., Any]]:
-    """Everything that may arrive and has no Python code, but for methods that may stand for an operator."""
+    """Everything that may reach the mode and has no Python code, except methods that may stand for an operator."""
     for attribute in _properties():
         yield attribute.__get__
         yield attribute.__set__
@@ -70,5 +70,5 @@ def untracked_functions() -> Iterator[Callable[..., Any]]:
             yield getattr(torch, name)
     if torch.distributed.is_available():
         for func in vars(torch.distributed).values():
-            if type(func) is FunctionType and dispatches(func):  # isinstance would ask deprecated objects
+            if type(func) is FunctionType and dispatches(func):  # isinstance would query deprecated objects
                 yield func

@@ -20,7 +20,8 @@ _SIZES = {dtype: dtypes.BY_CODE[code].itemsize for dtype, code in CODES.items()}
 
 
 def payload(tensor: Any) -> Payload:
-    """The values of a contiguous CPU tensor, without a copy: the caller keeps it alive until they are written."""
+    """The values of a contiguous CPU tensor, without a copy: the caller keeps the tensor alive until they are
+    written."""
     dtype = tensor.dtype
     size = tensor.numel() * _SIZES[dtype]
     data: Any = np.frombuffer((c_char * size).from_address(tensor.data_ptr()), np.uint8) if size else b""
