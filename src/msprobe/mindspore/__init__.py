@@ -1,7 +1,7 @@
 """msprobe for MindSpore: `PrecisionDebugger`, `MsprobeStep`, `MsprobeInitStep`, `graph_dump` and `seed_all`; `Monitor`,
 `TrainerMon` and `MsprobeCallback` watch a training run.
 
-Importing it changes nothing in MindSpore. What watches is imported when it is first asked for.
+Importing it changes nothing in MindSpore. The monitor is imported at its first use.
 """
 
 from typing import Any

@@ -37,14 +37,14 @@ class MsprobeStep(Callback):
 
 
 class MsprobeInitStep(Callback):
-    """Tells the debugger, or MindSpore's own Dump, with which step a resumed training begins."""
+    """Sets the first step of a resumed training, in the debugger or in MindSpore's own Dump."""
 
     def __init__(self) -> None:
         super().__init__()
         self._done = False
 
     def on_train_epoch_begin(self, run_context: Any) -> None:
-        """Only now the first epoch is known: `train(…, initial_epoch=2)` leaves the step at 0."""
+        """The first epoch is known only now: `train(…, initial_epoch=2)` leaves the step at 0."""
         if self._done:
             return
         self._done = True

@@ -63,7 +63,7 @@ class MindSporeFrontend:
         return models if models and all(isinstance(one, nn.Cell) for one in models) else None
 
     def mode_directory(self, models: Sequence[Any]) -> Optional[str]:
-        """`pynative` where some Cell is compiled: what runs inside it is recorded in `graph`, beside it."""
+        """`pynative` if some Cell is compiled: the calls inside it are recorded in `graph`, next to it."""
         if not self._level.modules or in_graph_mode():
             return None
         if not any(is_compiled(each.cell) for each in named_below(models)):
@@ -137,7 +137,7 @@ class PrecisionDebugger(Debugger):
 
     @OnClassOrInstance
     def forward_backward_dump_end(self) -> None:
-        """Deprecated: stop(), except that compiled regions go on being recorded at L1 until the step ends."""
+        """Deprecated: like stop(), except that L1 records compiled regions until the step ends."""
         notices.warn_once("forward_backward_dump_end() is deprecated: use stop().")
         lifecycle = self._lifecycle
         lifecycle.stop()

@@ -29,7 +29,7 @@ class Layouts:
         self._texts: dict[Any, str] = {}
 
     def member(self, tensor: Any) -> str:
-        """The member "layout" of an item, with a comma before it; "" for a tensor without a layout."""
+        """The member "layout" of a tensor, with a comma before it; "" for a tensor without a layout."""
         info = getattr(tensor, "_dist_tensor_info", None)
         if info is None:
             return ""
@@ -41,7 +41,8 @@ class Layouts:
         return self._texts[key]
 
     def of_parameter(self, parameter: Any) -> Optional[dict[str, Any]]:
-        """What `shard` or a layout has said of a parameter. Before the graph is compiled it is still complete."""
+        """The layout of a parameter from `shard` or a Layout. Before the graph is compiled, the parameter is still
+        complete."""
         info = getattr(parameter, "_dist_tensor_info", None)
         if info is not None:
             return self.describe(info.layout.to_dict(), parameter.shape, is_part=True)
@@ -52,7 +53,7 @@ class Layouts:
         return self.describe({name: getattr(noted, name) for name in names}, parameter.shape, bool(parameter.sliced))
 
     def describe(self, found: dict[str, Any], shape: Sequence[int], is_part: bool) -> Optional[dict[str, Any]]:
-        """The layout as it stands in the files; None for interleaved parallel, which has no such description."""
+        """The layout in the form of the files; None for interleaved parallel, which cannot be described."""
         matrix = [int(size) for size in found["device_matrix"]]
         if found.get("interleaved_parallel") or len(found["tensor_map"]) != len(shape):
             return None
@@ -76,7 +77,7 @@ class Layouts:
 
 
 class SpreadTexts(TensorTexts):
-    """Renders tensors of a distributed run: one that has a layout says so."""
+    """Renders tensors of a distributed run, with their layout if they have one."""
 
     def __init__(self, want: int, files: Optional[FileWriter], layouts: Layouts) -> None:
         super().__init__(want, files)
@@ -89,7 +90,7 @@ class SpreadTexts(TensorTexts):
 
 
 class ParallelFacts(Companion):
-    """Writes down groups and the layouts of parameters at each start()."""
+    """Records groups and the layouts of parameters at each start()."""
 
     def __init__(self, recorder: Recorder, record: ParallelRecord, layouts: Layouts) -> None:
         self._recorder = recorder

@@ -11,7 +11,7 @@ from mindspore import mint, nn, ops
 
 from msprobe.collect.seeding import seed_host
 
-# (its module, its name, the argument that says how much is dropped, the value that drops nothing)
+# (module, name, the argument for the share to drop, the value that drops nothing)
 _CLASSES = (
     (ops, "Dropout", "keep_prob", 1.0),
     (ops, "Dropout2D", "keep_prob", 1.0),

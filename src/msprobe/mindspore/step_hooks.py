@@ -1,4 +1,4 @@
-"""Everything that is hooked into MindSpore's dynamic graph for one step, installed and removed together."""
+"""All hooks in MindSpore's dynamic graph for one step, installed and removed together."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_texts(context: StepContext, layouts: Layouts) -> TensorTexts:
 
 @dataclass(frozen=True)
 class TaskHooks:
-    """What a task or a level hooks in; the defaults record every wanted call."""
+    """The hooks of a task or a level; the defaults record every wanted call."""
 
     recorder: Callable[[StepContext, TensorTexts], Any] = plain_recorder
     gradients: Callable[[Any, TensorTexts], Gradients] = Gradients
@@ -60,7 +60,7 @@ class TaskHooks:
 
 @dataclass(frozen=True)
 class ApiSources:
-    """Where APIs are found. `patches` is None at levels that do not hook them."""
+    """Where APIs are found. `patches` is None at levels that do not hook APIs."""
 
     patches: Optional[ApiPatches]
     custom: CustomApis
@@ -143,7 +143,7 @@ class MindSporeHooks:
             parameters.install()
 
     def _suspend(self) -> None:
-        """A compiled region begins: everything is removed but the replacements of user-registered functions."""
+        """A compiled region begins: removes everything except the replacements of user-registered functions."""
         for companion in self._companions:
             companion.suspend()
         if self._cells is not None:

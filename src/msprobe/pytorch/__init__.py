@@ -1,6 +1,6 @@
 """msprobe for PyTorch: `PrecisionDebugger`, `seed_all`, `check_compiled`, `Monitor`, `TrainerMon`, `MsprobeCallback`.
 
-Importing it changes nothing in torch. What watches or checks is imported when it is first asked for.
+Importing it changes nothing in torch. The monitor and the check of compiled code are imported at their first use.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""enable_dataloader (deprecated): each iteration of a DataLoader is a step; the script calls nothing."""
+"""enable_dataloader (deprecated): each iteration of a DataLoader is a step; the script needs no calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Drives the debugger for `msprobe run`, so that the script needs no calls of its own.
+"""Controls the debugger for `msprobe run`, so that the script needs no calls of its own.
 
-A step begins when a module with parameters is called. It ends with the next `optimizer.step()`, or, if that runs
-inside the backward pass, before the next call of the model. So nothing starts before the model runs: by then ranks are
-known, and a debugger that the script created exists and takes precedence. Nothing stays open after the last step.
+A step begins when a module with parameters is called. It ends with the next `optimizer.step()`, or, if that runs inside
+the backward pass, before the next call of the model. So nothing starts before the model runs: by then ranks are known,
+and a debugger that the script created exists and takes precedence. Nothing stays open after the last step.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from msprobe.collect.seeding import seed_host
 
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
-    """Seeds Python, numpy and torch on every device, and turns cuDNN off, with its choice of algorithms fixed.
+    """Seeds Python, numpy and torch on every device, turns cuDNN off and fixes its choice of algorithms.
 
     `mode` also makes torch use deterministic algorithms. `rm_dropout` turns the dropout functions of
-    torch.nn.functional into no-ops, and so all modules that call them, whenever they were made. Without `rm_dropout`
-    the model keeps its dropout, or gets it back.
+    torch.nn.functional into no-ops, and so all modules that call them, old and new. Without `rm_dropout` the model
+    keeps its dropout, or gets it back.
     """
     seed_host(seed, mode, rm_dropout)
     torch.manual_seed(seed)
@@ -46,7 +46,7 @@ def _restore_dropout() -> None:
 
 
 def _remove_dropout() -> None:
-    """The functions drop nothing any more; modules call them, whenever they were made."""
+    """Replaces the dropout functions: they drop nothing from now on, also in modules that call them, old and new."""
     for name, (original, ours) in _DROPOUT.items():
         found = getattr(functional, name)
         if found is original:
@@ -101,5 +101,5 @@ _DROPOUT = {
     for ours in (dropout, dropout1d, dropout2d, dropout3d, alpha_dropout, feature_alpha_dropout)
 }
 for _original, _ours in _DROPOUT.values():
-    _ours.__module__ = _original.__module__  # a pickle names the place where it is found from then on
+    _ours.__module__ = _original.__module__  # a pickle has the name of this place
     _ours.__doc__ = _original.__doc__

@@ -1,4 +1,4 @@
-"""Functions of ours in the place of torch's, while msprobe collects."""
+"""Replaces functions of torch while msprobe collects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _Note = Callable[..., None]
 
 
 class StandIns:
-    """Each stands where torch looks a function up by its name at every call. `remove` puts the originals back."""
+    """Functions that replace those of torch, in places where torch looks a function up by name at every call.
+    `remove` restores the originals."""
 
     def __init__(self) -> None:
         self._put: list[tuple[Any, str, Any, Any]] = []
@@ -23,8 +24,8 @@ class StandIns:
         return bool(self._put)
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """`make` is given the original and returns what stands in. Nothing happens where this torch has no such
-        function."""
+        """Replaces a function: `make` gets the original and returns the replacement. Does nothing if this torch does
+        not have the function."""
         original = vars(owner).get(name)
         if original is None:
             return
@@ -34,7 +35,7 @@ class StandIns:
 
     def put_notes(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note] = None) -> None:
         """Calls `before` and `after` with the arguments of each call. Compiled code may run the function between two
-        graphs: dynamo is off for the notes, because it would compile them."""
+        graphs: dynamo is off for these calls, otherwise it would compile them."""
 
         def make(original: Any) -> Any:
             def ours(*args: Any, **kwargs: Any) -> Any:
@@ -55,7 +56,7 @@ class StandIns:
 
     def remove(self) -> None:
         for owner, name, ours, original in reversed(self._put):
-            if vars(owner).get(name) is ours:  # what somebody has put over ours since, stays
+            if vars(owner).get(name) is ours:  # if other code has replaced ours since, its function stays
                 setattr(owner, name, original)
         self._put.clear()
 

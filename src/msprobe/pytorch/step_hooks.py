@@ -1,4 +1,4 @@
-"""Everything that is hooked into PyTorch for one step, installed and removed together."""
+"""All hooks in PyTorch for one step, installed and removed together."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _no_companions(hooks: TorchHooks) -> Sequence[Companion]:
 
 @dataclass(frozen=True)
 class TaskHooks:
-    """What a task or a level hooks in; the defaults record every wanted call."""
+    """The hooks of a task or a level; the defaults record every wanted call."""
 
     recorder: Callable[[StepContext, Any, TensorTexts], Any] = _plain_recorder
     gradients: Callable[[Any], Gradients] = Gradients
@@ -62,7 +62,7 @@ class TaskHooks:
 
 @dataclass(frozen=True)
 class ApiSources:
-    """Where APIs are found. `table` is None at levels that do not hook them."""
+    """Where APIs are found. `table` is None at levels that do not hook APIs."""
 
     table: Optional[ApiTable]
     names: OperatorNames
@@ -132,7 +132,7 @@ class TorchHooks:
             self._sources.custom.attach(self.apis)
         self._installed = []
         for install, remove in parts:
-            self._installed.append(remove)  # before it is installed: what fails half-way is removed as well
+            self._installed.append(remove)  # before it is installed, so that it is also removed if installing fails
             install()
         for companion in self._companions:
             self._installed.append(companion.remove)
@@ -154,10 +154,10 @@ class TorchHooks:
         warnings = [warning for companion in self._companions for warning in companion.close()]
         if self.apis is not None:
             self.apis.end()
-            while is_on(self.apis):  # stop() inside a backward pass: torch has put the mode back since
+            while is_on(self.apis):  # stop() inside a backward pass: torch has restored the mode since
                 take_off(self.apis)
         self.gradients.close()
         if self._deferred is not None:
             self._deferred.settle()
-        self.texts.forget()  # now: the rest of the step may have to wait for the garbage collector
+        self.texts.forget()  # now: the rest of the step may wait for the garbage collector
         return warnings

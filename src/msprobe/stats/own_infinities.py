@@ -1,7 +1,7 @@
-"""Whether a call that was given an infinity has made another one of its own.
+"""Decides whether a call that got an infinity has produced a new one.
 
-A mask of -inf goes through a call and comes out again: no overflow. But `scores + mask` may also overflow where the
-mask is 0. So infinities are distinguished by place, sign and count.
+A mask of -inf goes through a call and comes out again: that is not an overflow. But `scores + mask` may also overflow
+where the mask is 0. So infinities are distinguished by place, sign and count.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ matmul __matmul__ mm bmm linear einsum dot mv norm vector_norm prod lerp addcmul
 Neg Sub Mul Div RealDiv Abs Square Pow MatMul BatchMatMul
 """
 MOVES = frozenset(_MOVE.split())
-"""Calls that compute nothing: an infinity that they return was given to them."""
+"""Calls that compute nothing: an infinity in their result was in their input."""
 TURNS = frozenset(_TURN.split())
-"""Calls that may turn the sign of an infinity that they were given."""
+"""Calls that may change the sign of an infinity in their input."""
 
 
 def signs_of(values: Any) -> Signs:
-    """Of an array of any floating dtype; of a complex one, those of both parts count."""
+    """The signs for an array of any floating dtype; for a complex one, both parts count."""
     array = np.asarray(values)
     if array.dtype.kind == "c":
         return np.where(np.isinf(array.real), np.sign(array.real), np.where(np.isinf(array.imag), 1, 0)).astype(np.int8)
@@ -45,7 +45,7 @@ def signs_of(values: Any) -> Signs:
 
 
 def makes_own(api: str, given: Sequence[Signs], numbers: set[int], made: Sequence[Signs]) -> bool:
-    """Whether an infinity in `made` does not come of one in `given`, or of a number."""
+    """Whether an infinity in `made` comes neither from one in `given` nor from a number."""
     if api in MOVES:
         return False
     sources = [one for one in given if one.any()]
@@ -67,7 +67,7 @@ def _is_own(api: str, sources: Sequence[Signs], numbers: set[int], made: Signs) 
         unexplained &= made != sign
     if not unexplained.any():
         return False
-    # What was only moved about (a transposed mask) is somewhere else, but there is no more of it, nor another kind.
+    # If infinities were only moved (a transposed mask), their places differ, but not their number and sign.
     others = set(np.unique(made[unexplained])) - known
     return bool(others) or int(np.count_nonzero(made)) > allowed
 

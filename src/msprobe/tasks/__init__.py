@@ -1,8 +1,8 @@
-"""The tasks, a folder each: what a run records, saves and reports, without a framework.
+"""The tasks, one folder each: what a run records, saves and reports, without a framework.
 
-A folder's `__init__.py` defines `TASK`, a subclass of `msprobe.collect.task.Task`. The name of the folder is the name
-of the task in the configuration. To add a task, add a folder and its entry in `msprobe/config/schema.py`; hooks that
-differ from plain recording go to `msprobe/<framework>/tasks/<name>.py`.
+The `__init__.py` of a folder defines `TASK`, a subclass of `msprobe.collect.task.Task`. The name of the folder is the
+name of the task in the configuration. To add a task, add a folder and its entry in `msprobe/config/schema.py`; hooks
+that differ from plain recording go to `msprobe/<framework>/tasks/<name>.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ def refuse_other_tasks(settings: Settings) -> None:
 
 
 def make_task(settings: Settings) -> Task:
-    """The task of these settings, for one run. Imports its folder and no other."""
+    """Makes the task of these settings, for one run. Imports only its folder."""
     task: Task = import_module(f"{__name__}.{settings.task}").TASK(settings)
     return task

@@ -1,9 +1,9 @@
-"""Intercepts API calls: replaces every listed function, wherever it is held, while a step is collected.
+"""Intercepts API calls: replaces every listed function, in every place that has it, while a step is collected.
 
-The functions of mint and ops and the methods of Tensor are replaced in the namespaces that hold them. So are the names
-that other modules have bound to them (`from mindspore.ops import relu`), the functions that Cells of the model keep as
-attributes (`self.act = ops.gelu`), and `__call__` of the classes of the Primitives that these Cells own. `take_out`
-restores exactly what was there.
+The functions of mint and ops and the methods of Tensor are replaced in their namespaces. So are the names that other
+modules have bound to them (`from mindspore.ops import relu`), the functions that Cells of the model have as attributes
+(`self.act = ops.gelu`), and `__call__` of the classes of the Primitives of these Cells. `take_out` restores the
+originals exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msprobe.frameworks.mindspore.api_table import Api, Listed
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 
-# Modules of MindSpore that use APIs as a user would; in all others they are the inside of an API.
+# Modules of MindSpore that use APIs like a user; in all others they are the inside of an API.
 _USERS = ("mindspore.nn.layer", "mindspore.nn.loss", "mindspore.mint.nn.layer")
 _NOT_USERS = ("mindspore", "msprobe", "numpy", "torch", "sys", "builtins")
 # Primitives that compute nothing.
@@ -32,7 +32,7 @@ Site = tuple[Any, str, Any, Any]
 
 
 class _User:
-    """A module that may have bound listed functions to names of its own. It is read again only when it has grown."""
+    """A module that may have bound listed functions to its own names. It is read again only if it has grown."""
 
     def __init__(self, module: ModuleType) -> None:
         self.names = vars(module)
@@ -59,7 +59,7 @@ class ApiPatches:
                 self._by_function.setdefault(id(listed.function), replacement)
 
     def put_in(self, apis: Apis, cells: Sequence[Any]) -> None:
-        """From here on calls go through `apis`, also those of the attributes and Primitives of `cells`."""
+        """Sends calls through `apis` from now on, also those of the attributes and Primitives of `cells`."""
         self._apis = apis
         for listed, replacement in self._listed:
             self._add(listed, replacement)
@@ -84,7 +84,7 @@ class ApiPatches:
             setattr(kind, name, replacement)
 
     def suspend(self) -> None:
-        """Restores everything until `resume`, except what somebody else has replaced since."""
+        """Restores everything until `resume`, except what other code has replaced since."""
         for names, name, replacement, before in self._names:
             if names.get(name) is replacement:
                 names[name] = before
@@ -97,7 +97,7 @@ class ApiPatches:
                 setattr(kind, name, before)
 
     def _add(self, listed: Listed, replacement: Any) -> None:
-        """Adds one listed function. Somebody may have replaced it since the list was read."""
+        """Adds one listed function. Other code may have replaced it since the list was read."""
         holder, name, function, api = listed
         if getattr(holder, name) is not function:
             function = getattr(holder, name)
@@ -167,7 +167,7 @@ class ApiPatches:
 
 
 def _attributes(primitive: Any) -> str:
-    """The arguments that make the Primitive again: a stride is not an argument of its call."""
+    """The attributes that create the Primitive again: a stride is not an argument of its call."""
     given = getattr(primitive, "init_attrs", None)
     plain = {str(key): value for key, value in given.items() if key != "name"} if isinstance(given, dict) else {}
     return f'"attributes": {Values(TensorTexts(0, None)).value(plain, "")}'

@@ -1,4 +1,4 @@
-"""The output of a collective of mint.distributed or comm_func.
+"""Records the output of collectives of mint.distributed or comm_func.
 
 A collective with a handle has written its tensors only when `wait()` has returned, so its output is recorded there.
 """
@@ -39,12 +39,12 @@ class Collectives(UnfinishedCollectives):
             return
         self._patch_wait()
         waiting = UnfinishedCollective(call, name, tensors_in(values, []), len(handles))
-        waiting.handles = handles  # held, so that nothing else gets their ids
+        waiting.handles = handles  # held, so that no other object gets their ids
         for handle in handles:
             self._waiting[id(handle)] = waiting
 
     def remove(self) -> None:
-        """Puts `wait` back and finishes all records."""
+        """Restores `wait` and finishes all records."""
         for kind, original in self._waits:
             kind.wait = original
         self._waits.clear()

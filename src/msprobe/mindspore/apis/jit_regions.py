@@ -1,8 +1,8 @@
 """Regions under `mindspore.jit` inside a dynamic run.
 
-In ast mode a region is compiled. It is one record, `Jit.{name}.{n}`, and all our hooks are off while it runs, or
-MindSpore would compile them into it. In bytecode mode the capture is switched off while collecting, so that the region
-runs as Python and its APIs are recorded.
+In ast mode a region is compiled. It is one record, `Jit.{name}.{n}`. All our hooks are off while it runs; otherwise
+MindSpore would compile them into it. In bytecode mode the capture is switched off while collecting: the region runs as
+Python and its APIs are recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msprobe.mindspore.apis.api_calls import Apis
 
 class JitRegions:
     def __init__(self, apis: Optional[Apis], suspend: Callable[[], None], resume: Callable[[], None]) -> None:
-        """`suspend` and `resume` take all our hooks off and put them on again around a compiled region."""
+        """`suspend` and `resume` remove all our hooks and install them again, around a compiled region."""
         self._apis = apis
         self._suspend = suspend
         self._resume = resume

@@ -1,9 +1,9 @@
 """Cells (level L0 and mix): forward pre- and post-hooks on every Cell below the model.
 
-The hooks are put into the Cells' own tables rather than registered: after a registration MindSpore compiles every
-`jit` function again, at every start and stop, for hooks that compiled code never runs.
-The backward of a Cell is read off the graph like that of an API, so that Cells with dict or mixed outputs
-have one too.
+The hooks are put directly into the tables of the Cells. After a registration, MindSpore would compile every `jit`
+function again, at every start and stop, although compiled code never runs these hooks.
+
+The backward of a Cell is read from the graph, like that of an API. So Cells with dict or mixed outputs have one too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msprobe.mindspore.executor import backward_pass
 from msprobe.mindspore.gradients.call_gradients import Gradients
 
 _KEY = "msprobe"
-_RECOMPUTE = "_recompute_cell"  # MindSpore's own wrapping of a Cell that is recomputed
+_RECOMPUTE = "_recompute_cell"  # MindSpore's own wrapper of a recomputed Cell
 
 
 class Models(list[Any]):
@@ -35,7 +35,7 @@ class Named(NamedTuple):
 
 
 def is_compiled(cell: Any) -> bool:
-    """Whether a Cell's construct is under `jit` in ast mode: nothing inside it runs as Python."""
+    """Whether the construct of a Cell is under `jit` in ast mode: nothing inside it runs as Python."""
     construct = cell.construct
     return hasattr(construct, "__wrapped_by_jit__") and hasattr(construct, "__jit_graph_name__")
 
@@ -54,7 +54,7 @@ def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[Named]:
 
 
 class Cells(ModuleCalls):
-    """Installs the hooks on the models of one step and takes them off again."""
+    """Installs the hooks on the models of one step and removes them."""
 
     def __init__(self, recorder: Recorder, gradients: Gradients, cells: Sequence[Named]) -> None:
         super().__init__(recorder, gradients)

@@ -1,1 +1,1 @@
-"""The gradients of calls and parameters, read off MindSpore's backward graph."""
+"""The gradients of calls and parameters, read from MindSpore's backward graph."""

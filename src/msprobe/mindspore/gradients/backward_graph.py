@@ -1,7 +1,7 @@
-"""Reading MindSpore's backward graph: which nodes lie between a call's outputs and its inputs.
+"""Reads MindSpore's backward graph: which nodes are between the outputs and the inputs of a call.
 
-Nodes are compared by their unique identity, because MindSpore makes a new Python object each time it is asked for a
-node. Nothing here hooks anything.
+Nodes are compared by their unique identity, because MindSpore creates a new Python object each time it returns a node.
+This module hooks nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ tensors_in = _search.in_value
 
 
 def node_of(tensor: Any) -> Any:
-    """The node of the backward graph that made a tensor, or None; also None where its operator has failed."""
+    """The node of the backward graph that made a tensor; None without one, or if its operator failed."""
     try:
         return tensor._grad_node
     except Exception:
@@ -32,7 +32,7 @@ def node_of(tensor: Any) -> Any:
 
 
 class Inputs:
-    """The edges that lead to a call's inputs, taken before it: an in-place call re-points them."""
+    """The edges that lead to the inputs of a call, taken before it: an in-place call changes them."""
 
     __slots__ = ("count", "edges", "first")
     leaves: ClassVar[dict[int, list[int]]] = {}  # MindSpore has a node for a parameter: it is among the edges
@@ -55,22 +55,23 @@ class Inputs:
 class Graph:
     """The part of the graph that was read while the outermost call runs.
 
-    Cells are nested, so a node is met once for each Cell around it. What it leads to is read from MindSpore once and
-    forgotten with the outermost Cell, so that the graph is not kept alive.
+    Cells are nested, so the walk visits a node once for each Cell around it. The edges of a node are read from
+    MindSpore once. They are dropped with the outermost Cell, so that msprobe does not keep the graph alive.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[Any, list[Edge]]] = {}  # with the node: its identity is one while it lives
+        self._seen: dict[int, tuple[Any, list[Edge]]] = {}  # with the node: its identity is unique only while it lives
 
     def forget(self) -> None:
         self._seen.clear()
 
     def node(self, key: int) -> Any:
-        """A node that `exits` has met."""
+        """A node that `exits` has visited."""
         return self._seen[key][0]
 
     def exits(self, entries: Mapping[int, Any], inputs: Inputs) -> list[Exit]:
-        """The edges from a call's part of the graph to its inputs; `entries` and the exits name nodes by identity."""
+        """The edges from the part of the graph of a call to its inputs. `entries` and the exits name nodes by
+        identity."""
         edges, first = inputs.edges, inputs.first
         exits: list[Exit] = []
         queue = list(entries.items())

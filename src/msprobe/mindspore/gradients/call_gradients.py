@@ -1,7 +1,7 @@
 """The gradients of calls on MindSpore: hooks on nodes of its backward graph (collect/gradients has the algorithm).
 
-Hooks hold a small record of text, never a node, an output or a tensor. Where an input is reached by several edges
-their sum is kept in numpy memory of our own until the last of them has fired.
+Hooks hold a small record of text, never a node, an output or a tensor. If several edges lead to an input, their sum is
+kept in our own numpy memory until the last hook has fired.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Places = backward_record.Places
 
 
 class Gradients(CallGradients):
-    """Hooks the graph of wanted calls and records what flows back."""
+    """Hooks the graph of wanted calls and records their gradients."""
 
     def __init__(self, recorder: Recorder, texts: TensorTexts) -> None:
         super().__init__(recorder, _ENGINE)
@@ -84,10 +84,10 @@ class Gradients(CallGradients):
     def _hook_call(
         self, record: BackwardRecord, entries: dict[int, Any], places: dict[int, list[tuple[int, int]]], inputs: Inputs
     ) -> None:
-        """`entries` are the nodes where gradients come in, `places` where these belong in the record."""
+        """`entries` are the nodes where gradients come in; `places` are their places in the record."""
         leaving = assign_exits(record, self._graph.exits(entries, inputs)) if inputs.edges else {}
         if not self._recorder.selection.everything:
-            # A scope asks in the order in which calls begin: a call's hook before those of the calls inside it.
+            # A scope needs the order in which calls begin: a call is hooked before the calls inside it.
             for key, node in entries.items():
                 record.waiting += 1
                 node.register_prehook(self._before(record, places[key]))
@@ -100,10 +100,11 @@ class Gradients(CallGradients):
             self._hook(self._graph.node(key), key, record, [], leading)
 
     def _hook(self, node: Any, key: int, record: BackwardRecord, places: Places, leading: Places) -> None:
-        """One hook a node, however many calls end there: Cells are nested, and an API ends where its Cell does.
+        """Adds one hook per node, for any number of calls that end there: Cells are nested, and an API ends where its
+        Cell does.
 
-        A hook costs MindSpore more than what it does here. The sequence number tells a node from an older one whose
-        identity it has inherited.
+        A hook costs MindSpore more than the work in it. The sequence number distinguishes a node from an older one with
+        the same identity.
         """
         identity = (key, node._sequence_nr())
         interests = self._hooked.get(identity)

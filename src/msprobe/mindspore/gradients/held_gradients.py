@@ -1,4 +1,4 @@
-"""Gradients of MindSpore that are held until all of one call's have come."""
+"""Holds gradients of MindSpore until all gradients of a call have come."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msprobe.stats import dtypes
 
 
 class Snapshot(NamedTuple):
-    """Values of a tensor in numpy memory of our own: a sum over several edges, or a copy taken before a call."""
+    """The values of a tensor in our own numpy memory: a sum over several edges, or a copy taken before a call."""
 
     array: Array
     row: dtypes.Dtype

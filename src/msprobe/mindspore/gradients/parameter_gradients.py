@@ -36,7 +36,7 @@ class ParameterGradients:
                 self._places.setdefault(id(parameter), (record, name))
 
     def install(self) -> None:
-        """Records until `remove`: the backward may come after the hooks of the forward are off."""
+        """Records until `remove`: the backward may come after the hooks of the forward were removed."""
         if self._original is not None or not self._places:
             return
         original = self._original = EXECUTOR.grad
@@ -59,7 +59,7 @@ class ParameterGradients:
             self._original = None
 
     def _take(self, operation: Any, weights: Any, result: Any) -> None:
-        """`result` is the weights' gradients, or (the inputs', the weights'), or the inputs' alone."""
+        """`result` has the gradients of the weights, or (of the inputs, of the weights), or of the inputs alone."""
         recorder = self._recorder
         try:
             if not operation.get_by_list or weights is None:

@@ -70,7 +70,7 @@ class Kernels:
             self._mode.__exit__(None, None, None)
 
     def settle(self, values: Any) -> None:
-        """Looks for the nodes that we wait for among tensors that the framework has finished."""
+        """Looks for the missing nodes among tensors that the framework has finished."""
         for tensor in tensors_in(values, []) if self._waiting else ():
             node = node_of(tensor)
             operator = node.name() if node is not None else ""
@@ -80,7 +80,7 @@ class Kernels:
                 self._watch(found.name, found.parents, found.inputs, tensor)
 
     def inputs(self, args: Any, kwargs: Any) -> Optional[Inputs]:
-        """The edges that lead to these inputs in the backward graph, where gradients are wanted."""
+        """The edges that lead to these inputs in the backward graph, if gradients are wanted."""
         if not (AVAILABLE and self._recorder.selection.backward and requires_grad()):
             return None
         found = self._gradients.inputs(args, kwargs)
@@ -104,11 +104,11 @@ class Kernels:
             self._watch(name, parents, inputs, output)
 
     def unseen(self) -> list[str]:
-        """The operators whose nodes have not come when the step ends."""
+        """The operators whose nodes did not come before the end of the step."""
         return sorted({one.operator for one in self._waiting})
 
     def _make_mode(self) -> Any:
-        """The class is made here because not every version of MindSpore has its base."""
+        """Creates the class here, because not every version of MindSpore has its base."""
         kernels = self
 
         class Mode(MsDispatchMode):
@@ -126,7 +126,7 @@ class Kernels:
         self.seen += 1
         parents: Sequence[str] = recorder.parents
         direction = FORWARD
-        if backward_pass() >= 0 and not parents:  # inside a Cell or an API a backward pass recomputes
+        if backward_pass() >= 0 and not parents:  # a call inside a Cell or an API in a backward pass is a recomputation
             direction, parents = BACKWARD, _NO_PARENTS
         title = f"Kernel.{func.name}"
         name = f"{title}.{recorder.numbers.take(f'{title}.{direction}')}.{direction}"
@@ -164,7 +164,7 @@ class Kernels:
 
 
 class ApiStack(Apis):
-    """Knows which API runs. It records compiled regions, each as one call, and calls that reach no dispatch."""
+    """Knows which API runs. Records each compiled region as one call, and calls that reach no dispatch."""
 
     kernels: Kernels
 

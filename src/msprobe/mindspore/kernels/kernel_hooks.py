@@ -1,4 +1,4 @@
-"""What level L2 hooks into MindSpore's dynamic graph: kernels, and the Cells and APIs that they run in."""
+"""The hooks of level L2 in MindSpore's dynamic graph: kernels, and the Cells and APIs around them."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def _make_apis(recorder: Any, gradients: Any) -> ApiStack:
 
 
 def kernel_hooks(context: StepContext) -> TaskHooks:
-    """Gradients of parameters are outputs of kernels here."""
+    """The hooks of one step. Gradients of parameters are outputs of kernels here."""
     return TaskHooks(parameters=None, apis=_make_apis, cells=ModuleStack, companions=lambda hooks: [_KernelMode(hooks)])

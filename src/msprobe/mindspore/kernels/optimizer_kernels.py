@@ -1,4 +1,4 @@
-"""Optimizers at level L2: one record a call. MindSpore compiles them, so its dispatch mode sees nothing inside.
+"""Optimizers at level L2: one record per call. MindSpore compiles them, so its dispatch mode sees nothing inside.
 
 The record has the gradients and the parameters before the call, and the parameters after it.
 """
@@ -26,7 +26,7 @@ class _OptimizerCalls:
     """Replaces `__call__` of every optimizer while it is installed."""
 
     def __init__(self) -> None:
-        self._own: list[tuple[Any, Any]] = []  # a class, and its __call__ where it had one of its own
+        self._own: list[tuple[Any, Any]] = []  # a class, and its own __call__ if it had one
 
     def install(self) -> None:
         if not self._own:

@@ -1,12 +1,12 @@
 """Level L2, dynamic graph: the kernels inside compiled regions (`mindspore.jit`, optimizers), through the framework's
-Dump, beside the operators that the dispatch mode sees.
+Dump, in addition to the operators that the dispatch mode sees.
 
-The framework reads its settings when it compiles the first graph and then writes every graph that runs; which of
-that belongs to which step only the debugger knows. So it tells the worker when a step begins and ends, and the
-worker keeps what was written in between: in `{dump_path}/rank_{r}/Net/{graph}/{step}/`, as in graph mode.
+The framework reads its settings when it compiles the first graph, and then dumps every graph that runs. Only the
+debugger knows which files belong to which step. So it sends the begin and the end of each step to the worker, and the
+worker keeps the files written in between: in `{dump_path}/rank_{r}/Net/{graph}/{step}/`, as in graph mode.
 
-A script may call only start(), before it makes its model: that is how MindSpore's guide writes level L2. Then only
-the kernels of compiled regions are collected, and each call of an optimizer ends a step.
+A script may call only start(), before it creates its model: MindSpore's guide writes level L2 this way. Then msprobe
+collects only the kernels of compiled regions, and each call of an optimizer ends a step.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RegionDump:
             self._tell({"at": _now()})
 
     def expect_tensors(self, expected: bool) -> None:
-        """Whether it is worth a warning that no compiled region ran."""
+        """Whether to warn if no compiled region ran."""
         self._running.expects_tensors = expected
 
     def _tell(self, message: dict[str, int]) -> None:
@@ -65,17 +65,17 @@ class RegionDump:
         except OSError:
             notices.warn_once("level L2: the worker that reads the dump of compiled regions has ended.")
         except ValueError:
-            pass  # the process ends, and the worker has its end already
+            pass  # the process is ending, and the worker knows it
 
 
 class RegionLifecycle(Lifecycle):
-    """start, stop and step of a run at level L2, which open and close the steps of the framework's Dump as well."""
+    """start, stop and step at level L2. They also begin and end the steps of the framework's Dump."""
 
     def __init__(self, task: Task, frontend: Frontend) -> None:
         super().__init__(task, frontend)
         self._regions: Optional[RegionDump] = None
         self._asked = False
-        self._alone: Optional[UpdateEnds] = None  # start() came before the model, and no other call since
+        self._alone: Optional[UpdateEnds] = None  # only start() was called, before the model
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
         if self._is_foreign():
@@ -130,7 +130,7 @@ class RegionLifecycle(Lifecycle):
             self._alone.remove()
 
     def _end_alone(self) -> None:
-        """The script drives the steps itself from now on."""
+        """The script calls start() and step() itself from now on."""
         if self._alone is not None and not self._is_foreign():
             self._alone.remove()
             self._alone = None
@@ -149,17 +149,18 @@ class RegionLifecycle(Lifecycle):
         self.closed = True
         atexit.unregister(self._at_exit)
         self._worker.close()
-        self.summary.add_records(1)  # the dump of the graphs counts its own
+        self.summary.add_records(1)  # the dump of the graphs has its own count
         self.summary.log_result(self.step_number, ())
 
 
 def _has_cells() -> bool:
-    """Whether the script has made a Cell with parameters: a model or an optimizer."""
+    """Whether the script has created a Cell with parameters: a model or an optimizer."""
     return any(issubclass(type(one), nn.Cell) and getattr(one, "_params", None) for one in gc.get_objects())
 
 
 def put_in_place(task: Task) -> Optional[RegionDump]:
-    """The Dump of what this process compiles from now on. Where there is none, logs why and returns None."""
+    """Starts the Dump of the graphs that are compiled from now on. If that is not possible, logs why and returns
+    None."""
     settings = task.settings
     if getattr(settings.section, "file_format", "npy") == "bin":
         notices.warn_once('file_format "bin" is only for tensors of graphs; those of the dynamic graph are .npy files.')
@@ -184,7 +185,7 @@ def put_in_place(task: Task) -> Optional[RegionDump]:
 
 
 def _obstacle(settings: Settings) -> Optional[str]:
-    """Why there is no Dump of compiled regions; "" where there is nothing to say about it."""
+    """Why there is no Dump of compiled regions; "" if nothing needs to be logged."""
     if settings.rank is not None and header.local_rank() not in settings.rank:
         return ""
     if getattr(settings.section, "scope", ()):
@@ -211,7 +212,8 @@ def _wanted(task: Task) -> dict[str, Any]:
 
 
 def _of_graphs(listed: tuple[str, ...]) -> tuple[str, ...]:
-    """What can mean an operator of a graph: its name with a scope, a part of its type, a regular expression."""
+    """Whether an entry can mean an operator of a graph: its name with a scope, a part of its type, a regular
+    expression."""
     return tuple(name for name in listed if "/" in name or "." not in name or name.startswith("name-regex("))
 
 

@@ -1,9 +1,9 @@
-"""Which calls are known to run in raised precision.
+"""Finds out which calls run in higher precision.
 
 While MindSpore differentiates, an operator that fails ends the differentiation, even if the error is caught. Training
-must not end because an operator lacks a type. So a call whose types change is first tried where no differentiation is
-open: at once, or on copies when the step has ended. Its results are judged as usual; from the next step on it runs in
-place.
+must not end because an operator does not support a type. So a call with changed types is first tried when no
+differentiation is open: at once, or on copies when the step has ended. Its results are judged as usual. From the next
+step on it runs in place.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def key_of(mode: str, title: str, args: Any, kwargs: Any) -> Key:
 
 
 def has_no_double(mode: str, title: str, dtype: str) -> bool:
-    """Whether a call is known to refuse the dtype of this mode. Trying it has effects: the framework drops its state,
-    and operators with their own random numbers restart them."""
+    """Whether a call is known to refuse the dtype of this mode. A trial has side effects: the framework drops its
+    state, and operators with their own random numbers restart them."""
     if mode != TO_CPU or dtype != "float32" or not title.startswith(_OPERATORS):
         return False
     return bool(_NO_DOUBLE.search(title))
@@ -85,7 +85,7 @@ class DryRuns:
             )
 
     def refuse(self, key: Key) -> None:
-        """It does not run; no trial is needed."""
+        """Notes that the call does not run in higher precision; no trial is needed."""
         self._known[key] = False
 
     def wants(self, key: Key, size: int) -> bool:

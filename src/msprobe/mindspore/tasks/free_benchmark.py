@@ -1,4 +1,4 @@
-"""The hooks of free_benchmark: APIs and their backwards run twice, and nothing is recorded."""
+"""The hooks of free_benchmark: APIs and their backward run twice, and nothing is recorded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""overflow_check on MindSpore's dynamic graph: where calls and gradients are inspected.
+"""overflow_check on MindSpore's dynamic graph: inspects calls and gradients.
 
-Of a forward call only the outputs are inspected. Its inputs are inspected when an output is bad, or before the call
-where it may write them. An optimizer is one compiled region that only returns whether it ran: its parameters and
+For a forward call only the outputs are inspected. Its inputs are inspected if an output is bad, or before the call if
+the call may write them. An optimizer is one compiled region that only returns whether it ran: its parameters and
 moments are inspected before and after it.
 """
 
@@ -26,11 +26,11 @@ from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.tasks.overflow_check.backward import BackwardJudge, JudgedGradients
 from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 
-# An in-place call has what it overwrites copied for a replay, up to this many bytes; fewer without gradients.
+# For a replay, what an in-place call overwrites is copied, up to this many bytes; fewer without gradients.
 _KEPT, _KEPT_WITHOUT_GRADIENTS = 64 << 20, 64 << 10
 _IN_PLACE = frozenset(("__iadd__", "__ifloordiv__", "__imod__", "__imul__", "__isub__", "__itruediv__", "__setitem__"))
 _ASSIGNING = frozenset(("assign", "assign_add", "assign_sub"))
-# Write their first argument when it is a Parameter.
+# APIs that write their first argument if it is a Parameter.
 _ON_PARAMETERS = ("scatter_", "inplace_", "index_add", "batch_norm")
 _OPTIMIZERS = (nn.Optimizer, FunctionalOptimizer)
 
@@ -94,7 +94,7 @@ def _owned(cell: Any) -> Mapping[str, Any]:
 
 
 def _written(api: Api, func: Any, args: Any, kwargs: Any) -> Sequence[Any]:
-    """The arguments that a call writes, as far as its name or its kind shows."""
+    """The arguments that a call writes, as far as its name or kind shows."""
     if api.title.startswith("Jit."):
         return _parameters(args, kwargs)
     primitive = _primitive(func)

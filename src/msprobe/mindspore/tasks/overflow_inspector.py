@@ -1,7 +1,7 @@
 """overflow_check on MindSpore: inspects tensors, and holds them until their gradients come.
 
-MindSpore keeps the values that a gradient depends on, but not their Python objects: what a forward call received is
-gone when its gradient comes. It is kept alive that long, up to a budget, so that the gradient can be replayed.
+MindSpore keeps the values that a gradient depends on, but not their Python objects: the inputs of a forward call are
+gone when its gradient comes. msprobe keeps them alive that long, up to a limit, so that the gradient can be replayed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class MindSporeTensorInspector:
             if tensor.device != "CPU":
                 return _state(measure_array(bits(tensor.asnumpy(), row), row.code))
             pointer = _address(tensor)
-        except Exception:  # the operator that should fill it failed: the script gets the same error
+        except Exception:  # the operator that should fill it has failed: the script gets the same error
             return FINITE
         if not pointer:
             return FINITE
@@ -103,7 +103,7 @@ class MindSporeTensorInspector:
         return 0 if isinstance(tensor, Parameter) else int(tensor._size) * int(tensor._itemsize)
 
     def fresh(self) -> None:
-        """Nothing is remembered of a tensor."""
+        """Does nothing: nothing is cached."""
 
     def circumstances(self) -> str:
         return ""

@@ -1,8 +1,8 @@
-"""overflow_check and loss scalers: infinite gradients of a scaled loss lead to a skipped step, not a failure.
+"""overflow_check and loss scalers: infinite gradients of a scaled loss lead to a skipped step, not to an error.
 
-A loss is scaled by a LossScaler of mindspore.amp or by nn.TrainOneStepWithLossScaleCell. The step is skipped when
-`all_finite` returns False, when `adjust` of the scaler gets False, or when the Cell finds an overflow itself. It is
-counted once a step, however many of them report it.
+A LossScaler of mindspore.amp or nn.TrainOneStepWithLossScaleCell scales a loss. The step is skipped if `all_finite`
+returns False, if `adjust` of the scaler gets False, or if the Cell finds an overflow itself. A skipped step is counted
+once, even if several of them report it.
 """
 
 from __future__ import annotations
@@ -90,5 +90,5 @@ class ScalerWatch(Companion):
             if not self._skipped and is_overflow(*verdict):
                 self._skipped = True
                 self._run.skipped_steps += 1
-        except Exception:  # it has no value while a graph is compiled, or the call is wrong
+        except Exception:  # it has no value while a graph is compiled, or if the call is wrong
             return

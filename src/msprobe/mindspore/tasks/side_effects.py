@@ -1,7 +1,7 @@
-"""The side effects of a call: it draws random numbers, writes its input, communicates with other ranks.
+"""The side effects of a call: it draws random numbers, writes its input, or communicates with other ranks.
 
-MindSpore does not list them in one place, so they are derived from names: of the listed functions, of the operators'
-classes and, for a user function, of the operators that it ran.
+MindSpore does not list them in one place. They are derived from names: of the listed functions, of the classes of
+operators and, for a user function, of the operators that it ran.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def effects_of(api: Api, func: Any, args: Any, kwargs: Any) -> Effects:
 
 
 class Watched:
-    """Runs a user function once, and knows afterwards which kinds of operator ran inside."""
+    """Runs a user function once and notes which kinds of operators run inside."""
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self._func = func
@@ -101,7 +101,7 @@ class Watched:
             return self._func(*args, **kwargs)
 
     def obstacle(self) -> str:
-        """Why it cannot be run a second time, or nothing."""
+        """Why it cannot run a second time, or an empty text."""
         if not SHOWS_INSIDE:
             return "this version of MindSpore does not show what runs inside it; MindSpore 2.8 does"
         for name in sorted(self.seen):

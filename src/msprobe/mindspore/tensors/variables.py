@@ -1,4 +1,4 @@
-"""The variables that save() is given, as tensors of MindSpore."""
+"""The variables of save(), as tensors of MindSpore."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msprobe.mindspore.gradients.backward_graph import node_of, tensors_in
 
 class MindSporeVariables:
     def undisturbed(self) -> AbstractContextManager[Any]:
-        return nullcontext()  # nothing is remembered, and no hook sees what rendering does
+        return nullcontext()  # nothing is cached, and no hook sees the rendering
 
     def differentiable(self, variable: Any) -> list[Any]:
         if not requires_grad():

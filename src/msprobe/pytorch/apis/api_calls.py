@@ -1,8 +1,8 @@
 """APIs (level L1 and mix): a TorchFunctionMode that sees every call of torch, whatever name the script uses for it.
 
-The mode is off inside its own handler, so it does not see what a recorded API calls: the API is a leaf. A Python
-function of torch that is not in the list runs as a twin of itself with the mode on, so that the mode sees what it
-calls. The twin has the same code but does not hand itself to modes again.
+The mode is off inside its own handler, so it does not see the calls inside a recorded API: the API is a leaf. For a
+Python function of torch that is not in the list, msprobe runs a transparent copy with the mode on, so that the mode
+sees the calls inside it. The copy has the same code but does not pass itself to modes again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _PLAIN = (_Tensor, _Parameter)
 _as_usual = getattr(torch.Tensor.__torch_function__, "__func__", None)
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
-# The mode sees the calls inside a backward pass too: recomputation, the backward of the user's own functions.
+# The mode also sees calls inside a backward pass: recomputation, the backward of the user's own functions.
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _EXPOSING = frozenset(
     (
@@ -50,7 +50,7 @@ _SPELLED = frozenset(getattr(torch.Tensor, method) for method in ARRIVES_AS.valu
 
 
 class _Leaf(threading.local):
-    """For one thread: how many registered APIs it is in, and the functions whose twins it runs."""
+    """For one thread: the number of registered APIs it is in, and the functions whose transparent copies it runs."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -80,7 +80,7 @@ class Apis(ApiCalls, TorchFunctionMode):
         self._lookup = table.lookup
         self._plain = table.plain - MAKERS
         self._spelling = spelling
-        self.wrapped: dict[Any, Any] = {}  # wrapper that the script put on a method -> the method
+        self.wrapped: dict[Any, Any] = {}  # wrapper of the script around a method -> the method
         self._twins: dict[Any, Callable[..., Any]] = {}
         self._plain_globals: dict[int, dict[str, Any]] = {}
         self._inside = dict.fromkeys((*table.composite, *_BACKWARD), self._run_inside)
@@ -109,9 +109,9 @@ class Apis(ApiCalls, TorchFunctionMode):
         if api is not None and not self._recorder.closed and _tracing_state() is None:
             if "out" in kwargs and "extern_kernels" in sys._getframe(1).f_globals:  # Inductor's backward
                 return func(*args, **kwargs)
-            # A method without arguments arrives with the type of its tensor, others with those that handle functions.
+            # A method without arguments arrives with the type of its tensor; others with those that handle functions.
             if types and not (len(types) == 1 and (types[0] is _Tensor or types[0] is _Parameter)):
-                if any(map(_is_proxy, types)):  # torch.fx notes everything that is done to them
+                if any(map(_is_proxy, types)):  # torch.fx records everything that is done to them
                     return func(*args, **kwargs)
                 with _NoTorchFunction():
                     return self.record(api, _with_torch_function(func), args, kwargs)
@@ -124,7 +124,7 @@ class Apis(ApiCalls, TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _distrust(self, func: Any, args: Any) -> None:
-        """Memory changes, or may change from now on, although no version counter moves."""
+        """Memory changes, or may change from now on, without a change of a version counter."""
         if self.unwritten and func is not torch.Tensor.data.__get__:
             with _NoTorchFunction():
                 self.destinations.written_somehow(args)
@@ -135,7 +135,7 @@ class Apis(ApiCalls, TorchFunctionMode):
             self._texts.forget()
 
     def _make(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """torch.empty and its like: what they return is followed until it is written."""
+        """torch.empty and similar functions: the memory that they return is followed until it is written."""
         made = func(*args, **kwargs)
         try:
             with _NoTorchFunction():
@@ -174,7 +174,7 @@ class Apis(ApiCalls, TorchFunctionMode):
         return self._leaf.depth > 0
 
     def record_custom(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
-        """`record` for a registered function. Such a call does not reach the mode, so it is switched off here."""
+        """`record` for a registered function. Its call does not reach the mode, so the mode is switched off here."""
         if self._leaf.depth or self._recorder.closed:
             return func(*args, **kwargs)
         self._leaf.depth += 1
@@ -204,7 +204,7 @@ class Apis(ApiCalls, TorchFunctionMode):
         return call, name, parents, inputs
 
     def close_opaque(self, record: Any, output: Any, breaks: Sequence[str] = ()) -> None:
-        """Ends it. `breaks`: the graph breaks of compiled code."""
+        """Ends the record of the region. `breaks`: the graph breaks of compiled code."""
         call, name, parents, inputs = record
         recorder = self._recorder
         if recorder.closed:
@@ -231,7 +231,7 @@ class Apis(ApiCalls, TorchFunctionMode):
 
     def _run_inside(self, func: Any, args: Any, kwargs: Any) -> Any:
         running = self._leaf.running
-        if func in running:  # a function that the twin calls has handed it to us again
+        if func in running:  # a function inside the copy has passed it to us again
             return func(*args, **kwargs)
         twin = self._twins.get(func)
         if twin is None:
@@ -242,16 +242,17 @@ class Apis(ApiCalls, TorchFunctionMode):
             return twin(*args, **kwargs)
         finally:
             running.remove(func)
-            if is_on(self):  # not after a stop() inside of it
+            if is_on(self):  # not after a stop() inside it
                 take_off(self)
 
     def _twin(self, func: Any) -> Callable[..., Any]:
-        """The same code, with globals in which no argument and no mode asks for torch functions."""
+        """A transparent copy of a function: the same code, with globals in which no argument and no mode has torch
+        functions."""
         key = id(func.__globals__)
         plain = self._plain_globals.get(key)
         if plain is None:
             plain = self._plain_globals[key] = dict(func.__globals__)
-            if plain.get("torch") is torch:  # torch.nn.init asks through torch.overrides
+            if plain.get("torch") is torch:  # torch.nn.init uses torch.overrides
                 plain["torch"] = _PlainTorch()
             for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
                 if name in plain:
@@ -262,7 +263,7 @@ class Apis(ApiCalls, TorchFunctionMode):
 
 
 def _with_torch_function(func: Any) -> Callable[..., Any]:
-    """`func` for arguments with a __torch_function__ of their own, which sees the call but not what we do."""
+    """Calls `func` if arguments have their own __torch_function__, which sees this call but not our work."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch._C._EnableTorchFunction():
@@ -276,7 +277,7 @@ def _is_proxy(kind: type) -> bool:
 
 
 def _overridden(types: Any) -> bool:
-    """Whether an argument's type has a __torch_function__ of its own: torch asks it first."""
+    """Whether the type of an argument has its own __torch_function__: torch calls it first."""
     others = [kind.__torch_function__ for kind in types if kind not in _PLAIN]
     return any(getattr(function, "__func__", None) is not _as_usual for function in others)
 
@@ -295,7 +296,7 @@ class _PlainOverrides:
 
 
 class _PlainTorch:
-    """`torch` as the globals of a twin hold it."""
+    """`torch` in the globals of a transparent copy."""
 
     overrides = _PlainOverrides()
 

@@ -1,7 +1,7 @@
-"""The output of a collective of torch.distributed.
+"""Records the output of collectives of torch.distributed.
 
-A blocking collective has written its tensors when it returns, an asynchronous one only when `wait()` has returned, so
-its output is recorded there.
+A blocking collective has written its tensors when it returns. An asynchronous one has written them when `wait()` has
+returned, so its output is recorded there.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Collectives(UnfinishedCollectives):
             self._recorder.fault("a dropped Work", traceback.format_exc())
 
     def pause(self) -> None:
-        """stop(): `Work.wait` is put back, at once or when the script has waited for the last collective under way."""
+        """stop(): restores `Work.wait`, at once or when the script has waited for the last open collective."""
         self._paused = True
         if not self._waiting:
             self._put_back()
@@ -82,7 +82,7 @@ class Collectives(UnfinishedCollectives):
             self._wait = None
 
     def remove(self) -> None:
-        """Puts `Work.wait` back and finishes all records."""
+        """Restores `Work.wait` and finishes all records."""
         self._put_back()
         self._finish_all()
 
@@ -111,7 +111,7 @@ class Collectives(UnfinishedCollectives):
 
 
 class _Waiting(UnfinishedCollective):
-    """Its record shows a list of tensors as a list, and one tensor as itself."""
+    """An unfinished collective. Its record has a list of tensors as a list, and a single tensor as one item."""
 
     def __init__(self, call: int, name: str, produced: Any, left: int) -> None:
         super().__init__(call, name, tensors_in(produced, []), left)
@@ -123,8 +123,8 @@ class _Waiting(UnfinishedCollective):
 
 
 def _waited(api: str, returned: Any) -> Any:
-    """What a functional collective returned, when it is there. The script waits for it by its first use, at the latest;
-    a second wait does nothing."""
+    """Waits for the result of a functional collective. The script waits for it at its first use; a second wait does
+    nothing."""
     if not api.endswith((".wait_tensor", "._wrap_tensor_autograd")):
         with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
             for tensor in tensors_in(returned, []):

@@ -1,4 +1,4 @@
-"""How a function that the user registers is described: it may write tensors behind the version counters."""
+"""Describes a function that the user registers: it may write tensors without a change of version counters."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Which arguments of a call are no input of it: what it only writes, and memory that nobody has written yet.
+"""Finds arguments that are not inputs of a call: what it only writes, and memory that no call has written yet.
 
-The target of `copy_`, an `out=`, the buffer that a collective receives into: their old content has no influence on
-anything, and two runs of one program differ in it. It is marked `"destination": true` in the record. Memory that
-`torch.empty` made is followed until it has been written: a call that is given some of it before that has the
-argument marked `"uninitialised": true`. Storages are held weakly; no tensor is kept.
+The target of `copy_`, an `out=`, the receive buffer of a collective: their old content has no influence on anything,
+and differs between two runs of the same program. The record marks them `"destination": true`.
+
+Memory from `torch.empty` is followed until it is written. If a call gets some of it before that, the argument is marked
+`"uninitialised": true`. Storages are held weakly; no tensor is kept.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ MAKERS: frozenset[Any] = frozenset(
     )
     if made is not None
 )
-"""Functions that return memory as it is."""
+"""Functions that return uninitialised memory."""
 
 DESTINATION = '"destination": true'
 UNINITIALISED = '"uninitialised": true'
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _FOLLOWED = 1 << 24
-"""Of larger memory, and of an accelerator's, only how much was written is known, not where."""
+"""For larger memory, and on an accelerator, msprobe knows only how much was written, not where."""
 
 _FILLS = """
 copy_ fill_ zero_ normal_ uniform_ random_ exponential_ geometric_ cauchy_ log_normal_ bernoulli_
@@ -84,11 +85,11 @@ _PARTIAL: dict[str, Callable[..., None]] = {
     "masked_fill_": _masked,
     "masked_scatter_": _masked,
 }
-"""Calls that write a part of their first argument: what they do to a map of what is written."""
+"""Calls that write a part of their first argument, with functions that mark this part in a map of written elements."""
 
 
 class _Memory:
-    """Memory that was made and not written: all of it, or what its map says."""
+    """Memory that was allocated and not written: all of it, or the elements that its map says."""
 
     __slots__ = ("count", "itemsize", "map", "storage", "total")
 
@@ -107,14 +108,14 @@ class _Memory:
 
 
 class Destinations:
-    """Of one step."""
+    """The destinations of one step."""
 
     def __init__(self) -> None:
         self.unwritten: dict[int, _Memory] = {}
         self._purge_at = 64
 
     def made(self, tensor: Any) -> None:
-        """`tensor` is what torch.empty, or one like it, has returned."""
+        """`tensor` is the result of torch.empty or a similar function."""
         if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.device.type == "meta":
             return
         storage = tensor.untyped_storage()
@@ -124,7 +125,7 @@ class Destinations:
             self.unwritten[storage._cdata] = _Memory(tensor, storage)
 
     def marked(self, api: Api, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments as they are to be recorded."""
+        """The arguments in the form to record."""
         if self.unwritten:
             args = tuple(map(self.marked_value, args))
             kwargs = {name: self.marked_value(value) for name, value in kwargs.items()}
@@ -138,7 +139,7 @@ class Destinations:
         return args, kwargs
 
     def marked_value(self, value: Any) -> Any:
-        """An argument or a result as it is to be recorded, where some memory is not written yet."""
+        """An argument or a result in the form to record, while some memory is unwritten."""
         if isinstance(value, torch.Tensor):
             return Marked(value, UNINITIALISED) if self._is_unwritten(value) else value
         if type(value) in (list, tuple):
@@ -146,8 +147,8 @@ class Destinations:
         return value
 
     def wrote(self, api: Api, args: Any, kwargs: Any) -> None:
-        """After the call: which part of the unwritten memory it has written."""
-        if api.title == "Ops.fsdp.all_gather_copy_in" and len(args) > 4:  # what the others send comes later
+        """After the call: notes which part of the unwritten memory it has written."""
+        if api.title == "Ops.fsdp.all_gather_copy_in" and len(args) > 4:  # the data of the other ranks comes later
             return self._write(args[1], lambda part: part.narrow(0, args[3] * args[4], args[3]).fill_(True))
         if api.untracked and not api.collective:
             return self.written_somehow((args, kwargs))
@@ -159,7 +160,7 @@ class Destinations:
         return None
 
     def written_somehow(self, values: Any) -> None:
-        """By something that does not say what it writes."""
+        """Notes a write by a call that does not say what it writes."""
         for tensor in tensors_in(values, []):
             memory = self._memory(tensor)
             if memory is not None:
@@ -171,7 +172,7 @@ class Destinations:
         return tensors_in([*whole, kwargs.get("out")], [])
 
     def _write(self, tensor: Any, mark: Optional[Callable[[Any], None]]) -> None:
-        """All of `tensor` is written, or what `mark` does to the map of it."""
+        """Notes that all of `tensor` is written, or the part that `mark` marks in its map."""
         memory = self._memory(tensor)
         if memory is None:
             return
@@ -207,7 +208,7 @@ class Destinations:
             return None
         try:
             return self.unwritten.get(tensor.untyped_storage()._cdata)
-        except (RuntimeError, NotImplementedError):  # sparse, or a stand-in of torch.func
+        except (RuntimeError, NotImplementedError):  # a sparse tensor, or a wrapper of torch.func
             return None
 
     def _purge(self) -> None:
@@ -227,7 +228,7 @@ def _as_destination(value: Any) -> Any:
 
 
 def _destination(api: Api, args: Any, kwargs: Any) -> Any:
-    """The position or the name of the argument that the call writes without reading it; None where there is none."""
+    """The position or name of the argument that the call writes without reading it; None if there is none."""
     name = api.name
     if api.collective and api.prefix == "Distributed":
         if name in _RECEIVING and not (name == "broadcast" and _is_source(args, kwargs)):
@@ -245,7 +246,7 @@ def _destination(api: Api, args: Any, kwargs: Any) -> Any:
 
 
 def _is_source(args: Any, kwargs: Any) -> bool:
-    """Whether this rank sends what is broadcast."""
+    """Whether this rank sends the data of a broadcast."""
     group = args[2] if len(args) > 2 else kwargs.get("group")
     if kwargs.get("group_src") is not None:
         return bool(torch.distributed.get_rank(group) == kwargs["group_src"])

@@ -1,6 +1,6 @@
-"""Keeps the API mode on while a step is collected, and off where it would change the result.
+"""Keeps the API mode on while a step is collected, and off where it would change results.
 
-New threads begin without the mode: the global hooks of `OpaqueRegions` put it on when a module is called.
+A new thread starts without the mode: the global hooks of `OpaqueRegions` turn it on when a module is called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ApiModeScope(OpaqueRegions):
         self._swap_tensors: Any = None
 
     def install(self) -> None:
-        for mode in modes():  # a step ended inside a backward pass, and torch has put its mode back since
+        for mode in modes():  # a step ended inside a backward pass, and torch has restored its mode since
             if isinstance(mode, Apis) and mode.recorder.closed:
                 take_off(mode)
         self._apis.wrapped = wrapped_methods()
@@ -56,7 +56,8 @@ class ApiModeScope(OpaqueRegions):
 
 
 class FusedPaths(OpaqueRegions):
-    """Level L0, which has no mode. Nothing is installed unless the models have modules that may run without modes."""
+    """For level L0, which has no mode. Installs something only if the models have modules that may run without
+    modes."""
 
     def __init__(self, modules: Modules, models: Sequence[Any], recorder: Recorder, compile: str) -> None:
         super().__init__(None, modules, recorder, models, compile)

@@ -1,7 +1,8 @@
-"""Puts our mode on this thread's stack of torch-function modes, and takes it off.
+"""Puts our mode on this thread's stack of torch-function modes, and removes it.
 
-Our mode is below all others. A context that ends (`with torch.device(...)`, any mode of the user) takes the top mode
-off without looking: if ours were on top of a context entered before start(), ours would go and the context would stay.
+Our mode is below all others. A context that ends (`with torch.device(...)`, any mode of the user) removes the top mode
+without a check. If our mode were above a context entered before start(), ours would be removed and the context would
+stay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Regions that must run without the API mode, and without hooks of ours on their modules.
+"""Regions that must run without the API mode, and without our hooks on their modules.
 
-MultiheadAttention and TransformerEncoderLayer leave their fused path when they see a mode or a hook, which changes the
-last digits; compiled code breaks its graphs. Such a region runs without us and is one opaque record. The modules in
-question, and those below them, have no hooks of their own: the global ones here call them.
+MultiheadAttention and TransformerEncoderLayer leave their fused path if they see a mode or a hook, which changes the
+last digits; compiled code breaks its graphs. Such a region runs without msprobe and is one opaque record. Its modules,
+and those below them, have no hooks of their own: the global hooks in this file record them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class _Region(NamedTuple):
     owner: int
     """The id of the module, or of the frame that runs compiled code."""
     action: str
-    """What was done with the mode, to be undone: "entered" (then it is on), "left", or "" for nothing."""
+    """What to undo at the end: the mode was "entered" (it is on), "left", or "" for nothing."""
     record: Any = None
     depth: int = 0
-    """The depth of the stack where a module began: a call from no deeper shows that it was interrupted."""
+    """The stack depth at which a module began: a later call at this depth or above shows that it was interrupted."""
     compiled: Any = None
     """The compiled function or module."""
 
 
 class _Open(threading.local):
-    """The regions that this thread is in."""
+    """The regions that are open in this thread."""
 
     def __init__(self) -> None:
         self.regions: list[_Region] = []
@@ -78,13 +78,14 @@ class OpaqueRegions:
         self._modules = modules
         self._recorder = recorder
         self._open = _Open()
-        self._hooks: dict[int, tuple[Any, Any]] = {}  # for the modules that have none of their own
+        self._hooks: dict[int, tuple[Any, Any]] = {}  # for modules without own hooks
         self._global_hooks = GlobalHooks()
         self._dynamo: Any = None
         self._set_eval_frame: Any = None
 
     def _install_hooks(self) -> None:
-        """Under the key of the module hooks, where there are any: torch hands those modules' kwargs to this key."""
+        """Installs the global hooks under the key of the module hooks, if there are any: torch passes kwargs to this
+        key."""
         if self._modules is None:
             key = PlainCopies().key
         else:
@@ -165,7 +166,7 @@ class OpaqueRegions:
         return type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
 
     def _was_interrupted(self, depth: int) -> bool:
-        """Torch calls no hook at the end of a module that a KeyboardInterrupt ended: the mode is put on again here."""
+        """Torch calls no hook if a KeyboardInterrupt ends a module: the mode is turned on again here."""
         regions = self._open.regions
         while regions and regions[-1].depth >= depth:
             if regions.pop().action == "left":
@@ -173,7 +174,7 @@ class OpaqueRegions:
         return not self._open.without_us()
 
     def _begin(self, region: Any, owner: int, on: bool, named: bool, args: Any, depth: int = 0) -> None:
-        """From here on msprobe ignores this thread. A `named` module has its own record."""
+        """msprobe ignores this thread from now on. A `named` module has its own record."""
         if on:
             take_off(self._mode)
         record = None
@@ -208,14 +209,14 @@ class OpaqueRegions:
                 elif callback is None and self._compile == OPEN and self._open.without_us():
                     self._enter_uncompiled(frame)
                 elif callable(callback) and self._compile == OPEN and is_usual(callback):
-                    callback = opened(callback)  # a compiled function that is called inside another one
+                    callback = opened(callback)  # a compiled function called inside another one
                 if callable(callback):
                     begins = self._global_hooks.hide(frame)
                     if self._modules is not None:
                         callback = CompilesUnseen(callback, self._modules)
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
-        result = set_eval_frame(callback)  # compiled code begins or ends here: it must see nothing of ours
+        result = set_eval_frame(callback)  # compiled code begins or ends here: it must not see msprobe
         try:
             if not begins:
                 self._global_hooks.show(frame)
@@ -237,8 +238,8 @@ class OpaqueRegions:
                 self._begin(function if module is None else module, id(frame), on, hooks is not None, args)
 
     def _enter_uncompiled(self, frame: FrameType) -> None:
-        """Inside an open region something runs that is not compiled: an open graph, or a function of the script for
-        which compiling is disabled."""
+        """Code that is not compiled runs inside an open region: an open graph, or a function of the script for which
+        compiling is disabled."""
         compiling = torch._guards.TracingContext.try_get() is not None
         if self._mode is not None and self._open.regions[-1].action == "left" and not self._mode.busy and not compiling:
             put_on(self._mode)
@@ -254,7 +255,7 @@ class OpaqueRegions:
 
 
 def _depth() -> int:
-    """How many frames are below that of the caller."""
+    """The number of frames below the caller."""
     depth, frame = 0, sys._getframe(1).f_back
     while frame is not None:
         depth, frame = depth + 1, frame.f_back
@@ -262,7 +263,7 @@ def _depth() -> int:
 
 
 def effective_mode(compile: str, with_apis: bool) -> str:
-    """How compiled regions run: an open region has records of APIs only."""
+    """How compiled regions run at this level: an open region has only API records."""
     if compile == OPEN and not with_apis:
         notices.warn_once(
             '"compile": "open" records API calls: at level L0 compiled regions stay closed. '
@@ -304,7 +305,7 @@ def _log_compiled(name: str, region: Any, is_open: bool) -> None:
 
 
 def _runs_without_modes(module: Any, closed: bool) -> bool:
-    """Whether this call of the module does. The switch handles modules that are compiled in place."""
+    """Whether this call of the module runs without modes. The switch handles modules that are compiled in place."""
     if type(module).__name__ == "OptimizedModule":
         return closed
     if not isinstance(module, _FUSED) or module.training:

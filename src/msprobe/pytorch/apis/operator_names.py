@@ -1,9 +1,9 @@
-"""Which operator the script used: ``x + y``, ``1 + x`` and ``x.add(y)`` all reach a mode as ``Tensor.add``.
+"""Finds which operator the script used: ``x + y``, ``1 + x`` and ``x.add(y)`` all reach a mode as ``Tensor.add``.
 
-Records say ``Tensor.__add__`` and ``Tensor.__radd__``. While collecting, the operators that lose their name are
-replaced on ``torch.Tensor`` by functions that only pass the call on. They store nothing: the mode's handler finds them
-as the frame below its own, so no state can be stale or belong to another thread. ``remove`` restores ``torch.Tensor``
-exactly.
+Records have the names ``Tensor.__add__`` and ``Tensor.__radd__``. While collecting, the operators that lose their name
+are replaced on ``torch.Tensor`` by functions that only pass the call on. They store nothing: the handler of the mode
+finds them as the frame below its own, so there is no state that could be out of date or belong to another thread.
+``remove`` restores ``torch.Tensor`` exactly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msprobe.frameworks.pytorch.operators import ARRIVES_AS
 
 
 def _pass_on(dunder: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that only calls `original`, with a code object of its own, by which `take` recognises it."""
+    """A function that only calls `original`. `take` recognises it by its own code object."""
 
     def operator(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
@@ -49,7 +49,7 @@ class OperatorNames:
                 self._by_code[id(operator.__code__)] = (dunder, arriving)
 
     def install(self) -> None:
-        """Puts the operators on torch.Tensor and keeps what its dictionary held."""
+        """Puts the operators on torch.Tensor and keeps the originals."""
         if self._installed:
             return
         own = vars(torch.Tensor)
@@ -60,7 +60,7 @@ class OperatorNames:
         self._installed = True
 
     def remove(self) -> None:
-        """Undoes install, but keeps operators that somebody else has replaced since."""
+        """Undoes install, but leaves operators that other code has replaced since."""
         if not self._installed:
             return
         for dunder, operator in self._operators.items():
@@ -74,10 +74,10 @@ class OperatorNames:
         self._installed = False
 
     def take(self, func: Callable[..., Any], depth: int = 2) -> Optional[str]:
-        """The operator through which `func` was called, or None: it was called by its own name.
+        """The operator through which `func` was called; None if it was called by its own name.
 
-        To be called by the mode's ``__torch_function__`` itself; one call further away `depth` is 3. Handlers
-        of other modes between the operator and ours are stepped over.
+        The ``__torch_function__`` of the mode must call this itself; one call further away, `depth` is 3. Handlers of
+        other modes between the operator and ours are skipped.
         """
         frame: Optional[FrameType] = sys._getframe(depth)
         while frame is not None:

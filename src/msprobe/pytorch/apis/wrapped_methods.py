@@ -1,7 +1,7 @@
 """Methods of torch.Tensor that the script has wrapped.
 
-Torch hands a mode not the method that it was called with but what `torch.Tensor` has under its name: the wrapper,
-which has run already and would run again. So the method below is called in its place.
+Torch does not pass the called method to a mode, but the attribute of `torch.Tensor` with its name. That is the wrapper,
+which has already run and would run again. So msprobe calls the method below it instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msprobe.pytorch.apis import operator_names
 
 
 def wrapped_methods() -> dict[Any, Any]:
-    """Wrapper: the method of torch below it. Names those where the method below cannot be found."""
+    """Each wrapper with the method of torch below it. Warns about wrappers whose method cannot be found."""
     found: dict[Any, Any] = {}
     lost = []
     for name, method in vars(torch.Tensor).items():
@@ -50,17 +50,17 @@ def _source() -> str:
 
 
 def _is_python(name: str) -> bool:
-    """Whether torch has this method in Python, over one in C that takes other arguments."""
+    """Whether torch has this method in Python, over a C method with other arguments."""
     return f"    def {name}(" in _source()
 
 
 def _inside(method: Any, name: str) -> Optional[Any]:
-    """What the wrapper holds: by functools.wraps, or in its closure."""
+    """The functions inside the wrapper: by functools.wraps, or in its closure."""
     candidates = [getattr(method, "__wrapped__", None)]
     for cell in method.__closure__ or ():
         try:
             candidates.append(cell.cell_contents)
-        except ValueError:  # it is still empty
+        except ValueError:  # the cell is still empty
             continue
     for one in candidates:
         of_torch = isinstance(one, FunctionType) and _is_of_torch(one)

@@ -1,1 +1,1 @@
-"""The gradients of calls, read off the autograd graph."""
+"""The gradients of calls, read from the autograd graph."""

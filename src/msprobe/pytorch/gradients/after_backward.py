@@ -1,7 +1,7 @@
-"""Gradients of parameters that no hook sees come: they are read from `.grad` when a backward pass is over.
+"""Gradients of parameters that no hook sees: they are read from `.grad` after a backward pass.
 
-FSDP2 computes with other tensors than the parameters and gives those their gradients itself. A hook on a parameter of
-a compiled model would be compiled. The root of a model is not recorded, but it may have parameters of its own.
+FSDP2 computes with other tensors than the parameters and sets their gradients itself. A hook on a parameter of a
+compiled model would be compiled. The root of a model has no record, but it may have its own parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _State = tuple[int, Optional[int]]
 
 
 class GradientsAfterBackward(Companion):
-    """Of one step. `begin` and `end` stand round each backward pass."""
+    """The gradients of one step. `begin` and `end` are called around each backward pass."""
 
     def __init__(self, recorder: Recorder, gradients: Gradients, tree: ModelTree) -> None:
         self._recorder = recorder
@@ -41,7 +41,7 @@ class GradientsAfterBackward(Companion):
                 self._owners = [(one.title, one.module._parameters) for one in tree if one.is_model] + below
 
     def _unseen(self) -> Iterator[tuple[str, str, Any]]:
-        """(title of the module, name in it, parameter) of those whose gradient came to no hook."""
+        """(title of the module, name in it, parameter) for each parameter whose gradient reached no hook."""
         came = self._gradients.came
         for title, parameters in self._owners:
             for name, parameter in parameters.items():
@@ -64,7 +64,7 @@ class GradientsAfterBackward(Companion):
         self._gradients.write_parameters()
 
     def read_all(self) -> None:
-        """A pipeline has run all its microbatches: the gradient of a parameter is what they add up to."""
+        """A pipeline has run all its microbatches: the gradient of a parameter is their sum."""
         if not self._recorder.with_outputs or self._recorder.closed:
             return
         for title, parameters in self._owners:
@@ -75,7 +75,7 @@ class GradientsAfterBackward(Companion):
 
     def remove(self) -> None:
         with torch._C.DisableTorchFunction():
-            self.begin()  # a backward pass may still come before the step ends
+            self.begin()  # a backward pass may still follow before the step ends
 
     def close(self) -> list[str]:
         with torch._C.DisableTorchFunction():
@@ -86,7 +86,7 @@ class GradientsAfterBackward(Companion):
 
 
 def _state(gradient: Any) -> _State:
-    """What tells whether it was written since: a distributed tensor writes the one inside it."""
+    """The state that shows whether a gradient was written since: a distributed tensor writes the one inside it."""
     inner = getattr(gradient, "_local_tensor", gradient)
     try:
         return id(gradient), inner._version

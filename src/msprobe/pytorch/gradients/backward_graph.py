@@ -1,7 +1,7 @@
 """The part of the autograd graph that one call made: from its outputs back to its inputs.
 
-Before a call the edges that lead to its inputs are noted; after it the graph is walked from its outputs to those
-edges. Nothing here is kept or hooked: `call_gradients` does that with what is found.
+Before a call, the edges that lead to its inputs are noted. After it, the graph is walked from its outputs to those
+edges. This module keeps and hooks nothing: `call_gradients` does that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ tensors_in = _search.in_value
 
 
 class Inputs:
-    """The edges that lead to a call's inputs, taken before it: an in-place call re-points them."""
+    """The edges that lead to the inputs of a call, taken before it: an in-place call changes them."""
 
     __slots__ = ("count", "edges", "leaves", "nodes", "sequence")
 
@@ -45,7 +45,7 @@ class Inputs:
 
 
 def walk(entries: Iterable[Any], inputs: Inputs) -> list[Exit]:
-    """The edges from the call's part of the graph to its inputs."""
+    """The edges from the part of the graph of the call to its inputs."""
     edges, leaves, first = inputs.edges, inputs.leaves, inputs.sequence
     keeps_casts = torch._C._is_any_autocast_enabled()
     exits: list[Exit] = []
@@ -76,12 +76,12 @@ def walk(entries: Iterable[Any], inputs: Inputs) -> list[Exit]:
 
 
 def _is_kept_cast(node: Any) -> bool:
-    """Whether autocast may give this cast of a weight to later calls: what reaches it is then their gradient too."""
+    """Whether autocast may pass this cast of a weight to later calls: what reaches it is then also their gradient."""
     return node.name() in _CASTS and isinstance(node.next_functions[0][0], _AccumulateGrad)
 
 
 def _through_cast(node: Any, inputs: Inputs) -> Optional[list[int]]:
-    """Autocast keeps the cast of a weight for the next call: an older node, but it leads to this call's input."""
+    """Autocast caches the cast of a weight for the next call: an older node, but it leads to an input of this call."""
     if node.name() not in _CASTS:
         return None
     below, number = node.next_functions[0]

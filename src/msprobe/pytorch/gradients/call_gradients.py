@@ -1,8 +1,7 @@
 """The gradients of calls on PyTorch: hooks on nodes of the autograd graph (collect/gradients has the algorithm).
 
-Hooks hold a small record of text, never a node, an output or a tensor: the graph is freed as
-without us. Only where an input is reached by several edges is a gradient held, until the last of
-them has fired.
+Hooks hold a small record of text, never a node, an output or a tensor: the graph is freed as without msprobe. A
+gradient is held only if several edges lead to an input, until the last hook has fired.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _MAY_RETURN_ITS_INPUT = re.compile(
 
 
 class Gradients(ParameterGradients):
-    """Hooks the graph of wanted calls and records what flows back."""
+    """Hooks the graph of wanted calls and records their gradients."""
 
-    inputs = Inputs  # the class itself: no call between
+    inputs = Inputs  # the class itself, without a function call
 
     def watch(self, name: str, parents: list[str], inputs: Inputs, output: Any) -> None:
         """Hooks the backward of a forward call that has just returned `output`."""
@@ -48,9 +47,9 @@ class Gradients(ParameterGradients):
         if record is None:
             return
         leaving = assign_exits(record, walk(entries, inputs))
-        # A scope asks in the order in which calls begin: a call's hook before those of the calls inside it.
+        # A scope needs the order in which calls begin: a call is hooked before the calls inside it.
         apart = not self._recorder.selection.everything
-        # The hooks are made of functions, not of bound methods: there are thousands of them, and every object more
+        # The hooks are functions, not bound methods: there are thousands of them, and every additional object
         # makes the garbage collector run earlier.
         for node, places in entries.items():
             leading = leaving.pop(node, ())

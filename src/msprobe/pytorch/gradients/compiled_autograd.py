@@ -1,4 +1,4 @@
-"""Compiled autograd: a backward pass that torch compiles has no hooks of ours.
+"""Compiled autograd: a backward pass that torch compiles must not have our hooks.
 
 Torch would trace them into the compiled pass, with a graph break at each, and compile it again when collecting begins.
 """
@@ -23,7 +23,8 @@ _OURS = __name__.partition(".")[0]
 
 
 class CompiledBackward(Companion):
-    """Takes our hooks off the graph before a compiled backward pass begins. Gradients of parameters are read later."""
+    """Removes our hooks from the graph before a compiled backward pass begins. Gradients of parameters are read
+    later."""
 
     def __init__(self, recorder: Recorder, gradients: ParameterGradients) -> None:
         self._recorder = recorder
@@ -55,13 +56,14 @@ class CompiledBackward(Companion):
 
 
 def is_enabled() -> bool:
-    """Whether torch compiles the backward passes of this moment."""
+    """Whether torch compiles backward passes at the moment."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return bool(getattr(module, "compiled_autograd_enabled", False))
 
 
 def _take_off(register: Any) -> None:
-    """A node does not tell its hooks, but the handle of a new one knows the table of all."""
+    """Removes our hooks from a node. A node does not list its hooks, but the handle of a new hook has the table of
+    all."""
     handle = register(_nothing)
     hooks = handle.hooks_dict_ref()
     for key, hook in list(hooks.items()):
@@ -70,7 +72,7 @@ def _take_off(register: Any) -> None:
 
 
 def _nothing(*gradients: Any) -> None:
-    """Stands for no hook."""
+    """A hook that does nothing."""
 
 
 def _nodes_below(outputs: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Gradients of PyTorch that are held until all of one call's have come."""
+"""Holds gradients of PyTorch until all gradients of a call have come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradients of parameters: a hook on each, whose last values are written when the backward pass ends."""
+"""The gradients of parameters: a hook on each; the last values are written when the backward pass ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _ENGINE = BackwardEngine(
 
 
 class ParameterGradients(CallGradients):
-    """Records `{module}.parameters_grad` of one step, and tells a recomputation from a pass that makes a graph."""
+    """Records `{module}.parameters_grad` of one step, and distinguishes a recomputation from a pass that makes a
+    graph."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder, _ENGINE)
@@ -38,15 +39,16 @@ class ParameterGradients(CallGradients):
         self._graph_making: set[int] = set()
 
     def watch_parameter(self, module: str, name: str, parameter: Any, above: Sequence[str] = ()) -> None:
-        """Keeps the last local gradient of a parameter for `{module}.parameters_grad`; `above`: the modules around."""
+        """Keeps the last local gradient of a parameter for `{module}.parameters_grad`. `above`: the modules around
+        it."""
         record = f"{module}.parameters_grad"
         self._parameters.setdefault(record, {})
         hook = partial(ParameterGradients._take_parameter, self, record, name, id(parameter), above)
         self._watched.append((parameter, hook, parameter.register_hook(hook)))
 
     def leave_parameters(self) -> None:
-        """stop(): no hook stays on a parameter. But a graph that waits for its backward keeps ours, on the node
-        that takes the parameter's gradient; where there is no graph, that node dies at once."""
+        """stop(): removes the hooks from parameters. A graph that waits for its backward keeps our hook, on the node
+        that receives the gradient of the parameter. Without a graph, that node is freed at once."""
         with torch.inference_mode(False), torch.enable_grad(), _NoTorchFunction():
             for parameter, hook, handle in self._watched:
                 handle.remove()
@@ -57,14 +59,14 @@ class ParameterGradients(CallGradients):
         self._watched.clear()
 
     def drop_parameters(self) -> None:
-        """No hook stays on a parameter, or on the node that takes its gradient."""
+        """Removes all hooks from parameters, and from the nodes that receive their gradients."""
         for _, _, handle in self._watched:
             handle.remove()
         self._watched.clear()
         self.return_to_parameters()
 
     def return_to_parameters(self) -> None:
-        """start() again, or the end of the step: the hooks on those nodes are removed."""
+        """start() again, or the end of the step: removes the hooks on those nodes."""
         for handle in self._left:
             handle.remove()
         self._left.clear()
@@ -112,8 +114,8 @@ class ParameterGradients(CallGradients):
         return super()._begin_pass(number)
 
     def recomputes(self) -> bool:
-        """Gradients are on in a backward pass for a recomputation (checkpointing), or because the pass itself makes a
-        graph (create_graph)."""
+        """In a backward pass, gradients are on for a recomputation (checkpointing), or because the pass itself makes
+        a graph (create_graph)."""
         return torch.is_grad_enabled() and self.running_pass() not in self._graph_making
 
 

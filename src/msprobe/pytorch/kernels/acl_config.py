@@ -1,4 +1,4 @@
-"""acl_config.json, the configuration of Ascend's own kernel dump: checked when the debugger is made."""
+"""acl_config.json, the configuration of Ascend's own kernel dump: checked when the debugger is created."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`acl_config` (level L2): Ascend's own kernel dump, switched on round one API where torch_npu is there.
+"""`acl_config` (level L2): turns on Ascend's own kernel dump around one API, if torch_npu is installed.
 
-Kernels of the device are below ATen operators; Ascend writes them itself, as its acl_config.json says. Written to
-torch_npu's documented interface (init_dump, set_dump, finalize_dump); no Ascend device was at hand to run it on.
+Kernels of the device are below ATen operators; Ascend writes them itself, as its acl_config.json says. This follows the
+documented interface of torch_npu (init_dump, set_dump, finalize_dump) and has not run on an Ascend device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msprobe.dump.names import api_stem
 
 
 class AscendDump:
-    """Round the calls of the API that `scope` or `list` names; without a name, round none."""
+    """Ascend's dump around the calls of the API in `scope` or `list`; around no call without a name."""
 
     def __init__(self, config: Optional[Path], names: tuple[str, ...]) -> None:
         self._config = config

@@ -1,9 +1,8 @@
 """Kernels (level L2): ATen operators, forward and backward, on any device.
 
-A dispatch mode sees every operator that reaches a backend, also those that autograd runs in a backward pass and
-those of optimizers. The API around an operator comes from the level above: while an API runs, its name is among the
-recorder's parents. The autograd nodes that it makes have consecutive sequence numbers, by which the operators of a
-backward pass find their API.
+A dispatch mode sees every operator that reaches a backend, also those that autograd runs in a backward pass and those
+of optimizers. While an API runs, its name is among the parents in the recorder, so an operator knows its API. The
+autograd nodes of an API have consecutive sequence numbers; with these, the operators of a backward pass find their API.
 """
 
 from __future__ import annotations
@@ -79,14 +78,14 @@ class Kernels(TorchDispatchMode):
         self._texts = texts
         self.origins = Origins()
         self.replays = False
-        self.with_views = False  # scope or list names a call that is a view: it is recorded, although no kernel runs
-        self.forced: Optional[tuple[str, ...]] = None  # the parents of what runs now, in a replay
+        self.with_views = False  # scope or list names a view: it is recorded, although no kernel runs
+        self.forced: Optional[tuple[str, ...]] = None  # the parents of the current call, in a replay
         self._titles: dict[Any, str] = {}
         self._mutable: dict[Any, tuple[int, ...]] = {}
         self._distrusted: set[Any] = set()
 
     def install(self) -> None:
-        """Puts the mode below all others, so that each of them takes off its own when it ends."""
+        """Puts the mode below all others, so that each of them removes itself when it ends."""
         above = [_pop_torch_dispatch_stack(None) for _ in range(_len_torch_dispatch_stack())]
         _push_on_torch_dispatch_stack(self)
         for mode in reversed(above):
@@ -134,7 +133,7 @@ class Kernels(TorchDispatchMode):
             if func in self._distrusted:
                 self._texts.forget()
             elif changed:
-                # The version counters move only when we have returned.
+                # The version counters change only after we return.
                 self._texts.written(args[place] for place in changed if place < len(args))
             if call is not None:
                 self._recorder.leave(call, name, output)
@@ -197,7 +196,7 @@ class ApiStack(Apis):
             recorder.pop(name)
 
     def open_opaque(self, api: Api, args: Any) -> Any:
-        """Compiled code runs without us; the operators of a fused module are seen."""
+        """Compiled code runs without msprobe; the operators of a fused module are seen."""
         if api.prefix != "Compiled":
             return None
         self._kernels.remove()
@@ -217,7 +216,7 @@ class ModuleStack(ModulePlaces, Modules):
         """At this level the gradients of parameters are outputs of operators."""
 
     def take_off(self, is_apart: Callable[[Any], bool]) -> dict[int, tuple[Any, Any]]:
-        """Compiled modules run without us (`open_opaque`), so no operator has them as a parent."""
+        """Compiled modules run without msprobe (`open_opaque`), so no operator has them as a parent."""
         hooks = super().take_off(is_apart)
         for module in self.hooked:
             if is_opaque(module) or is_compiled_in_place(module):

@@ -1,4 +1,4 @@
-"""What level L2 hooks into PyTorch: kernels, and the modules and APIs that they run in."""
+"""The hooks of level L2 in PyTorch: kernels, and the modules and APIs around them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`backward_input` (level L2, task tensor): the backward of one named API, run from a gradient dumped earlier.
+"""`backward_input` (level L2, task tensor): runs the backward of one API from a gradient dumped earlier.
 
-It is a second run on copies: the script's tensors, graph and random state stay as they are. Only the kernels of
-this run are recorded as that API's backward; those of the script's own backward pass are not.
+It is a second run on copies: the tensors, the graph and the random state of the script do not change. Only the kernels
+of this run are recorded as the backward of the API, not those of the script's own backward pass.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def replay_of(settings: Settings, kernels: Kernels) -> Any:
 
 
 def dumped_gradients(settings: Settings) -> list[Any]:
-    """What `backward_input` names; UsageError when it cannot be read."""
+    """The gradients in the files of `backward_input`. Raises UsageError if one cannot be read."""
     return [_load(path) for path in getattr(settings.section, "backward_input", ())]
 
 
@@ -93,7 +93,7 @@ def _copied(value: Any, leaves: list[Any]) -> Any:
             return value.detach().clone()
         leaf = value.detach().clone().requires_grad_()
         leaves.append(leaf)
-        return leaf.clone()  # what the API may write into
+        return leaf.clone()  # the API may write to it
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return type(value)(_copied(member, leaves) for member in value)
     if isinstance(value, dict):

@@ -1,10 +1,10 @@
 """Keeps our hooks out of copies of a model that is being collected.
 
-`copy.deepcopy(model)` (a moving average of the weights) would record the copy's calls under the names of the
-original, and a file of `torch.save(model)` must load without msprobe. Modules define in many ways how they are copied
-(`__getstate__`, `__deepcopy__`, `__reduce__`), but all of these reach the OrderedDicts that hold the hooks: while our
-hooks are on, these dicts are copied and pickled without them. `torch.jit.script(model)` would compile the hooks: they
-are off the model while it runs.
+`copy.deepcopy(model)` (a moving average of the weights) would record the calls of the copy under the names of the
+original, and a file of `torch.save(model)` must load without msprobe. Modules can define in many ways how they are
+copied (`__getstate__`, `__deepcopy__`, `__reduce__`), but all of them copy the OrderedDicts that hold the hooks. While
+our hooks are installed, these dicts are copied and pickled without them. `torch.jit.script(model)` would compile the
+hooks: they are removed while it runs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ HOOKS = (
     "_forward_pre_hooks_with_kwargs",
 )
 _reducers: dict[Any, Any] = copyreg.dispatch_table
-_keys: set[int] = set()  # the keys of the hooks that are on now
-_before: dict[str, Any] = {}  # what we have replaced
+_keys: set[int] = set()  # the keys of the hooks that are installed now
+_before: dict[str, Any] = {}  # the originals that we have replaced
 
 
 class PlainCopies:
-    """Installed while hooks under `key` are on. The key is a random number below 2**62, so no other hook and no
-    OrderedDict of the script has it."""
+    """Installed while hooks under `key` are installed. The key is a random number below 2**62, so no other hook and
+    no OrderedDict of the script has it."""
 
     def __init__(self) -> None:
         self.key = secrets.randbits(62)

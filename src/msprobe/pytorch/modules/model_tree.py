@@ -1,4 +1,4 @@
-"""The modules of a model, found in one walk at start() and used by everything that installs something."""
+"""The modules of a model, found in one walk at start(). Everything that installs hooks uses it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ class TreeModule(NamedTuple):
     """One module of the models."""
 
     prefix: str
-    """What stands before the names of its parameters and buffers: `blocks.0.`."""
+    """The prefix of the names of its parameters and buffers: `blocks.0.`."""
     title: str
-    """What its records are called: `Module.blocks.0.Block`."""
+    """The name of its records: `Module.blocks.0.Block`."""
     module: Any
     is_model: bool
 
 
 class ModelTree:
-    """Remembers the last walk: whatever is installed by one start() uses the same."""
+    """Caches the last walk: everything that one start() installs uses the same."""
 
     def __init__(self) -> None:
         self._models: Optional[Sequence[Any]] = None
         self._found: Optional[list[TreeModule]] = None
 
     def plain(self, models: Sequence[Any]) -> Optional[list[TreeModule]]:
-        """Every module once, with the first of its paths. None where one of them is compiled: names and children then
-        depend on what they are for."""
+        """Every module once, with the first of its paths. None if one of them is compiled: names and children then
+        depend on the use."""
         if self._models is not models:
             self._models, self._found = models, _walk(models)
         return self._found

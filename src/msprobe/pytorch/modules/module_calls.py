@@ -1,6 +1,6 @@
 """Modules (level L0 and mix): forward pre- and post-hooks on every module below the model.
 
-The backward of a module is read off the graph like that of an API: a full backward hook would break in-place modules
+The backward of a module is read from the graph, like that of an API: a full backward hook would break in-place modules
 and lose data.
 """
 
@@ -31,15 +31,15 @@ _is_fx_tracing = getattr(_symbolic_trace, "is_fx_symbolic_tracing", None) or _sy
 
 
 def is_traced() -> bool:
-    """Whether the code that runs is traced (dynamo, torch.jit.trace, torch.fx): the trace must see nothing of ours."""
+    """Whether the running code is being traced (dynamo, torch.jit.trace, torch.fx): the trace must not see msprobe."""
     return torch.compiler.is_compiling() or _tracing_state() is not None or _is_fx_tracing()
 
 
 def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[tuple[str, Any]]:
     """The name of every module below the models, and the module.
 
-    An opaque model is itself recorded, because nothing below it can be; so is one that is compiled in place. With
-    `inside`, torch.compile changes no name: modules have the names of a run without it.
+    An opaque model has a record itself, because nothing below it can have one; so does a model that is compiled in
+    place. With `inside`, torch.compile changes no name: modules have the names of a run without it.
     """
     describe = _describe_inside if inside else _describe
     models = [uncompiled(model) for model in models] if inside else models
@@ -82,7 +82,7 @@ def class_of(module: Any) -> str:
 
 
 class Modules(ModuleCalls):
-    """Installs the hooks on the models of one step and takes them off again."""
+    """Installs the hooks on the models of one step and removes them."""
 
     def __init__(self, recorder: Recorder, gradients: Gradients, models: Sequence[Any]) -> None:
         super().__init__(recorder, gradients)
@@ -100,7 +100,7 @@ class Modules(ModuleCalls):
         self.key = self._copies.key
 
     def install(self) -> None:
-        self._recorder.parents.clear()  # an interrupt may have left some open
+        self._recorder.parents.clear()  # an interrupt may have left some calls open
         self._gradients.return_to_parameters()
         self._copies.install()
         backward = self._recorder.selection.backward
@@ -124,7 +124,8 @@ class Modules(ModuleCalls):
         return named
 
     def _watch_parameters(self, module: str, parameters: dict[str, Any]) -> None:
-        """Parameters without a gradient yet (frozen or lazy ones) get another chance when the module is called."""
+        """Hooks parameters. Parameters without a gradient (frozen or lazy ones) are tried again when the module is
+        called."""
         selection = self._recorder.selection
         above = () if selection.everything else self._above(module)
         if not selection.may_want(f"{module}.parameters_grad", above):
@@ -161,8 +162,8 @@ class Modules(ModuleCalls):
         self._gradients.leave_parameters()
 
     def _hook(self, module: Any, name: str) -> None:
-        """Does what register_forward_pre_hook and register_forward_hook do (with kwargs, always called), without a
-        handle for each of thousands of modules."""
+        """Does the same as register_forward_pre_hook and register_forward_hook (with kwargs, always called), without
+        a handle for each of thousands of modules."""
         key = self.key
         module._forward_pre_hooks[key] = partial(Modules._before, self, name)
         module._forward_pre_hooks_with_kwargs[key] = True
@@ -171,7 +172,7 @@ class Modules(ModuleCalls):
         module._forward_hooks_always_called[key] = True
 
     def _hook_scripted(self) -> None:
-        """Scripted modules take no hooks of their own, but torch calls the global ones for them."""
+        """Scripted modules have no hooks of their own, but torch calls the global ones for them."""
         if self._scripted:
             return
 
@@ -190,7 +191,7 @@ class Modules(ModuleCalls):
 
     @contextmanager
     def out_of_sight(self) -> Iterator[None]:
-        """No hook of ours is on a module meanwhile: what is compiled now would guard on them."""
+        """Removes our hooks from all modules meanwhile: code that is compiled now would have guards on them."""
         key = self.key
         tables = [getattr(module, kind) for module in self.hooked for kind in HOOKS]
         away = [(table, table.pop(key)) for table in tables if key in table]
@@ -201,10 +202,11 @@ class Modules(ModuleCalls):
                 table[key] = hook
 
     def take_off(self, is_apart: Callable[[Any], bool]) -> dict[int, tuple[Any, Any]]:
-        """Takes the hooks off such modules and those below them, because torch leaves a fused path where it sees one.
+        """Removes the hooks from these modules and those below them, because torch leaves a fused path if it sees a
+        hook.
 
-        Returns them by the id of their module; the caller runs them. A global hook under `key` still gets the kwargs of
-        these modules.
+        Returns the hooks by the id of their module; the caller runs them. A global hook under `key` still gets the
+        kwargs of these modules.
         """
         key = self.key
         return {
@@ -216,7 +218,7 @@ class Modules(ModuleCalls):
         }
 
     def _before(self, title: str, module: Any, args: Any, kwargs: Any = None) -> None:
-        """Torch leaves out the last argument where a hook before this one called stop()."""
+        """Torch omits the last argument if an earlier hook called stop()."""
         recorder = self._recorder
         if recorder.closed or is_traced():
             return

@@ -17,7 +17,7 @@ _ORDERS = {"NoneType": "contiguous", "_HeadTailLoadBalancer": "load_balanced"}
 
 
 class ContextCalls:
-    """Of one step. Notes the cut when it is made, and the one that is in force at start()."""
+    """Context parallelism in one step. Records the cut when it is made, and the one that is active at start()."""
 
     def __init__(self, record: ParallelRecord, layouts: Layouts, fault: Callable[[str, str], None]) -> None:
         self._record = record
@@ -25,12 +25,12 @@ class ContextCalls:
         self._fault = fault
 
     def install(self, stand_ins: StandIns) -> None:
-        """Nothing where the script has not imported context_parallel."""
+        """Does nothing if the script has not imported context_parallel."""
         module = sys.modules.get(_MODULE)
         if module is None:
             return
         mesh = _mesh_in_force(module)
-        if mesh is not None:  # attention has the sequence in dimension 2
+        if mesh is not None:  # in attention, dimension 2 is the sequence
             self._note(mesh, [2], "load_balanced" if module._cp_options.enable_load_balance else "contiguous")
         stand_ins.put(module, "_context_parallel_buffers", self._around)
 
@@ -50,7 +50,7 @@ class ContextCalls:
 
 
 def _mesh_in_force(module: Any) -> Any:
-    """The mesh of a context that was entered before: torch keeps it in the function that stands in for attention."""
+    """The mesh of a context that was entered before: torch keeps it in the function that replaces attention."""
     ours = functional.scaled_dot_product_attention
     if ours not in getattr(module, "_replaced_functions", ()):
         return None

@@ -1,7 +1,7 @@
 """The layout of a DTensor as JSON text: global shape, number of the mesh, placements.
 
-A model has few different layouts and uses them at every call: the text is made once for each and then looked up.
-Nothing is imported for it: a script without DTensors has none of torch.distributed.tensor in memory.
+A model has few different layouts and uses them at every call, so the text is made once for each and then looked up.
+This module imports nothing from torch.distributed.tensor: a script without DTensors does not load it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Layouts:
         self._meshes: dict[Any, int] = {}
 
     def member(self, spec: Any) -> str:
-        """The member "layout" of an item, with a comma before it; "" where it cannot be read."""
+        """The member "layout" of a tensor, with a comma before it; "" if it cannot be read."""
         try:
             key = (spec.mesh, spec.placements, spec.tensor_meta.shape, getattr(spec, "shard_order", None))
             text = self._texts.get(key)
@@ -37,7 +37,7 @@ class Layouts:
             return ""
 
     def describe(self, spec: Any) -> dict[str, Any]:
-        """The layout as it stands in the files."""
+        """The layout in the form of the files."""
         shape = [int(size) for size in spec.tensor_meta.shape]
         placements = [_placement_text(one, len(shape)) for one in _ordered(spec)]
         return {"shape": shape, "mesh": self.mesh_number(spec.mesh), "placements": placements}
@@ -60,8 +60,8 @@ class Layouts:
 
 
 def _ordered(spec: Any) -> Any:
-    """The placements. Where mesh dimensions cut one dimension of the tensor in another order than their own, they are
-    strided shards, which say the same."""
+    """The placements. If several mesh dimensions cut one tensor dimension in another order than their own, they
+    become strided shards, which mean the same."""
     order = getattr(spec, "shard_order", None)
     if not order or all(tuple(entry.mesh_dims) == tuple(sorted(entry.mesh_dims)) for entry in order):
         return spec.placements

@@ -1,4 +1,4 @@
-"""What Megatron says of its parameters and groups, in attributes and in `parallel_state`. Nothing imports Megatron."""
+"""Reads Megatron's attributes of parameters and its `parallel_state`. Nothing imports Megatron."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CALLED_SO = re.compile(r"^tensor_model_parallel|(^|_)tp($|_)")
 
 
 def describe(module: Any, parameter: Any, layouts: Layouts) -> Optional[dict[str, Any]]:
-    """The layout of a parameter with Megatron's attributes; None for one without, or with nothing to say."""
+    """The layout of a parameter with Megatron's attributes; None for a parameter without them."""
     cut = getattr(parameter, "tensor_model_parallel", False) is True
     marks: dict[str, Any] = {}
     if getattr(parameter, "sequence_parallel", False) is True:
@@ -51,16 +51,17 @@ def pipeline_facts() -> Optional[dict[str, Any]]:
 
 
 def _ask(name: str) -> Any:
-    """The answer of a function of parallel_state; None where it has none."""
+    """The result of a function of parallel_state; None if it has none."""
     state = next((sys.modules[one] for one in _STATES if one in sys.modules), None)
     try:
         return getattr(state, name)()
-    except (AttributeError, AssertionError):  # this version has no such function, or the group was not made
+    except (AttributeError, AssertionError):  # this version does not have the function, or the group was not created
         return None
 
 
 def _tensor_parallel_ranks(module: Any, of_expert: bool) -> Optional[list[int]]:
-    """The ranks of the tensor-parallel group: the module's own, Megatron's, one that is called so, or the only one."""
+    """The ranks of the tensor-parallel group: that of the module, that of Megatron, the one with this name, or the
+    only one."""
     distributed = torch.distributed
     group = getattr(module, "tp_group", None)
     if group is None and of_expert:

@@ -1,6 +1,6 @@
-"""Writes down how the run is spread over ranks: at each start(), and when a pipeline or context parallelism begins.
+"""Records how the run is spread over ranks: at each start(), and when a pipeline or context parallelism begins.
 
-Nothing happens in a script without torch.distributed.
+Does nothing in a script without torch.distributed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from msprobe.pytorch.tensors import nonplain_tensors
 
 
 class ParallelFacts(Companion):
-    """Of one step; `living` is of the run."""
+    """The facts of one step; `living` belongs to the run."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""The parameters of a model that are parts of larger ones: DTensors, FSDP1's flat parameters, Megatron's attributes."""
+"""Parameters that are parts of larger ones: DTensors, flat parameters of FSDP1, parameters with Megatron's
+attributes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_fsdp_wrapped_module|_checkpoint_wrappe
 
 
 def parameter_layouts(models: Sequence[Any], layouts: Layouts) -> dict[str, dict[str, Any]]:
-    """The layout of every such parameter, by its name in the model; with several models their number is before it."""
+    """The layout of every such parameter, by its name in the model; with several models, the number of the model
+    comes first."""
     found: dict[str, dict[str, Any]] = {}
     for start, model in _numbered(models):
         for path, module in model.named_modules():
@@ -33,7 +35,8 @@ def parameter_layouts(models: Sequence[Any], layouts: Layouts) -> dict[str, dict
 
 
 def paths_in_complete_model(models: Sequence[Any]) -> dict[str, str]:
-    """Megatron counts the layers of a pipeline stage from 0 and keeps the number in the complete model beside them."""
+    """The paths in the complete model. Megatron counts the layers of a pipeline stage from 0 and has their number in
+    the complete model in an attribute."""
     found = {}
     for start, model in _numbered(models):
         for path, module in model.named_modules():
@@ -49,7 +52,7 @@ def _numbered(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _flat_parts(path: str, flat: Any) -> Iterator[list[Any]]:
-    """The elements of each parameter that this rank has of an FSDP1 flat parameter."""
+    """The elements of each parameter in an FSDP1 flat parameter on this rank."""
     above = _WRAPPERS.sub("", f"{path}." if path else "")
     for name, shape, info in zip(flat._fqns, flat._shapes, flat._shard_param_infos):
         if info.in_shard:

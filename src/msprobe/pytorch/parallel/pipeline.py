@@ -1,7 +1,7 @@
-"""torch.distributed.pipelining: the stage and the microbatch of every call, whatever the schedule.
+"""torch.distributed.pipelining: the stage and the microbatch of every call, for any schedule.
 
-All schedules run a stage through the same few methods: while msprobe collects, ours stand in for them. Before the first
-microbatch torch runs each stage once, on made-up values, to learn the shapes: that run is not recorded.
+All schedules run a stage through the same few methods. msprobe replaces these while it collects. Before the first
+microbatch torch runs each stage once, on generated values, to learn the shapes: that run is not recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _Begin = Callable[..., Optional[_Undo]]
 
 
 class PipelineCalls:
-    """Of one step. `forget` clears what is remembered of tensors; `read_gradients` records those of all parameters."""
+    """The pipeline in one step. `forget` clears cached statistics; `read_gradients` records the gradients of all
+    parameters."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class PipelineCalls:
         self._models: list[int] = []
 
     def install(self, stand_ins: StandIns, models: Sequence[Any]) -> None:
-        """Nothing where the script has not imported pipelining."""
+        """Does nothing if the script has not imported pipelining."""
         self._models = [id(getattr(model, "module", model)) for model in models]
         stage = getattr(sys.modules.get(_STAGES), "_PipelineStageBase", None)
         if stage is not None:
@@ -94,7 +95,7 @@ class PipelineCalls:
         return self._read_gradients
 
     def _around(self, begin: _Begin) -> Callable[[Any], Any]:
-        """Stand-ins call `begin` before torch's function and what it returned after it."""
+        """The replacement calls `begin` before torch's function, and the result of `begin` after it."""
 
         def make(original: Any) -> Any:
             def ours(*args: Any, **kwargs: Any) -> Any:
@@ -110,7 +111,7 @@ class PipelineCalls:
         return make
 
     def _guarded(self, action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Nothing of ours reaches the script."""
+        """Keeps our errors away from the script."""
         try:
             with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
                 return action(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""Process groups and device meshes: who works with whom.
+"""Process groups and device meshes.
 
-Torch lists its groups. It has no list of meshes: they are found among all living objects, which takes some 30 ms, and
-so only when the number of groups has changed.
+Torch lists its groups but not its meshes: they are found among all living objects. This takes about 30 ms, so it is
+done only if the number of groups has changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def named_groups() -> dict[str, list[int]]:
 
 
 def batch_part(samplers: Iterable[Any]) -> Optional[dict[str, Any]]:
-    """Which part of the global batch this rank has, where all distributed samplers agree on it."""
+    """Which part of the global batch this rank has, if all distributed samplers agree."""
     found = {(int(one.rank), int(one.num_replicas)) for one in samplers}
     if len(found) != 1:
         return None
@@ -44,7 +44,7 @@ def batch_part(samplers: Iterable[Any]) -> Optional[dict[str, Any]]:
 
 
 class LivingObjects:
-    """The device meshes and distributed samplers of this process; they are not kept alive."""
+    """The device meshes and distributed samplers of this process, held weakly."""
 
     def __init__(self) -> None:
         self._groups = 0
@@ -61,7 +61,7 @@ class LivingObjects:
                 yield one
 
     def look(self) -> None:
-        """Looks again if there are new groups."""
+        """Searches again if there are new groups."""
         groups = len(torch.distributed.distributed_c10d._world.pg_group_ranks)
         if groups == self._groups:
             return

@@ -1,1 +1,1 @@
-"""What the tasks overflow_check and free_benchmark hook into PyTorch."""
+"""The hooks of the tasks overflow_check and free_benchmark in PyTorch."""

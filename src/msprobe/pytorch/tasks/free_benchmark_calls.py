@@ -92,7 +92,7 @@ class FreeBenchmarkApis(Apis):
         inputs: Optional[Inputs] = None
         kept = None
         try:
-            writing = not api.untracked and writes(api, args, kwargs)  # where it is unknown, versions show it later
+            writing = not api.untracked and writes(api, args, kwargs)  # if it is unknown, versions show it later
             if torch.is_grad_enabled() and not writing:
                 inputs = Inputs(args, kwargs)
                 if inputs.edges or inputs.leaves:

@@ -1,7 +1,7 @@
-"""overflow_check on PyTorch: where calls and gradients are inspected.
+"""overflow_check on PyTorch: inspects calls and gradients.
 
-Of a forward call only the outputs are inspected. Its inputs are inspected when an output is bad, or before the call
-where it may write them. Gradients are read where the statistics read them.
+For a forward call only the outputs are inspected. Its inputs are inspected if an output is bad, or before the call if
+the call may write them. Gradients are read at the same place as for statistics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from msprobe.tasks.overflow_check.backward import BackwardJudge, JudgedGradients
 from msprobe.tasks.overflow_check.open_calls import OpenCall
 from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 
-# An in-place call has what it overwrites copied for a replay, up to this many bytes. An optimizer overwrites the
+# For a replay, what an in-place call overwrites is copied, up to this many bytes. An optimizer overwrites the
 # complete model several times a step: without gradients only little is copied.
 _KEPT, _KEPT_WITHOUT_GRADIENTS = 64 << 20, 64 << 10
 _is_grad_enabled, _Tensor = torch.is_grad_enabled, torch.Tensor
@@ -44,10 +44,10 @@ class OverflowApis(Apis):
         self._texts.dependents.append(self._calls.known)
 
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs one API and inspects what it returns.
+        """Runs one API and inspects its result.
 
-        An optimizer makes hundreds of calls a step that write their first argument, or nothing. For a call that
-        passes, as little as possible is done.
+        An optimizer makes hundreds of calls per step that write their first argument, or nothing. For a call without an
+        overflow, this does as little as possible.
         """
         number = self._recorder.numbers.take(api.title)
         if api.simple and EXCHANGE is not None and not _is_grad_enabled():
@@ -70,7 +70,8 @@ class OverflowApis(Apis):
     ) -> None:
         """A simple call returned something bad or near its limits, or not a plain tensor.
 
-        `seen` is the scan of its output, `before` that of what it wrote before it did so; `data` are the bytes of that.
+        `seen` is the scan of its output. `before` is the scan of what it wrote, taken before the call; `data` has those
+        bytes.
         """
         recorder, calls = self._recorder, self._calls
         ranges, title = recorder.run.ranges, api.first_call
@@ -110,7 +111,7 @@ class OverflowApis(Apis):
         self._gradients.judge.close()
 
     def pause(self) -> None:
-        """What runs from here on is not seen and may write `.data`."""
+        """Later calls are not seen and may write `.data`."""
         super().pause()
         self._calls.known.clear()
 

@@ -20,9 +20,9 @@ from msprobe.stats.scan import FORMATS, look
 from msprobe.tasks.overflow_check.open_calls import Holder
 
 PLAIN = TensorTexts.tensor_types
-# What holds no tensor.
+# Types that hold no tensor.
 SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
-# What can be scanned in place: the code of its numbers, and how many make an element.
+# Dtypes that can be scanned in place: their code, and the number of values per element.
 _SCANNED = {getattr(torch, name): (code, 1) for name, code in FORMATS.items()}
 _SCANNED.update({torch.complex64: (FORMATS["float32"], 2), torch.complex128: (FORMATS["float64"], 2)})
 _look_at_once = (lambda tensor: None) if EXCHANGE is None else partial(look, EXCHANGE)
@@ -55,7 +55,7 @@ class TorchTensorInspector:
         return self._look(tensor, ranges, title)
 
     def _look(self, tensor: Any, ranges: Optional[Ranges], title: str) -> int:
-        """For what is not a plain tensor, or where this version of torch does not describe one in a single call."""
+        """For anything except a plain tensor, or if this version of torch cannot describe one in a single call."""
         dtype = tensor.dtype
         if not (dtype.is_floating_point or dtype.is_complex):
             return FINITE
@@ -89,7 +89,7 @@ class TorchTensorInspector:
     def version(self, tensor: Any) -> int:
         try:
             return int(tensor._version)
-        except RuntimeError:  # an inference tensor keeps no count
+        except RuntimeError:  # an inference tensor has no version
             return 0
 
     def remembers(self, tensor: Any) -> bool:

@@ -44,7 +44,7 @@ class TorchPerturbations:
 
 
 class _Altered(torch.autograd.Function):
-    """The altered values in place of the tensor's own; the gradient goes to the elements that they come from."""
+    """Replaces the values of a tensor by altered ones; the gradient goes to the elements that they come from."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, new: Any, swapped: bool) -> Any:

@@ -26,14 +26,14 @@ class TorchSecondRun(SecondRun):
         self._kinds = accelerators.device_kinds()
 
     def autocast(self) -> dict[str, Any]:
-        """What autocasts here, by device, as far as the second run must do the same."""
+        """The autocast state by device, as far as the second run must do the same."""
         if self.mode in RAISING or not torch._C._is_any_autocast_enabled():
             return {}
         kinds = ("cpu", *sorted(self._kinds))
         return {kind: torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)}
 
     def random_state(self, api: Api) -> Optional[list[Any]]:
-        """The state of what this API may draw from: nothing, torch's generators, or any for a user's function."""
+        """The random state that this API may use: none, that of torch's generators, or all for a user's function."""
         if not (api.random or api.untracked):
             return None
         return [host_random() if api.untracked else None, *self._generators()]

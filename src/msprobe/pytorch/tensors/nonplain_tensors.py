@@ -29,7 +29,7 @@ _FLOAT4 = [sign * value for sign in (1.0, -1.0) for value in (0.0, 0.5, 1.0, 1.5
 
 
 def _read_as() -> Iterator[tuple[Any, Any]]:
-    """The dtypes of torch that only name bits, and what they are read as."""
+    """The dtypes of torch that only name bits, and the dtypes to read them as."""
     for bits in range(1, 8):
         yield getattr(torch, f"int{bits}", None), torch.int8
         yield getattr(torch, f"uint{bits}", None), torch.uint8
@@ -108,7 +108,7 @@ def _values(tensor: Any) -> tuple[Optional[Any], str]:
 
 
 def _bits_as_values(tensor: Any) -> Any:
-    """Of a dtype with which nothing can be computed: its bytes as whole numbers; of float4, two numbers a byte."""
+    """The bytes of a dtype that torch cannot compute with, as whole numbers; for float4, two numbers per byte."""
     kind = _READ_AS[tensor.dtype]
     if kind is not torch.float32:
         return _host(tensor.view(kind))
@@ -119,8 +119,8 @@ def _bits_as_values(tensor: Any) -> Any:
 
 
 def _places(**indices: Any) -> str:
-    """Where the values are: the indices of a sparse tensor, the sizes of the parts of a nested one, by figures and
-    checksum (of int64, in C order)."""
+    """The places of the values: the indices of a sparse tensor, the sizes of the parts of a nested one, as
+    statistics and checksum (of int64, in C order)."""
     members = []
     for name, tensor in indices.items():
         array = np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The variables that save() is given, as tensors of PyTorch."""
+"""The variables of save(), as tensors of PyTorch."""
 
 from __future__ import annotations
 

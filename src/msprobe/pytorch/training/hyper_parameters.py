@@ -15,7 +15,7 @@ _LENGTH = 64
 
 
 def number(value: Any) -> Optional[float]:
-    """The value of a number or of a tensor that holds one; None where it cannot be read here."""
+    """The value of a number, or of a tensor with one number; None if it cannot be read here."""
     if type(value) in (float, int):
         return float(value)
     try:
@@ -29,7 +29,7 @@ def number(value: Any) -> Optional[float]:
 
 
 def plain_value(value: Any) -> Any:
-    """What JSON can hold of a hyper-parameter."""
+    """The value of a hyper-parameter in a form that JSON can have."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (float, torch.Tensor)):
@@ -40,7 +40,7 @@ def plain_value(value: Any) -> Any:
 
 
 def groups_of(optimizer: Any) -> list[dict[str, Any]]:
-    """Every parameter group: its hyper-parameters and how much it holds."""
+    """Every parameter group: its hyper-parameters, and the number of its parameters and elements."""
     groups = []
     for group in optimizer.param_groups:
         found = {str(name): plain_value(value) for name, value in group.items() if name not in _LISTS}
@@ -52,7 +52,7 @@ def groups_of(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def names_in(optimizer: Any, names: Mapping[int, str]) -> list[list[Optional[str]]]:
-    """The names of the parameters of each group: those of the model, else those that the optimizer was given."""
+    """The names of the parameters in each group: those in the model, otherwise those given to the optimizer."""
     found = []
     for group in optimizer.param_groups:
         given = group.get("param_names") or [None] * len(group["params"])
@@ -61,7 +61,7 @@ def names_in(optimizer: Any, names: Mapping[int, str]) -> list[list[Optional[str
 
 
 def steps_done(optimizer: Any) -> Optional[float]:
-    """How many steps the optimizer has made before, where its state counts them."""
+    """The number of steps that the optimizer has made before, if its state has it."""
     for state in getattr(optimizer, "state", {}).values():
         return number(state["step"]) if isinstance(state, Mapping) and "step" in state else None
     return 0.0

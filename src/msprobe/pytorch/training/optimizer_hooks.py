@@ -1,8 +1,8 @@
-"""One hook of ours beside torch's global optimizer hooks.
+"""Adds one hook to torch's global optimizer hooks.
 
-Torch iterates over its mapping of hooks while a hook may call start(), stop() or step(): to add or remove an entry then
-raises in the script. So ours is not in that mapping. While it is installed, torch finds a mapping that gives ours
-first and passes everything else on to torch's own.
+Torch iterates over its mapping of hooks, and a hook may call start(), stop() or step(): adding or removing an entry
+then would raise in the script. So our hook is not in that mapping. While it is installed, torch gets a mapping that
+returns our hook first and passes everything else on to torch's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _Hook = Callable[[Any, Any, Any], None]
 
 
 class _Around(MutableMapping[int, Any]):
-    """Handles of hooks that the script registers meanwhile refer to it, so it lives as long as the process."""
+    """The mapping around torch's own. Handles of hooks that the script registers meanwhile refer to it, so it lives
+    until the process ends."""
 
     def __init__(self, name: str) -> None:
         self._name = name

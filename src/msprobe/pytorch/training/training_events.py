@@ -1,7 +1,8 @@
-"""Notes what the training loop does, as events of training.json: comparing tells the phases of a step by them.
+"""Records what the training loop does, as events of training.json. Comparing uses them to find the phases of a step.
 
-Torch's own hooks tell of optimizer steps. Everything else is a Python function that torch looks up by its name each
-time: while collecting, ours stands there, notes the event and calls torch's. Each runs a few times in a step.
+Torch's own hooks report optimizer steps. Everything else is a Python function that torch looks up by name at each call:
+while collecting, msprobe replaces it by a function that records the event and calls the original. Each runs a few times
+per step.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _Note = Callable[..., Any]
 
 
 class TrainingEvents(Companion):
-    """Of one step. `around` is called when a backward pass begins and ends."""
+    """The events of one step. `around` is called when a backward pass begins and ends."""
 
     def __init__(
         self, recorder: Recorder, texts: TensorTexts, tree: ModelTree, around: Optional[GradientsAfterBackward] = None
@@ -76,7 +77,7 @@ class TrainingEvents(Companion):
         self._stand_ins.put_notes(owner, name, noted_before, noted_after)
 
     def _guarded(self, note: _Note) -> _Note:
-        """Nothing of ours reaches the script, or a compiler that follows it."""
+        """Keeps our errors away from the script, and our code away from a compiler that traces it."""
 
         def noted(*args: Any, **kwargs: Any) -> None:
             if torch.compiler.is_compiling() or self._recorder.closed:
@@ -100,8 +101,11 @@ class TrainingEvents(Companion):
             self._modules = [(one.prefix, one.module) for one in tree]
 
     def _record_buffers(self) -> None:
-        """What the buffers hold when the step begins, and the model's own parameters: no record of a call names them.
-        Those on an accelerator are left out, because reading them would wait for the device."""
+        """Records the buffers at the beginning of the step, and the parameters of the model itself, which are in no
+        record.
+
+        Those on an accelerator are left out, because reading them would wait for the device.
+        """
         if self._recorded_buffers:
             return
         self._recorded_buffers = True
@@ -175,7 +179,7 @@ class TrainingEvents(Companion):
         self._note("zero_grad", **whose, set_to_none=bool(set_to_none))
 
     def _tell_rates(self) -> None:
-        """A scheduler that has stepped since the optimizer did has left its rate there."""
+        """Records learning rates that a scheduler has changed since the last optimizer step."""
         for optimizer, before in list(self._rates.items()):
             now = [plain_value(group.get("lr")) for group in optimizer.param_groups]
             if now != before:
@@ -185,7 +189,7 @@ class TrainingEvents(Companion):
     # Backward passes.
 
     def _backward_begins(self, outputs: Any, *args: Any, accumulate_grad: bool = False, **kwargs: Any) -> None:
-        if _graph_task() < 0:  # not one inside another: a recomputation
+        if _graph_task() < 0:  # not a pass inside another one: that is a recomputation
             self._note("backward", call="backward" if accumulate_grad else "grad", **self._held_gradients())
             if self._around is not None:
                 self._around.begin()
@@ -197,7 +201,7 @@ class TrainingEvents(Companion):
             self._note("backward_end")
 
     def _held_gradients(self) -> dict[str, int]:
-        """How many parameters have a gradient already: it is added to."""
+        """The number of parameters that already have a gradient: the pass adds to it."""
         if not self._models:
             return {}
         every = [one for _, module in self._modules for one in module._parameters.values() if one is not None]
@@ -231,7 +235,7 @@ class TrainingEvents(Companion):
 
 
 def _modules_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Every module once, with what stands before the names of its parameters and buffers."""
+    """Every module once, with the prefix of the names of its parameters and buffers."""
     for index, model in enumerate(models):
         start = f"{index}." if len(models) > 1 else ""
         for path, module in model.named_modules():

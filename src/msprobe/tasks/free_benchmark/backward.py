@@ -1,4 +1,5 @@
-"""The backward stage of free_benchmark: the gradients of a call at the changed input against those that it had."""
+"""The backward stage of free_benchmark: compares the gradients of a call at the changed input with the original
+ones."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ class BackwardRun(Protocol):
     """How a framework runs a backward again."""
 
     def find_obstacle(self, kept: Any, title: str, dtype: str) -> str:
-        """Why this call cannot be run again, or nothing."""
+        """Why this call cannot run again, or an empty text."""
 
     def run_again(self, kept: Any, incoming: Sequence[Any], first: Sequence[Any]) -> Sequence[Any]:
-        """The gradients of the arguments at the changed input, in argument order; None where there is none.
+        """The gradients of the arguments at the changed input, in argument order; None if there is none.
 
-        `first` are those that it had. Raises NotChanged where there is nothing to compare.
+        `first` are the original gradients. Raises NotChanged if there is nothing to compare.
         """
 
 

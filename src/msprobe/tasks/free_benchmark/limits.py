@@ -1,8 +1,8 @@
-"""How much the results of a sound function may differ: by dtype, by what was changed and by stage.
+"""How much the results of a correct function may differ: by dtype, by the change and by stage.
 
-docs/free_benchmark.md says how the figures were measured. The limits of mindstudio-probe are used where sound networks
-stay below them. They do not where half precision changes by one spacing: a sound matrix product of bfloat16 then
-changes by several.
+docs/free_benchmark.md says how the limits were measured. The limits of mindstudio-probe are used where correct networks
+stay below them. They do not if an input in half precision changes by one spacing: a correct matrix product in bfloat16
+then changes by several.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from msprobe.tasks.free_benchmark.perturbation import NO_CHANGE, NOISY, RAISING
 _LIMITS = {"float16": 1.002, "bfloat16": 1.004}
 _OTHERS = 1.0002
 _HALVES = ("float16", "bfloat16")
-# How many spacings of half precision noise of one spacing may become.
+# By how many spacings a half-precision result may change if the input changes by one spacing.
 _SPACINGS = {
     ("add_noise", "forward"): 2,
     ("add_noise", "backward"): 3,
     ("bit_noise", "forward"): 10,
     ("bit_noise", "backward"): 24,
 }
-# Values below this share of the largest of an output are compared as if they were this large: what cancels to
-# nearly zero has no relative precision.
+# Values below this share of the largest value of an output are compared as if they were this large: a value that
+# cancels to nearly zero has no relative precision.
 _FLOOR = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
 _FLOOR_OTHERS = 2.0**-9
 _NOISY_FLOOR = {"float16": 2.0**-3, "bfloat16": 2.0**-3}
@@ -50,9 +50,10 @@ def limit_of(dtype: str, mode: str, stage: str) -> float:
 
 
 def floor_of(dtype: str, mode: str, stage: str, largest: float, summed: float = 0.0) -> float:
-    """The magnitude below which values count as this large; positive.
+    """The floor: smaller values count as this large; positive.
 
-    `largest` is that of the output, `summed` what a sum over an incoming gradient comes to when nothing cancels.
+    `largest` is the largest value of the output; `summed` is the size of a sum over an incoming gradient if nothing
+    cancels.
     """
     mode = _judged_as(mode, stage)
     if mode == NO_CHANGE or not 0 < largest < math.inf:
@@ -66,5 +67,5 @@ def floor_of(dtype: str, mode: str, stage: str, largest: float, summed: float = 
 
 
 def _judged_as(mode: str, stage: str) -> str:
-    """What a forward call keeps for its backward is rounded, which is noise in any mode."""
+    """The mode to judge by: a forward call rounds what it saves for its backward, which is noise in any mode."""
     return "bit_noise" if stage == "backward" and mode in RAISING else mode

@@ -111,7 +111,7 @@ class SecondRun:
     def differences(
         self, call: Call, second: Sequence[Any], stage: str, incoming: Sequence[Any] = ()
     ) -> list[Difference]:
-        """`incoming`, in the backward stage, are the gradients that the call's were computed from."""
+        """`incoming`: in the backward stage, the gradients from which those of the call were computed."""
         first = call.first
         if len(first) != len(second):
             raise ValueError(f"it returned {len(second)} tensors the second time and {len(first)} the first")

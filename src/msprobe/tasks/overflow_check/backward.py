@@ -1,7 +1,7 @@
 """overflow_check, backward: judges the gradients of a call when all of them have come, and those of parameters.
 
-What a forward call received is held until then, so that a producer can be replayed: by weak references where the
-framework itself keeps it alive for the backward, by strong ones up to the inspector's budget where it does not.
+The inputs of a forward call are held until then, so that a producer can be replayed: by weak references if the
+framework keeps them alive for the backward, otherwise by strong ones, up to the limit of the inspector.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Received:
 
 
 class JudgedGradients(HeldGradients):
-    """Gradients of calls that a BackwardJudge looks at when all of one call have come."""
+    """Gradients of calls, which a BackwardJudge judges when all of one call have come."""
 
     judge: BackwardJudge
 
@@ -101,7 +101,7 @@ class BackwardJudge:
         recorder.findings.write(recorder, Finding(name, parent, stack, found, role, backward=True), ", ".join(members))
 
     def _forward_members(self, name: str, forward: _Received) -> list[str]:
-        """What the forward call received: a replay runs it again."""
+        """The inputs of the forward call, with which a replay runs it again."""
         recorder = self._recorder
         path = f"{name}.forward_input"
         args, complete = restored(forward.args)
@@ -115,7 +115,7 @@ class BackwardJudge:
         return [*members, *filter(None, (forward.members, recorder.inspector.circumstances()))]
 
     def pass_by(self, gradients: list[Any]) -> None:
-        """Gradients of a call whose inputs need none: a bad one shows only in the parameters of the call."""
+        """Gradients of a call whose inputs need none: a bad gradient shows only in the parameters of the call."""
         policy, look = self._recorder.policy, self._recorder.inspector.look
         if not policy.met_bad_gradient:
             policy.met_bad_gradient = any(look(grad) != FINITE for grad in gradients if grad is not None)

@@ -28,8 +28,8 @@ class CallStates:
         self._open: dict[int, OpenCall] = {}
 
     def open(self, args: Any, kwargs: Any, writes: bool, written: Sequence[Any], keeps: int) -> OpenCall:
-        """A call begins. `writes`: it may change its arguments, `written` if that is known and any otherwise; they
-        are looked at now, and copied for a replay where they take no more than `keeps` bytes."""
+        """A call begins. `writes`: it may change its arguments: `written` if known, otherwise any. They are
+        inspected now, and copied for a replay if they take at most `keeps` bytes."""
         call = OpenCall(args, kwargs)
         call.found_before = len(self._found)
         inspector = self._inspector
@@ -54,19 +54,19 @@ class CallStates:
         return call
 
     def add_changing(self, call: OpenCall, tensors: Mapping[str, Any]) -> None:
-        """The call may also change these, which are not arguments: the parameters of a compiled region."""
+        """The call may also change these tensors, which are not arguments: the parameters of a compiled region."""
         if tensors:
             call.more = tensors
             call.given = max(call.given, *map(self._inspector.look, tensors.values()))
 
     def locate(self, call: OpenCall, name: str, parent: Optional[str], depth: int) -> None:
-        """Sets where a call is; `depth` frames of msprobe lie between it and here."""
+        """Sets the place of a call. `depth` is the number of frames of msprobe between the call and here."""
         call.name = name
         call.parent = parent
         call.stack = self._stacks.number(depth + 1)
 
     def add(self, call: OpenCall) -> int:
-        """Keeps a call until it ends. Returns the number by which it is known."""
+        """Keeps a call until it ends. Returns its number."""
         number = next(self._numbers)
         self._open[number] = call
         return number
@@ -85,7 +85,7 @@ class CallStates:
             call.release(self._inspector.hold)
 
     def result(self, output: Any, title: str) -> Optional[int]:
-        """The worst state of the tensors that a call returned; None where it returned no tensor."""
+        """The worst state of the tensors that a call returned; None if it returned no tensor."""
         inspector, found = self._inspector, None
         for tensor in inspector.arguments((output,), None):
             state = inspector.look(tensor, self._ranges, title)
@@ -94,12 +94,12 @@ class CallStates:
         return found
 
     def passed(self, call: OpenCall) -> None:
-        """What a call returned is finite, and so is what it wrote."""
+        """The results of a call are finite, and so is what it wrote."""
         for tensor in call.written:
             self.remember(tensor, self._inspector.version(tensor))
 
     def remember(self, tensor: Any, version: int) -> None:
-        """It is finite at this version: the next call that writes it need not look."""
+        """Notes that a tensor is finite at this version: the next call that writes it need not inspect it."""
         known = self.known.get(id(tensor))
         if known is not None and known[0]() is tensor:
             self.known[id(tensor)] = (known[0], version)
@@ -107,7 +107,7 @@ class CallStates:
             self.known[id(tensor)] = (ref(tensor), version)
 
     def _state(self, tensor: Any) -> int:
-        """A look, unless an in-place call before this one has left it finite."""
+        """Inspects a tensor, unless an earlier in-place call left it finite."""
         known = self.known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == self._inspector.version(tensor):
             return FINITE

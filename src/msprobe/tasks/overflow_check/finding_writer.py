@@ -14,11 +14,11 @@ from msprobe.tasks.overflow_check.policy import PRODUCER, Finding, OverflowPolic
 
 
 class OverflowStop(RuntimeError):
-    """overflow_nums overflows were found: everything is on disk, and training ends here on purpose."""
+    """overflow_nums overflows were found: everything is on disk, and training stops here on purpose."""
 
 
 class FindingWriter:
-    """Stacks are numbered for every call and written only for those that overflow."""
+    """Writes findings. Stacks are numbered for every call and written only for calls that overflow."""
 
     def __init__(self, context: StepContext, policy: OverflowPolicy) -> None:
         self._frames: dict[int, Callable[[], Sequence[str]]] = {}

@@ -17,10 +17,11 @@ class TensorInspector(Protocol):
         """The tensors among arguments, however nested."""
 
     def look(self, tensor: Any, ranges: Optional[Ranges] = None, title: str = "") -> int:
-        """FINITE, INFINITE or NAN. `ranges` notes how near the call `title` comes to the limits of its dtype."""
+        """Returns FINITE, INFINITE or NAN. Notes in `ranges` how close the call `title` comes to the limits of its
+        dtype."""
 
     def infinities(self, tensor: Any) -> Optional[Signs]:
-        """1, -1 or 0 for each of its elements: +inf, -inf, anything else. None where its elements cannot be read."""
+        """1, -1 or 0 for each element: +inf, -inf, anything else. None if the elements cannot be read."""
 
     def version(self, tensor: Any) -> int: ...
 
@@ -35,10 +36,10 @@ class TensorInspector(Protocol):
         """A weak reference to the tensor; None for what is not a tensor."""
 
     def size(self, tensor: Any) -> int:
-        """In bytes."""
+        """The size in bytes."""
 
     def fresh(self) -> None:
-        """Forgets what is remembered of tensors: before a record is rendered."""
+        """Clears cached statistics, before a record is rendered."""
 
     def circumstances(self) -> str:
         """JSON members that a replay needs (autocast), or nothing."""

@@ -1,4 +1,4 @@
-"""overflow_check: one call from its beginning to its end, and its arguments meanwhile."""
+"""overflow_check: one call from begin to end, with its arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Holder:
     __slots__ = ()
 
     def restored(self) -> tuple[Any, bool]:
-        """The tensor and True; or a substitute and False where it is gone or was changed."""
+        """The tensor and True; or a substitute and False if the tensor is gone or was changed."""
         raise NotImplementedError
 
 
@@ -37,7 +37,7 @@ class _Kept(Holder):
 
 
 class OpenCall:
-    """`given` is the worst state, before the call, of what it may change; `copies` of that are keyed by id.
+    """`given` is the worst state, before the call, of the tensors that it may change; `copies` of them are keyed by id.
 
     `name`, `parent` and `stack` are set when they are needed.
     """
@@ -65,7 +65,7 @@ class OpenCall:
         return _with(self.args, self.copies), _with(self.kwargs, self.copies)
 
     def release(self, hold: Hold) -> None:
-        """The call runs on after it has returned: msprobe keeps none of its arguments alive."""
+        """The call continues after it has returned: msprobe keeps none of its arguments alive."""
         copies = self.copies
 
         def held_or_copied(value: Any) -> Optional[Holder]:
@@ -98,7 +98,7 @@ def held(value: Any, hold: Hold) -> Any:
 
 
 def restored(value: Any) -> tuple[Any, bool]:
-    """The value that `held` was given, and whether all its tensors are unchanged."""
+    """The value that was passed to `held`, and whether all its tensors are unchanged."""
     if type(value) in (list, tuple):
         members = [restored(member) for member in value]
         return type(value)(member for member, _ in members), all(complete for _, complete in members)

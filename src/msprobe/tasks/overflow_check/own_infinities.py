@@ -1,4 +1,4 @@
-"""overflow_check: whether a call that was given an infinity has made another one of its own."""
+"""overflow_check: decides whether a call that got an infinity has produced a new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msprobe.tasks.overflow_check.inspector import TensorInspector
 
 
 def call_makes_own(inspector: TensorInspector, name: str, args: Any, kwargs: Any, output: Any) -> bool:
-    """Whether a call that was given an infinity, and returns some, has made one itself."""
+    """Whether a call that got an infinity, and returns some, has produced one itself."""
     kwargs = {key: value for key, value in (kwargs or {}).items() if key != "out"}
     made = [inspector.infinities(tensor) for tensor in inspector.arguments((output,), None)]
     given = [inspector.infinities(tensor) for tensor in inspector.arguments(args, kwargs)]

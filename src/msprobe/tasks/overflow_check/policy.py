@@ -1,9 +1,9 @@
-"""overflow_check: what counts as an overflow, and who is to blame.
+"""overflow_check: what counts as an overflow, and which call is to blame.
 
-A call overflows when an output holds NaN or infinity. It is the **producer** when everything it received was finite,
-and a **propagator** otherwise. An infinity that the user put in (a mask of -inf, `masked_fill` with -inf) and that a
-call only passes on is not an overflow, until a call of this run has produced an infinity (own_infinities.py tells one
-from the other). A NaN that such an infinity leads to (a softmax over a row of -inf) has its producer there.
+A call overflows if an output has NaN or infinity. It is the **producer** if all its inputs were finite, and a
+**propagator** otherwise. An infinity from the user (a mask of -inf, `masked_fill` with -inf) that a call only passes on
+is not an overflow, until a call of this run has produced an infinity (own_infinities.py distinguishes the two). If such
+an infinity leads to NaN (a softmax over a row of -inf), that call is the producer of the NaN.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRODUCER, PROPAGATOR = "producer", "propagator"
 
 @dataclass(frozen=True)
 class Finding:
-    """One overflow. `stack` numbers the place of the call; `state` is the worst of what it returned."""
+    """One overflow. `stack` is the number of the stack of the call; `state` is the worst state of its results."""
 
     name: str
     parent: Optional[str]
@@ -39,7 +39,7 @@ class OverflowPolicy:
         self.run = run
         self.found: set[str] = set()  # names of the calls that overflowed
         self.under_scaler = False  # the loss of this step was scaled
-        self.met_bad_gradient = False  # one that belongs to no record
+        self.met_bad_gradient = False  # a finding without a record
         self._scaling = False  # the loss is being scaled right now
         self._scaled = False
         self._in_gradients = False

@@ -76,7 +76,7 @@ class OverflowRecorder(Recorder):
         state = result or FINITE
         look = self.inspector.look
         changed, bad = call.more, {}
-        if result is None and call.changing:  # it returns no tensor: what it wrote is its result
+        if result is None and call.changing:  # it returns no tensor: its result is what it wrote
             changed = {**changed, **{str(number): tensor for number, tensor in enumerate(call.changing)}}
         if changed:
             bad = {key: tensor for key, tensor in changed.items() if look(tensor) != FINITE}
@@ -84,7 +84,7 @@ class OverflowRecorder(Recorder):
         if state == FINITE:
             self.calls.passed(call)
             return
-        self.calls.known.clear()  # what is known finite may have been written through another name
+        self.calls.known.clear()  # a known finite tensor may have been written through another name
         complete = call.restore() if call.released else True
         inside = len(self.policy.found) > call.found_before
         role = self.policy.role(state, self._given(call, parameters), inside)
@@ -105,7 +105,7 @@ class OverflowRecorder(Recorder):
         self.findings.write(self, Finding(name, call.parent, call.stack, state, role), ", ".join(members))
 
     def _given(self, call: OpenCall, parameters: Mapping[str, Any]) -> int:
-        """The worst of what a call received. An argument that it changed unannounced says nothing about that."""
+        """The worst state of the inputs of a call. An argument that it changed unexpectedly does not count."""
         inspector = self.inspector
         unchanged = [tensor for tensor, version in call.versions if inspector.version(tensor) == version]
         given = max([call.given, *map(inspector.look, (*unchanged, *parameters.values()))])
