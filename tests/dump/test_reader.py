@@ -245,7 +245,7 @@ def test_many_ranks_with_nothing_to_read_are_not_all_named(tmp_path: Path) -> No
         make(tmp_path / f"step{step}/rank", "", "journal.jsonl")
     notes = open_dump(tmp_path).notes
     assert len(notes) == 6
-    assert notes[-1] == "44 more rank directories hold nothing that can be read"
+    assert notes[-1] == "44 more rank directories cannot be read"
 
 
 def test_what_a_primitive_was_made_with_is_an_argument() -> None:

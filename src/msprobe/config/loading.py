@@ -174,7 +174,7 @@ class _Loading:
         return values
 
     def _add_hints(self, task: str, level: str, section: dict[str, Any]) -> None:
-        """Warns about known keys that have no effect here; they are no error."""
+        """Warns about known keys that have no effect here; this is not an error."""
         keys = [(key, key.name, self.common) for key in COMMON]
         keys += [(key, f"{task}.{key.name}", self.sections.get(task, {})) for key in SECTIONS[task]]
         for key, path, given in keys:

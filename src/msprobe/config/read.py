@@ -29,7 +29,7 @@ class Members(dict[str, object]):
 def read(config_path: str | os.PathLike[str] | None, forgiven: list[str] | None = None) -> tuple[str, object]:
     """The name to use in messages, and the file's JSON value. Raises ConfigError.
 
-    With `forgiven`, a comma after the last item is noted there and is no error.
+    With `forgiven`, a comma after the last item is noted there and is not an error.
     """
     if config_path is None:
         config_path = PACKAGED

@@ -84,7 +84,7 @@ def set_aside(rank_dir: Path, tell: Tell) -> None:
     root = layout.dump_root(rank_dir)
     inside = rank_dir.relative_to(root)
     old = _move(root, [inside])
-    tell(("aside", rank_dir), f"{rank_dir} already held a dump; it was moved to {old / inside}.")
+    tell(("aside", rank_dir), f"{rank_dir} already had a dump; it was moved to {old / inside}.")
 
 
 def put_aside(dump_path: Path, inside: Path) -> Path:

@@ -126,7 +126,7 @@ def make_directory(path: Path) -> None:
         except FileExistsError:
             if not directory.is_dir():
                 raise NotADirectoryError(
-                    errno.ENOTDIR, "a file stands where a directory is needed", str(directory)
+                    errno.ENOTDIR, "a file is in the place of this directory", str(directory)
                 ) from None
 
 

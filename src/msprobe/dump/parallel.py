@@ -17,7 +17,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.dump.untrusted.json_values import as_flag, as_list, as_object, as_text, as_whole, shown
 
 REDUCTIONS = ("sum", "avg", "max", "min", "product")
-"""How the parts of a partial tensor are joined; `norm2` and the like stand for the norm of the parts."""
+"""How the parts of a partial tensor are joined; `norm2` and similar ones mean the norm of the parts."""
 _PLACEMENT = re.compile(r"(?:S\((\d{1,3})(?:,(\d{1,6}))?\)|P\((sum|avg|max|min|product|norm[0-9.einf+-]{1,12})\)|(R))")
 _MOST_DIMENSIONS = 64
 

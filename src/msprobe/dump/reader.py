@@ -51,7 +51,7 @@ class Dump:
         """Why the first directories of `unread` cannot be read, and how many more there are. Sentences without a
         full stop."""
         more = len(self.unread) - _NAMED
-        rest = [f"{more} more rank directories hold nothing that can be read"] if more > 0 else []
+        rest = [f"{more} more rank directories cannot be read"] if more > 0 else []
         return [*(str(rank.obstacle) for rank in self.unread[:_NAMED]), *rest]
 
 

@@ -20,7 +20,7 @@ _REPEATED = 10_000
 """How many values of one argument may be repeated: objects that refer to each other can appear exponentially often.
 A value that is only long is not cut."""
 _Seen = dict[int, int]
-"""The containers of one argument by id; under 0, which is no id, how many values were repeated."""
+"""The containers of one argument by id; key 0, which is never an id, has the number of repeated values."""
 
 
 class Adapter(Protocol):

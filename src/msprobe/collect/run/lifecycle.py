@@ -167,7 +167,7 @@ class Lifecycle:
             self._move_to(dump_path)
 
     def finish_step(self) -> None:
-        """Completes the files of an open step. The step goes on: it has the same number at the next start()."""
+        """Completes the files of an open step. The step continues: it has the same number at the next start()."""
         if not self._is_foreign():
             self._turns.take(self._finish_step)
 

@@ -1,6 +1,6 @@
 """Which PyTorch calls are APIs and what they are called: support_wrap_ops.yaml, resolved to function objects.
 
-A TorchFunctionMode is handed the function object of every call, whatever name the user bound it to. The
+A TorchFunctionMode gets the function object of every call, whatever name the user bound it to. The
 table turns that object into an `Api` with one dictionary lookup. Names are resolved once, when the table is
 loaded; operators of ``torch.ops`` cannot be known beforehand and are added when they first arrive.
 """

@@ -47,7 +47,7 @@ class TappedLifecycle(Lifecycle):
             self._probe = self._writer = None
             writer.finish()
             shutil.rmtree(writer.directory, ignore_errors=True)
-            with contextlib.suppress(OSError):  # another rank's directory is beside it
+            with contextlib.suppress(OSError):  # the directory of another rank is next to it
                 writer.directory.parent.rmdir()
         super().set_init_step(step)
 

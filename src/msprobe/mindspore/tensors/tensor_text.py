@@ -70,7 +70,7 @@ class TensorTexts:
             shape = tensor._shape
             on_host = tensor.device == "CPU"
             pointer = address(tensor)
-        except Exception as error:  # the operator that should fill it failed: the script will meet the same error
+        except Exception as error:  # the operator that should fill it has failed: the script gets the same error
             return f'{{"type": "mindspore.Tensor", "unreadable": {quoted(_short(error))}}}'
         if row is None or (not pointer and 0 not in shape):
             return self._without_values(tensor, shape)

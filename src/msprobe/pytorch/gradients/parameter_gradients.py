@@ -92,7 +92,7 @@ class ParameterGradients(CallGradients):
             recorder.fault(record, traceback.format_exc())
 
     def note_parameter(self, record: str, name: str, gradient: Any) -> None:
-        """The gradient of a parameter that no hook of ours has seen."""
+        """Notes the gradient of a parameter that none of our hooks has seen."""
         selection = self._recorder.selection
         if selection.everything or selection.enter(record, ()):
             self._note_parameter(record, name, gradient)

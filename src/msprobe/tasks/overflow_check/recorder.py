@@ -62,7 +62,7 @@ class OverflowRecorder(Recorder):
         self.calls.drop(call)
 
     def fault(self, name: str, trace: str) -> None:
-        """A fault of msprobe is logged; OverflowStop goes on to the script."""
+        """Logs an error of msprobe; OverflowStop goes to the script."""
         error = sys.exc_info()[1]
         if isinstance(error, OverflowStop):
             raise error
@@ -71,7 +71,7 @@ class OverflowRecorder(Recorder):
     # A call has returned.
 
     def end_call(self, call: OpenCall, name: str, output: Any, result: Optional[int], extra: str = "") -> None:
-        """`result` is the worst state in `output`; None where it holds no tensor."""
+        """The call has ended. `result` is the worst state in `output`; None if it has no tensor."""
         parameters, self._parameters = self._parameters, {}
         state = result or FINITE
         look = self.inspector.look
