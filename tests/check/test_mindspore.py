@@ -58,7 +58,7 @@ def details(directory: Path) -> list[dict[str, str]]:
 @cache
 def examiner() -> Examiner:
     made = Examiner(framework="mindspore")
-    made.framework.own_process("cpu")
+    made.framework.prepare_process("cpu")
     return made
 
 
@@ -217,7 +217,7 @@ def test_the_golden_side_of_another_device_runs_in_a_process_on_the_cpu(tmp_path
     trained(tmp_path, "planted")
     rank = open_dump(tmp_path / "dump").ranks[0]
     elsewhere = Examiner(framework="mindspore")
-    elsewhere.framework.golden_elsewhere()  # type: ignore[attr-defined]
+    elsewhere.framework.use_golden_process()  # type: ignore[attr-defined]
     wanted = ("gelu", "conv2d", "tanh", "topk", "aminmax", "sin", "erf")
     found = []
     for one in make_plan(rank.records, wanted).tasks:

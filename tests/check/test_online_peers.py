@@ -336,7 +336,7 @@ def test_with_certificates_nobody_comes_in_without_the_right_one(
     def connect(ca: str, own: tuple[str, str]) -> Any:
         settings = {"host": "127.0.0.1", "port": heard.listener.address[1], "secret_file": secret_file(tmp_path)}
         files = {"tls_ca": ca, "tls_cert": own[0], "tls_key": own[1]}
-        return sender._Tcp(sender._Run(), session(), {**settings, **files})._connect()
+        return sender._TcpSender(sender._TrainingRun(), session(), {**settings, **files})._connect()
 
     try:
         with pytest.raises(Refused, match="certificate is not accepted"):

@@ -78,7 +78,7 @@ def hear(path: Path) -> None:
         channel.welcome(SECRET.encode(), greeting, {"wanted": True})
         kind, length = channel.head(frames.LARGEST)
         if kind == frames.CALL and length < 1 << 20:
-            channel.rest(length)
+            channel.take_body(length)
     finally:
         ours.close()
         peer.join()

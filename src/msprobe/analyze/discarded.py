@@ -17,7 +17,7 @@ from msprobe.stats.finiteness import FINITE
 Parents = Mapping[str, Optional[str]]
 
 
-def discarded(events: Sequence[Event], construct: Parents, is_finite: Callable[[str], bool]) -> dict[str, str]:
+def find_discarded(events: Sequence[Event], construct: Parents, is_finite: Callable[[str], bool]) -> dict[str, str]:
     """The forward calls of one rank and step that produced or passed on a discarded infinity. Each has the name of the
     module whose finite outputs prove it. `is_finite` says whether the outputs of a record were recorded and are finite.
     """
@@ -25,7 +25,7 @@ def discarded(events: Sequence[Event], construct: Parents, is_finite: Callable[[
     for place, event in enumerate(events):
         if not event.producer or event.direction != FORWARD or event.collective is not None or event.name in found:
             continue
-        around = next((name for name in _outwards(event.name, construct) if is_finite(name)), None)
+        around = next((name for name in _modules_around(event.name, construct) if is_finite(name)), None)
         if around is None or _spreads(events[place:], around, construct):
             continue
         found.update((one.name, around) for one in events[place:] if _is_inside(one.name, around, construct))
@@ -47,7 +47,7 @@ def _spreads(events: Sequence[Event], around: str, construct: Parents) -> bool:
     return False
 
 
-def _outwards(name: str, construct: Parents) -> list[str]:
+def _modules_around(name: str, construct: Parents) -> list[str]:
     """The modules around a call, from the inside out."""
     found: list[str] = []
     above = construct.get(name)
@@ -58,4 +58,4 @@ def _outwards(name: str, construct: Parents) -> list[str]:
 
 
 def _is_inside(name: str, module: str, construct: Parents) -> bool:
-    return name == module or module in _outwards(name, construct)
+    return name == module or module in _modules_around(name, construct)

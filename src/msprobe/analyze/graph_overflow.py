@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from msprobe.analyze.overflow import OverflowAnalysis, first
+from msprobe.analyze.overflow import OverflowAnalysis, find_first
 from msprobe.analyze.overflow_event import Event
 from msprobe.dump.collectives import OPERATORS
 from msprobe.dump.errors import DumpError
@@ -31,7 +31,7 @@ def analyse_graph(dump: GraphDump) -> OverflowAnalysis:
         events = [event for rank in dump.ranks for event in reading.events(rank, iteration)]
         overflows += [event for event in events if event.overflow]
         if producer is None:
-            producer, inside = first(events)
+            producer, inside = find_first(events)
     notes = [*(f"{note}." for note in dump.notes), *reading.notes]
     return OverflowAnalysis(overflows, producer, inside, reading.judged, notes)
 

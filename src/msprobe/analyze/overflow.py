@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from msprobe.analyze.discarded import discarded
+from msprobe.analyze.discarded import find_discarded
 from msprobe.analyze.overflow_event import Event
 from msprobe.dump import record_keys
 from msprobe.dump.collectives import RECEIVES, SENDS, is_collective
@@ -60,7 +60,7 @@ def analyse(ranks: list[RankDump]) -> OverflowAnalysis:
             events += seen
         overflows += [event for event in events if event.overflow]
         if producer is None or producer.discarded:
-            found, within = first(events)
+            found, within = find_first(events)
             if producer is None or (found is not None and not found.discarded):
                 producer, inside = found, within
     if len(unread) == len(ranks) > 0:
@@ -68,14 +68,14 @@ def analyse(ranks: list[RankDump]) -> OverflowAnalysis:
     return OverflowAnalysis(overflows, producer, inside, judged, [*notes, *map(str, unread)])
 
 
-def first(events: list[Event]) -> tuple[Optional[Event], bool]:
+def find_first(events: list[Event]) -> tuple[Optional[Event], bool]:
     """The first producer of one step, and whether it is a collective that received finite values on every rank."""
     local = [event for event in events if event.overflow and event.producer and event.collective is None]
     for event in events:
         if event.collective is None or not event.overflow or event.given != FINITE:
             continue
         partners = [other for other in events if other is not event and other.collective == event.collective]
-        if not any(partner.given != FINITE for partner in partners) and not _fed(event, events):
+        if not any(partner.given != FINITE for partner in partners) and not _sender_had_it(event, events):
             local.append(event)
     local = [event for event in local if not event.discarded] or local
     best = min(local, key=lambda event: (event.epoch, event.position, event.rank or 0), default=None)
@@ -86,7 +86,7 @@ def first(events: list[Event]) -> tuple[Optional[Event], bool]:
     return best, best is not None and best.collective is not None
 
 
-def _fed(event: Event, events: list[Event]) -> bool:
+def _sender_had_it(event: Event, events: list[Event]) -> bool:
     """Whether a receive got NaN or infinity that its sender already had as input."""
     key = event.collective
     if key is None or key[0] != "point to point" or event.rank != key[2]:
@@ -99,21 +99,21 @@ def _judge(rank: RankDump, made_infinity: dict[Optional[int], bool]) -> tuple[li
     suspect infinities that the script passes in later (masks): the second pass ignores it."""
     before = dict(made_infinity)
     events, count = _events(rank, made_infinity, {})
-    thrown_away = discarded(events, rank.construct, lambda name: _is_finite(rank.records.get(name)))
-    if thrown_away:
+    discarded = find_discarded(events, rank.construct, lambda name: _is_finite(rank.records.get(name)))
+    if discarded:
         made_infinity.clear()
         made_infinity.update(before)
-        events, count = _events(rank, made_infinity, thrown_away)
+        events, count = _events(rank, made_infinity, discarded)
     return events, count
 
 
 def _is_finite(record: Optional[dict[str, Any]]) -> bool:
-    outputs = _sides(record)[1] if record is not None else []
+    outputs = _read_states(record)[1] if record is not None else []
     return bool(outputs) and all(state == FINITE for _, state in outputs)
 
 
 def _events(
-    rank: RankDump, made_infinity: dict[Optional[int], bool], thrown_away: Mapping[str, str]
+    rank: RankDump, made_infinity: dict[Optional[int], bool], discarded: Mapping[str, str]
 ) -> tuple[list[Event], int]:
     events: list[Event] = []
     judged = epoch = 0
@@ -123,14 +123,14 @@ def _events(
     children: set[str] = set()
     construct = rank.construct
     for position, (name, record) in enumerate(rank.records.items()):
-        given, outputs, numbers = _sides(record)
+        given, outputs, numbers = _read_states(record)
         judged += numbers
         found = max((state for _, state in outputs), default=FINITE)
         collective = None
         parsed = parse_name(name)
         if parsed.direction == FORWARD and is_collective(parsed.key):
             epoch += 1
-            collective = _meeting(parsed, record, rank.rank, order, sparse)
+            collective = _exchange_key(parsed, record, rank.rank, order, sparse)
         if found == FINITE and collective is None:
             continue
         handed_in = given == INFINITE and not made_infinity.get(rank.rank, False) and not _makes_own(name, record)
@@ -150,7 +150,7 @@ def _events(
             while above is not None and above not in children:
                 children.add(above)
                 above = construct.get(above)
-            if found == INFINITE and parsed.direction != BACKWARD and name not in thrown_away:
+            if found == INFINITE and parsed.direction != BACKWARD and name not in discarded:
                 made_infinity[rank.rank] = True
         if not overflow and collective is None:
             continue
@@ -160,13 +160,13 @@ def _events(
         events.append(
             Event(
                 rank.step, rank.rank, rank.label, name, position, epoch, given, found, producer, overflow, slots,
-                collective, module, source_line(frames), thrown_away.get(name, ""),
+                collective, module, source_line(frames), discarded.get(name, ""),
             )
         )  # fmt: skip
     return events, judged
 
 
-def _sides(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
+def _read_states(record: dict[str, Any]) -> tuple[int, list[tuple[str, int]], bool]:
     """The worst state of the inputs of a call, the state of each output, and whether the record has any statistics."""
     given, outputs, numbers = FINITE, [], False
     for key, value in record.items():
@@ -233,7 +233,7 @@ def _float(value: Any) -> Optional[float]:
     return read_number(value)
 
 
-def _meeting(
+def _exchange_key(
     name: Name, record: dict[str, Any], rank: Optional[int], order: dict[object, int], sparse: bool
 ) -> tuple[object, ...]:
     """The key that this call shares with its partners on other ranks: the group and the turn, or sender, receiver and

@@ -86,7 +86,7 @@ def _first_line(error: Exception) -> str:
 
 def _line(known: Framework, number: int, tensor: Any) -> tuple[bool, str]:
     shape = list(tensor.shape)
-    head = f"output {number}, {known.shown_dtype(tensor)} {shape}"
+    head = f"output {number}, {known.dtype_text(tensor)} {shape}"
     flat = known.flat(tensor)
     if flat.dtype.kind not in "fc":
         return False, f"{head}: no floats"

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING
     from msprobe.check.core.results import write_table
-    from msprobe.check.core.second_stage import COLUMNS, RESULT_COLUMNS, compare, read_details, summarised
+    from msprobe.check.core.second_stage import COLUMNS, RESULT_COLUMNS, compare, read_details, summarise
     from msprobe.cli.outputs import check_outputs
     from msprobe.dump.errors import DumpError
     from msprobe.dump.layout import make_directory
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_outputs((), args.output)
     judged = compare(read_details(args.npu), read_details(args.gpu))
-    calls = summarised(judged)
+    calls = summarise(judged)
     stamp = time.strftime("%Y%m%d%H%M%S")
     details = args.output / f"api_precision_compare_details_{stamp}.csv"
     result = args.output / f"api_precision_compare_result_{stamp}.csv"

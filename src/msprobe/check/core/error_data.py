@@ -14,6 +14,6 @@ def save(kept: dict[str, Any], directory: Path, framework: Framework) -> None:
     """Saves inputs and outputs of a failed call in a separate directory."""
     layout.make_directory(directory)
     for name, tensor in kept.items():
-        payload = framework.payload(framework.on_host(tensor))
+        payload = framework.payload(framework.to_host(tensor))
         file = layout.tensor_file_name(name, payload.suffix)
         layout.write_file(directory / file, (bytes(part) for part in codec.encode(payload)))  # type: ignore[call-overload]

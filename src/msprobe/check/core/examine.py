@@ -120,7 +120,7 @@ class _Examination:
             self._notes.append(f"{device} cannot run it: {_short(error)}")
             self._explains_backward = True
         if golden.random:
-            return self._random(golden, own, forward, backward is not None)
+            return self._judge_random(golden, own, forward, backward is not None)
         self._equal = golden.weak if device == "cpu" else ()
         for where, results in (("the golden side", golden), (device, own)):
             if results is not None and results.no_gradients:
@@ -132,7 +132,7 @@ class _Examination:
         statuses = []
         for direction, record in (("forward", forward), ("backward", backward)):
             recorded = flat_records((record or {}).get(OUTPUT), nulls=direction == "backward")
-            statuses.append(self._direction(direction, golden, own, recorded))
+            statuses.append(self._judge_direction(direction, golden, own, recorded))
         if backward is not None and statuses[1] == SKIP and not self._explains_backward:
             self._notes.append(f"its backward is not checked: {self._why_no_backward(backward)}")
         if not self._rows and not self._notes:
@@ -148,7 +148,7 @@ class _Examination:
                 kept.update((f"{self._name}.{direction}.output.{n}.{side}", t) for n, t in enumerate(tensors))
         return {name: tensor for name, tensor in kept.items() if tensor is not None}
 
-    def _direction(self, direction: str, golden: Results, own: Optional[Results], recorded: list[Any]) -> str:
+    def _judge_direction(self, direction: str, golden: Results, own: Optional[Results], recorded: list[Any]) -> str:
         right = golden.outputs if direction == "forward" else golden.gradients
         mine = None if own is None else own.outputs if direction == "forward" else own.gradients
         if direction == "backward" and (golden.no_gradients or (own is not None and own.no_gradients)):
@@ -168,11 +168,11 @@ class _Examination:
             slot = f"{direction}.output.{number}"
             result = mine[number] if mine is not None else None
             if result is not None:
-                result = self._framework.on_host(result)
+                result = self._framework.to_host(result)
                 if direction not in self._equal:
-                    statuses.append(self._judged(slot, result, expected))
+                    statuses.append(self._judge(slot, result, expected))
             right_here = result is not None and direction not in self._equal and statuses[-1] == PASS
-            status = self._recorded(slot, recorded[number] if fits else None, result, expected, right_here)
+            status = self._judge_recorded(slot, recorded[number] if fits else None, result, expected, right_here)
             if status is not None:
                 statuses.append(status)
         return judge.worst(statuses)
@@ -184,9 +184,9 @@ class _Examination:
             return True
         return len(recorded) == count
 
-    def _recorded(self, slot: str, item: Any, result: Any, expected: Any, right_here: bool) -> Optional[str]:
+    def _judge_recorded(self, slot: str, item: Any, result: Any, expected: Any, right_here: bool) -> Optional[str]:
         """The verdict on a result that the training run saved. None if it saved nothing, or the bits of the re-run."""
-        saved, status = self._saved(item)
+        saved, status = self._load_saved(item)
         if saved is None:
             return status
         framework = self._framework
@@ -194,12 +194,12 @@ class _Examination:
         result = None if result is None else framework.stored(result)
         if result is not None and framework.same(saved, result):
             return None
-        status = self._judged(slot + RECORDED, saved, expected)
+        status = self._judge(slot + RECORDED, saved, expected)
         if status != PASS and right_here:
             self._notes.append("the re-run here is right: look at the device and the kernel of the training run")
         return status
 
-    def _judged(self, slot: str, device: Any, golden: Any) -> str:
+    def _judge(self, slot: str, device: Any, golden: Any) -> str:
         """Measures and judges one tensor. A bad verdict is checked again with golden results for changed inputs."""
         framework = self._framework
         dtype = framework.dtype(device)
@@ -217,16 +217,16 @@ class _Examination:
                 verdict = judge.judge_floats(metrics, dtype)
             if verdict.status != PASS:
                 moved = self._moved_results(slot, device)
-                if moved and same_but_for_rounding(ours, theirs, moved, form, self._incoming(slot)):
+                if moved and same_but_for_rounding(ours, theirs, moved, form, self._size_of_incoming(slot)):
                     verdict = Verdict(PASS, "the difference is no larger than rounding of its inputs explains")
-                    if not self._repeats(slot, golden):
+                    if not self._is_repeatable(slot, golden):
                         verdict = Verdict(WARNING, _UNSTABLE)
         return self._add_row(slot, device, golden, metrics, verdict)
 
     def _add_row(self, slot: str, device: Any, golden: Any, metrics: Optional[Metrics], verdict: Verdict) -> str:
         """One line of the details, and a note if the verdict is bad."""
-        dtypes = self._framework.shown_dtype(golden), self._framework.shown_dtype(device)
-        reason = "; ".join(filter(None, (verdict.reason, self._made(slot.partition(".")[0]))))
+        dtypes = self._framework.dtype_text(golden), self._framework.dtype_text(device)
+        reason = "; ".join(filter(None, (verdict.reason, self._describe_golden(slot.partition(".")[0]))))
         row = Row(f"{self._name}.{slot}", *dtypes, list(device.shape), metrics, Verdict(verdict.status, reason))
         self._rows.append(row)
         if verdict.status in (ERROR, WARNING):
@@ -234,7 +234,7 @@ class _Examination:
             self._notes.append(f"{'recorded ' if recorded else ''}{head}: {verdict.reason}")
         return verdict.status
 
-    def _made(self, direction: str) -> str:
+    def _describe_golden(self, direction: str) -> str:
         """How the golden result of this direction was computed, in words."""
         golden = self._golden
         return golden.made if golden is not None and (not golden.weak or direction in golden.weak) else ""
@@ -247,25 +247,27 @@ class _Examination:
             forms = [own, *(FORMATS.get(framework.dtype(one)) for one in self._call.tensors)]
             epsilon = max((form.epsilon for form in forms if form is not None), default=0.0)
             self._moved = self._move(epsilon, within=False) or self._move(epsilon, within=True)
-        there = [one for one in (self._at(results, slot) for results in self._moved) if one is not None]
+        there = [one for one in (self._tensor_at(results, slot) for results in self._moved) if one is not None]
         return [framework.flat(framework.rounded(one, device) if own is None else one) for one in there]
 
-    def _repeats(self, slot: str, golden: Any) -> bool:
+    def _is_repeatable(self, slot: str, golden: Any) -> bool:
         """Whether the golden side repeats its result, except for the order of its sums. If not, it excuses no error."""
         if self._again is None:
             self._again = self._move(0.0, within=False, times=1)
         first = self._framework.flat(golden)
-        again = [self._framework.flat(one) for one in (self._at(one, slot) for one in self._again) if one is not None]
-        return all(same_but_for_sums(one, first, self._incoming(slot)) for one in again)
+        again = [
+            self._framework.flat(one) for one in (self._tensor_at(one, slot) for one in self._again) if one is not None
+        ]
+        return all(same_but_for_sums(one, first, self._size_of_incoming(slot)) for one in again)
 
-    def _at(self, results: Results, slot: str) -> Any:
+    def _tensor_at(self, results: Results, slot: str) -> Any:
         """The tensor of a slot. For a recorded result: the part that a tensor file has."""
         head, recorded, _ = slot.partition(RECORDED)
         direction, _, number = head.partition(".output.")
         found = (results.outputs if direction == "forward" else results.gradients)[int(number)]
         return self._framework.stored(found) if recorded and found is not None else found
 
-    def _incoming(self, slot: str) -> float:
+    def _size_of_incoming(self, slot: str) -> float:
         """The usual size of the incoming gradients, if the slot is a gradient."""
         if slot.startswith("forward"):
             return 0.0
@@ -278,7 +280,7 @@ class _Examination:
         except _FAILURES:  # for example a probability just above 1
             return []
 
-    def _saved(self, item: Any) -> tuple[Any, Optional[str]]:
+    def _load_saved(self, item: Any) -> tuple[Any, Optional[str]]:
         """The saved tensor of a result. If it is missing: None, and WARNING if the dump should have it."""
         if not _is_saved(item):
             return None, None
@@ -298,7 +300,9 @@ class _Examination:
             return "none of its inputs requires a gradient"
         return "the dump has no gradient of its outputs"
 
-    def _random(self, golden: Results, own: Optional[Results], forward: dict[str, Any], has_backward: bool) -> Outcome:
+    def _judge_random(
+        self, golden: Results, own: Optional[Results], forward: dict[str, Any], has_backward: bool
+    ) -> Outcome:
         api, framework = self._call.api, self._framework
         if not dropout.is_dropout(api) or own is None:
             self._notes.append("it draws random numbers: nothing to compare with")
@@ -306,12 +310,12 @@ class _Examination:
         if has_backward:
             self._notes.append("its backward is not checked: which elements it drops is random")
         right = framework.flat(golden.outputs[0])
-        result = framework.on_host(own.outputs[0])
+        result = framework.to_host(own.outputs[0])
         share = dropout.judge_share(api, framework.flat(result), right, result.shape[0] if result.shape else 1)
         statuses = [self._add_row("forward.output.0", result, golden.outputs[0], None, share)]
         recorded = flat_records(forward.get(OUTPUT))
         for number, item in enumerate(recorded[: len(golden.outputs)]):
-            saved, status = self._saved(item)
+            saved, status = self._load_saved(item)
             if saved is not None:
                 status = self._recorded_dropout(number, saved, golden.outputs[number], recorded)
             if status is not None:
@@ -326,7 +330,7 @@ class _Examination:
             verdict = Verdict(ERROR, f"shape {list(saved.shape)} instead of {list(golden.shape)}")
             return self._add_row(slot, saved, golden, None, verdict)
         if form is None:  # the mask of native_dropout
-            first, _ = self._saved(recorded[0])
+            first, _ = self._load_saved(recorded[0])
             verdict = Verdict(WARNING, "its result cannot be read: it is not judged")
             if first is not None:
                 verdict = dropout.judge_mask(flat, framework.flat(first), given)

@@ -70,7 +70,7 @@ class Call(Protocol):
 
 
 class Framework(Protocol):
-    def own_process(self, device: str) -> None:
+    def prepare_process(self, device: str) -> None:
         """Prepares a process that only runs the check: one thread, and a failure of one call does not affect the next.
 
         `device` is the device under test, for frameworks with one device per process.
@@ -81,7 +81,7 @@ class Framework(Protocol):
     ) -> Call:
         """Raises NotCallable; or NotMade if the records do not have everything that the call needs."""
 
-    def on_host(self, tensor: Any) -> Any: ...
+    def to_host(self, tensor: Any) -> Any: ...
 
     def loaded(self, array: Any) -> Any:
         """The array of a tensor file as a tensor."""
@@ -89,7 +89,7 @@ class Framework(Protocol):
     def dtype(self, tensor: Any) -> str:
         """The name in the table of dtypes: `float32`."""
 
-    def shown_dtype(self, tensor: Any) -> str:
+    def dtype_text(self, tensor: Any) -> str:
         """The name of the dtype in the framework, for the details file."""
 
     def rounded(self, tensor: Any, like: Any) -> Any:

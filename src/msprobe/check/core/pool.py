@@ -108,7 +108,7 @@ class Pool:
             try:
                 answer = json.loads(worker.pipe.recv_bytes())
             except (EOFError, OSError):
-                yield from self._reap(worker, again, _how(worker.process))
+                yield from self._reap(worker, again, _describe_end(worker.process))
                 continue
             worker.heard = time.monotonic()
             if not worker.ready:
@@ -175,7 +175,7 @@ def _take(again: deque[Task], source: Iterator[Optional[Task]], most: int) -> tu
     return batch, True
 
 
-def _how(process: subprocess.Popen[bytes]) -> str:
+def _describe_end(process: subprocess.Popen[bytes]) -> str:
     try:
         code = process.wait(timeout=5)
     except subprocess.TimeoutExpired:

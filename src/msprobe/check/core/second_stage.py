@@ -29,7 +29,7 @@ _NOTHING = 1e-12
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedOutput:
     name: str
     dtype: str
     shape: str
@@ -48,23 +48,23 @@ def read_details(path: Path) -> dict[str, Row]:
     return {row[0]: dict(zip(DETAIL_COLUMNS, row)) for row in read_csv(path, DETAIL_COLUMNS)}
 
 
-def compare(device: dict[str, Row], other: dict[str, Row]) -> list[Judged]:
+def compare(device: dict[str, Row], other: dict[str, Row]) -> list[JudgedOutput]:
     """Judges every output of the device. An output that only the other device has is judged as missing."""
     found = []
     for name, row in device.items():
         dtype = row["DEVICE Dtype"].rpartition(".")[2]
         standard = standards.standard_of(api_of(name), dtype)
-        found.append(Judged(name, dtype, row["Shape"], standard, _judge(standard, dtype, row, other.get(name))))
+        found.append(JudgedOutput(name, dtype, row["Shape"], standard, _judge(standard, dtype, row, other.get(name))))
     for name, row in other.items():
         if name not in device:
             verdict = Verdict(SKIP, "only the second file has it")
-            found.append(Judged(name, row["DEVICE Dtype"].rpartition(".")[2], row["Shape"], "", verdict))
+            found.append(JudgedOutput(name, row["DEVICE Dtype"].rpartition(".")[2], row["Shape"], "", verdict))
     return found
 
 
-def summarised(judged: list[Judged]) -> dict[str, tuple[str, str, str]]:
+def summarise(judged: list[JudgedOutput]) -> dict[str, tuple[str, str, str]]:
     """Forward, backward and message of each call."""
-    calls: dict[str, dict[str, list[Judged]]] = {}
+    calls: dict[str, dict[str, list[JudgedOutput]]] = {}
     for one in judged:
         call, direction = split_slot(one.name)
         calls.setdefault(call, {"forward": [], "backward": []})[direction].append(one)

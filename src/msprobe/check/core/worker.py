@@ -64,7 +64,7 @@ class _Worker:
             from msprobe.check.core.examine import Examiner
 
             found = Examiner(self._settings["device"], self._keep is not None, framework)
-            found.framework.own_process(self._settings["device"])
+            found.framework.prepare_process(self._settings["device"])
             for module in self._settings["imports"]:
                 importlib.import_module(module)
             if self._settings["device"] == "cpu" and self._settings["memory"]:

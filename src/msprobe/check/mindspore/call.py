@@ -22,7 +22,7 @@ from msprobe.check.core.arguments import Named
 from msprobe.check.core.framework import FAILURES, Load, Results
 from msprobe.check.core.generate import NotMade
 from msprobe.check.mindspore.formulas import FORMULAS
-from msprobe.check.mindspore.golden import DIRECTIONS, UNWRITTEN, Widths
+from msprobe.check.mindspore.golden import DIRECTIONS, UNWRITTEN, KernelPrecision
 from msprobe.check.mindspore.resolve import ResolvedApi
 from msprobe.dump.record_keys import INPUT, OUTPUT
 from msprobe.frameworks.mindspore.tensors import copied
@@ -48,7 +48,7 @@ class MindSporeCall:
         forward: dict[str, Any],
         backward: Optional[dict[str, Any]],
         load: Load,
-        widths: Widths,
+        widths: KernelPrecision,
     ) -> None:
         self.api = found.name
         self.first_only = False

@@ -64,7 +64,7 @@ class CpuProcess:
         self._pipe = Connection(ours.detach())
 
 
-class CallWithGoldenElsewhere:
+class CallWithGoldenProcess:
     """A call on the device of this process. The other process runs its golden side."""
 
     def __init__(self, call: Call, cpu: CpuProcess, records: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ def main(handle: int) -> None:
 
     pipe: Any = Connection(handle)
     framework = MindSpore()
-    framework.own_process("cpu")
+    framework.prepare_process("cpu")
     last: list[Call] = []
     with contextlib.suppress(EOFError, OSError):
         while True:

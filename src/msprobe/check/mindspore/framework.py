@@ -15,8 +15,8 @@ from mindspore import runtime
 from msprobe.check.core.framework import Call, Load
 from msprobe.check.core.generate import NotMade
 from msprobe.check.mindspore.call import MindSporeCall
-from msprobe.check.mindspore.cpu_process import CallWithGoldenElsewhere, CpuProcess
-from msprobe.check.mindspore.golden import Widths
+from msprobe.check.mindspore.cpu_process import CallWithGoldenProcess, CpuProcess
+from msprobe.check.mindspore.golden import KernelPrecision
 from msprobe.check.mindspore.resolve import Callables
 from msprobe.dump.record_keys import ATTRIBUTES
 from msprobe.dump.tensor_files.codec import Payload
@@ -28,19 +28,19 @@ Array = np.ndarray[Any, Any]
 class MindSpore:
     def __init__(self) -> None:
         self._callables = Callables()
-        self._widths = Widths()
+        self._widths = KernelPrecision()
         self._cpu: Optional[CpuProcess] = None
 
-    def own_process(self, device: str) -> None:
+    def prepare_process(self, device: str) -> None:
         kind, _, number = device.partition(":")
         if kind.lower() != "cpu":
             names = {"ascend": "Ascend", "npu": "Ascend", "gpu": "GPU"}
             mindspore.set_device(names.get(kind.lower(), kind), int(number) if number else None)
-            self.golden_elsewhere()
+            self.use_golden_process()
         runtime.dispatch_threads_num(1)
         runtime.launch_blocking()
 
-    def golden_elsewhere(self) -> None:
+    def use_golden_process(self) -> None:
         """Runs the golden side in another process, on the CPU, from now on."""
         self._cpu = CpuProcess()
 
@@ -52,9 +52,9 @@ class MindSpore:
         if self._cpu is None:
             return call
         records = {"title": title, "name": name, "forward": forward, "backward": backward}
-        return CallWithGoldenElsewhere(call, self._cpu, records)
+        return CallWithGoldenProcess(call, self._cpu, records)
 
-    def on_host(self, tensor: Array) -> Array:
+    def to_host(self, tensor: Array) -> Array:
         return tensor
 
     def loaded(self, array: Array) -> Array:
@@ -63,7 +63,7 @@ class MindSpore:
     def dtype(self, tensor: Array) -> str:
         return _row(tensor).name
 
-    def shown_dtype(self, tensor: Array) -> str:
+    def dtype_text(self, tensor: Array) -> str:
         row = _row(tensor)
         return row.mindspore or row.name
 

@@ -17,7 +17,7 @@ DIRECTIONS = ("forward", "backward")
 UNWRITTEN = {"BatchNorm": (1, 2)}
 
 
-class Widths:
+class KernelPrecision:
     """What this process knows about the kernels, by kind of call and direction."""
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ class Checker:
         while True:
             arrival = self._inbox.take()
             if arrival is not None:
-                self._know(arrival.session)
+                self._load_earlier_results(arrival.session)
             if arrival is None:
                 self._answer_ends()
                 if self._ended >= self._settings.rank_list and not self._running:
@@ -80,11 +80,11 @@ class Checker:
             elif arrival.task is None:
                 self._ends.append(arrival)
             else:
-                task = self._new(arrival, arrival.task)
+                task = self._accept(arrival, arrival.task)
                 if task is not None:
                     yield task
 
-    def _know(self, session: Session) -> None:
+    def _load_earlier_results(self, session: Session) -> None:
         """Adds the results of an earlier checker for this session to the report."""
         if session in self._known:
             return
@@ -96,16 +96,16 @@ class Checker:
 
     def _answer_ends(self) -> None:
         """Answers the end of a session when every call before it has its result."""
-        for arrival in [one for one in self._ends if not self._of(one.session)]:
+        for arrival in [one for one in self._ends if not self._is_running(one.session)]:
             self._ends.remove(arrival)
             self._ended.add(arrival.session.rank)
             self._log(f"Rank {arrival.session.rank} has ended.")
             arrival.answer()
 
-    def _of(self, session: Session) -> bool:
+    def _is_running(self, session: Session) -> bool:
         return any(key[:2] == tuple(session) for key in self._running)
 
-    def _new(self, arrival: Arrival, task: dict[str, Any]) -> Optional[dict[str, Any]]:
+    def _accept(self, arrival: Arrival, task: dict[str, Any]) -> Optional[dict[str, Any]]:
         """The task to run. None if it has a result, is running, or is not wanted."""
         unit = (arrival.session.name, arrival.session.rank, task["step"])
         key = (*unit, task["call"])
@@ -118,14 +118,14 @@ class Checker:
             self._running[key].append(arrival)
             self._drop(task)
             return None
-        if not self._listed(task["call"], task["forward"]):
+        if not self._is_wanted(task["call"], task["forward"]):
             self._drop(task)
             arrival.answer()
             return None
         self._running[key] = [arrival]
         return {**task, "key": list(key), "unit": files.result.parent.name}
 
-    def _listed(self, call: str, record: dict[str, Any]) -> bool:
+    def _is_wanted(self, call: str, record: dict[str, Any]) -> bool:
         plan = make_plan({f"{call}.forward": record}, self._settings.white_list, self._settings.black_list)
         return bool(plan.tasks)
 

@@ -144,7 +144,7 @@ class Channel:
         found, length = self.head(limit)
         if found != kind:
             raise Refused(f"a frame of kind {found}, expected kind {kind}")
-        return self.rest(length)
+        return self.take_body(length)
 
     # Frames.
 
@@ -162,13 +162,13 @@ class Channel:
             out.start(number)
             for descriptor, size in files:
                 if size <= SMALL_FILE:
-                    small += _piece(os.pread(descriptor, size, 0), size)
+                    small += _read_piece(os.pread(descriptor, size, 0), size)
                     continue
                 self._send_signed(out, small)
                 small.clear()
                 for start in range(0, size, PIECE):
                     piece = self._buffer[: min(PIECE, size - start)]
-                    _piece(piece, os.preadv(descriptor, [piece], start))
+                    _read_piece(piece, os.preadv(descriptor, [piece], start))
                     self._send_signed(out, piece)
             out.update(small)
             self._socket.sendall(small + out.digest())
@@ -180,7 +180,7 @@ class Channel:
 
     def head(self, limit: int) -> tuple[int, int]:
         """Kind and length of the next frame. Then `take` reads its body and `finish` its end."""
-        raw = self._exactly(HEAD.size)
+        raw = self._read_exactly(HEAD.size)
         magic, version, kind, zero, number, length = HEAD.unpack(raw)
         if magic != MAGIC or version != VERSION or zero:
             raise Refused("it does not speak this protocol")
@@ -195,7 +195,7 @@ class Channel:
 
     def take(self, size: int) -> bytearray:
         """The next bytes of the body, at most CHUNK."""
-        part = self._exactly(min(size, CHUNK))
+        part = self._read_exactly(min(size, CHUNK))
         if self._in is not None:
             self._in.update(part)
         return part
@@ -203,10 +203,10 @@ class Channel:
     def finish(self) -> None:
         """Checks the code after the body. Raises Refused if it is wrong."""
         self._received += 1
-        if self._in is not None and not hmac.compare_digest(self._exactly(self._in.size), self._in.digest()):
+        if self._in is not None and not hmac.compare_digest(self._read_exactly(self._in.size), self._in.digest()):
             raise Refused("a frame was changed in transit")
 
-    def rest(self, length: int) -> bytes:
+    def take_body(self, length: int) -> bytes:
         """The body of a frame that fits in memory. Also checks its code."""
         parts = []
         while length:
@@ -223,7 +223,7 @@ class Channel:
                 raise Refused("it did not prove in time that it knows the secret")
             self._socket.settimeout(left)
 
-    def _exactly(self, size: int) -> bytearray:
+    def _read_exactly(self, size: int) -> bytearray:
         """Reads `size` bytes. Reads ahead small pieces, so that a frame without files is one system call."""
         found = bytearray(max(size, AHEAD))
         have = len(self._ahead)
@@ -252,7 +252,7 @@ def keep_alive(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _piece(data: Any, wanted: int) -> Any:
+def _read_piece(data: Any, wanted: int) -> Any:
     if len(data) != wanted:
         raise DumpError("a tensor file became shorter while it was sent")  # sending it again would not help
     return data

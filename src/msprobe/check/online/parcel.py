@@ -64,7 +64,7 @@ class Shipment:
     def __init__(self, rank: RankDump, tasks: Sequence[Task], number: int = 0) -> None:
         self.number = number
         self._directory = rank.path / layout.TENSORS
-        self._files = [self._found(rank, task) for task in tasks]
+        self._files = [self._find_files(rank, task) for task in tasks]
         self._left = Counter(where for files in self._files for _, _, where in files)
         self._numbers: dict[tuple[int, int], int] = {}
 
@@ -91,7 +91,7 @@ class Shipment:
         except OSError as error:  # not an error of the connection: sending again would not help
             raise DumpError(f"{self._directory}/{name} cannot be read: {error.strerror or error}") from None
 
-    def _found(self, rank: RankDump, task: Task) -> list[tuple[str, int, tuple[int, int]]]:
+    def _find_files(self, rank: RankDump, task: Task) -> list[tuple[str, int, tuple[int, int]]]:
         """Name, size and inode of each file. A file that was not written because the disk was full is left out."""
         found = []
         directory = f"{self._directory}/"
@@ -120,7 +120,7 @@ class KeptFiles:
     def is_new(self, file: File) -> bool:
         return file.content == self.number + len(self._new)
 
-    def coming(self, files: Sequence[File]) -> int:
+    def count_new_bytes(self, files: Sequence[File]) -> int:
         """The number of bytes of new contents for these files."""
         number, size = self.number, 0
         for file in files:
@@ -185,11 +185,11 @@ def unpack(length: int, take: Callable[[int], bytearray], spool: Path, kept: Kep
 
     Raises Refused; then the directory may remain.
     """
-    (size,) = LENGTH.unpack(_all(take, LENGTH.size))
+    (size,) = LENGTH.unpack(_take_all(take, LENGTH.size))
     if size > min(length - LENGTH.size, frames.LARGEST_JSON):
         raise Refused("the text of a parcel is longer than the parcel")
-    task, files, last = read_text(_all(take, size))
-    if kept.coming(files) != length - LENGTH.size - size:
+    task, files, last = read_text(_take_all(take, size))
+    if kept.count_new_bytes(files) != length - LENGTH.size - size:
         raise Refused("the files of a parcel do not match its list")
     data = spool / layout.TENSORS
     layout.make_directory(data)
@@ -203,7 +203,7 @@ def unpack(length: int, take: Callable[[int], bytearray], spool: Path, kept: Kep
     return {**task, "rank": str(spool)}, last
 
 
-def _all(take: Callable[[int], bytearray], size: int) -> bytes:
+def _take_all(take: Callable[[int], bytearray], size: int) -> bytes:
     parts = []
     while size:
         parts.append(take(size))

@@ -108,7 +108,7 @@ class Listener:
             if wanted:
                 self._inbox.log(f"Rank {greeting.session.rank} is connected from {peer}; {tls.describe(sock)}.")
                 frames.keep_alive(sock)
-                self._hear(channel, greeting.session)
+                self._receive_frames(channel, greeting.session)
         finally:
             self._open.release()
 
@@ -116,14 +116,14 @@ class Listener:
         with self._lock:
             self._strangers.pop(number, None)
 
-    def _hear(self, channel: Channel, session: Session) -> None:
+    def _receive_frames(self, channel: Channel, session: Session) -> None:
         answers = _Answers(channel)
         kept = parcel.KeptFiles(self._inbox.new_spool())
         try:
             while True:
                 kind, length = channel.head(frames.LARGEST)
                 if kind == frames.END:
-                    channel.rest(length)
+                    channel.take_body(length)
                     self._inbox.put(Arrival(session, None, answers.slot()))
                 elif kind == frames.CALL:
                     task = self._receive(channel, length, kept)

@@ -32,7 +32,7 @@ PATIENCE_AFTER_END = 60.0
 Lists = tuple[list[str], list[str]]  # the checker's white_list and black_list
 
 
-class _Run:
+class _TrainingRun:
     """The directories of the training run, in the order in which the run names them.
 
     A thread reads the input at once: however long a checker takes, the run never waits for a full pipe.
@@ -79,24 +79,24 @@ class _Run:
 
 
 def main() -> int:
-    with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # _Run reads the rest
+    with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # _TrainingRun reads the rest
         settings = json.loads(unbuffered.readline())
     session = Session(settings["session"], settings["rank"])
-    run = _Run()
+    run = _TrainingRun()
     run.follow()
     try:
         if settings["nfs_path"] is not None:
-            _share(run, session, Path(settings["nfs_path"]))
+            _send_through_directory(run, session, Path(settings["nfs_path"]))
         else:
-            _Tcp(run, session, settings).send_everything()
+            _TcpSender(run, session, settings).send_everything()
     except (DumpError, Refused) as error:
         print(f"[msprobe] WARNING: the online check ended: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-class _Tcp:
-    def __init__(self, run: _Run, session: Session, settings: dict[str, Any]) -> None:
+class _TcpSender:
+    def __init__(self, run: _TrainingRun, session: Session, settings: dict[str, Any]) -> None:
         self._run, self._session, self._settings = run, session, settings
         self._secret = frames.read_secret(Path(settings["secret_file"]) if settings["secret_file"] else None)
         self._tls = tls.client_context(*(settings[key] for key in ("tls_cert", "tls_key", "tls_ca")))
@@ -136,7 +136,7 @@ class _Tcp:
             here = self._run.wait_for(self._directory)
             if here is None:
                 channel.send(frames.END, b"")
-                channel.rest(channel.head(frames.SMALL)[1])
+                channel.take_body(channel.head(frames.SMALL)[1])
                 return
             contents = self._send_directory(channel, here, lists, contents)
             self._directory, self._call = self._directory + 1, 0
@@ -174,7 +174,7 @@ class _Tcp:
     def _take_answer(self, channel: Channel, under_way: deque[int]) -> None:
         """Waits for one answer: the checker has the result of the oldest call on its disk."""
         kind, length = channel.head(frames.SMALL)
-        channel.rest(length)
+        channel.take_body(length)
         if kind != frames.DONE:
             raise Refused(f"a frame of kind {kind}, expected an answer")
         self._call = under_way.popleft() + 1
@@ -219,7 +219,7 @@ def _names(value: Any) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
-def _share(run: _Run, session: Session, root: Path) -> None:
+def _send_through_directory(run: _TrainingRun, session: Session, root: Path) -> None:
     """Sends through a shared directory. A parcel is a directory; the checker removes it when it has the result."""
     outbox = Outbox(root, session)
     directory = 0
@@ -233,7 +233,7 @@ def _share(run: _Run, session: Session, root: Path) -> None:
     outbox.end()
 
 
-def _wait_for_room(run: _Run, outbox: Outbox) -> None:
+def _wait_for_room(run: _TrainingRun, outbox: Outbox) -> None:
     """Waits while too many parcels are in the directory. The training run does not wait: its dump has everything."""
     waited = time.monotonic()
     before = 0

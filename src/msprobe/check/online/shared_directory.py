@@ -124,14 +124,14 @@ def _unpack(path: Path, spool: Path) -> parcel.Task:
     """Copies a parcel to a directory where only we write. Raises Refused or OSError; then the copy may remain."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        with _opened(directory, _TEXT) as (text, size):
+        with _open_plain(directory, _TEXT) as (text, size):
             if size > frames.LARGEST_JSON:
                 raise Refused(f"a text of {size} bytes; at most {frames.LARGEST_JSON} are allowed")
             task, files, _ = parcel.read_text(os.pread(text, size, 0))
         data = spool / layout.TENSORS
         layout.make_directory(data)
         for number, file in enumerate(files):
-            with _opened(directory, str(number)) as (source, size):
+            with _open_plain(directory, str(number)) as (source, size):
                 if size != file.size:
                     raise Refused("the files of a parcel do not match its list")
                 parcel.write(data / file.name, lambda most, fd=source: os.read(fd, most), size)  # type: ignore[misc]
@@ -141,7 +141,7 @@ def _unpack(path: Path, spool: Path) -> parcel.Task:
 
 
 @contextlib.contextmanager
-def _opened(directory: int, name: str) -> Iterator[tuple[int, int]]:
+def _open_plain(directory: int, name: str) -> Iterator[tuple[int, int]]:
     """Opens a plain file and returns it with its size. Follows no link and opens nothing that could block."""
     fd = layout.open_file(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=directory)
     try:

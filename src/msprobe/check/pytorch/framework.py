@@ -18,7 +18,7 @@ class PyTorch:
     def __init__(self) -> None:
         self._callables = Callables()
 
-    def own_process(self, device: str) -> None:
+    def prepare_process(self, device: str) -> None:
         torch.set_num_threads(1)
 
     def call(
@@ -26,7 +26,7 @@ class PyTorch:
     ) -> TorchCall:
         return TorchCall(self._callables.find(title), name, forward, backward, load)
 
-    def on_host(self, tensor: Any) -> Any:
+    def to_host(self, tensor: Any) -> Any:
         return tensor.cpu()
 
     def loaded(self, array: Any) -> Any:
@@ -35,7 +35,7 @@ class PyTorch:
     def dtype(self, tensor: Any) -> str:
         return str(tensor.dtype).replace("torch.", "")
 
-    def shown_dtype(self, tensor: Any) -> str:
+    def dtype_text(self, tensor: Any) -> str:
         return str(tensor.dtype)
 
     def rounded(self, tensor: Any, like: Any) -> Any:
