@@ -66,7 +66,7 @@ class _CheckImports(ScriptImports):
         self._directory = directory
         self._session: Any = None
 
-    def _torch_is_here(self) -> None:
+    def _after_torch_import(self) -> None:
         from msprobe.pytorch.compiled.check.session import CheckSession
 
         self._session = CheckSession(self._directory)

@@ -122,7 +122,7 @@ def _print_overflows(found: OverflowAnalysis) -> None:
     from msprobe.report.terminal import print_table
 
     rows = [
-        [event.label, "producer" if event.producer else "propagator", event.name, _what(event), event.source or ""]
+        [event.label, "producer" if event.producer else "propagator", event.name, _describe(event), event.source or ""]
         for event in found.overflows[:ROWS]
     ]
     count = len(found.overflows)
@@ -153,7 +153,7 @@ def _print_producer(found: OverflowAnalysis) -> None:
     print_lines([*lines, *(f"  {name}: {text}" for name, text in facts.items() if text)])
 
 
-def _what(event: Event) -> str:
+def _describe(event: Event) -> str:
     word = {1: "infinity", 2: "NaN"}.get(event.found, "")
     return f"{word} in {', '.join(event.slots[:3])}" if event.slots else word
 

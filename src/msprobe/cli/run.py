@@ -196,7 +196,7 @@ class ScriptImports(importlib.abc.MetaPathFinder):
     """Acts after the script has imported a framework. A script that only searches for torch does not import it."""
 
     def __init__(self) -> None:
-        self._acts = {"torch": self._torch_is_here, "mindspore": self._mindspore_is_here}
+        self._acts = {"torch": self._after_torch_import, "mindspore": self._after_mindspore_import}
 
     def watch(self) -> None:
         for name in list(self._acts):
@@ -230,10 +230,10 @@ class ScriptImports(importlib.abc.MetaPathFinder):
 
         loader.exec_module = execute_then_act
 
-    def _torch_is_here(self) -> None:
+    def _after_torch_import(self) -> None:
         """The script has imported torch."""
 
-    def _mindspore_is_here(self) -> None:
+    def _after_mindspore_import(self) -> None:
         """The script has imported mindspore."""
 
 
@@ -253,7 +253,7 @@ class _CollectImports(ScriptImports):
         elif "torch" in self._acts and "mindspore" in self._acts:  # for mindspore there was a warning already
             notices.warn("nothing was collected: the script never imported torch.")
 
-    def _torch_is_here(self) -> None:
+    def _after_torch_import(self) -> None:
         from msprobe.collect.run.lifecycle import UsageError
         from msprobe.pytorch.driver import StepDriver
 
@@ -270,7 +270,7 @@ class _CollectImports(ScriptImports):
         driver.install()
         self._driver = driver
 
-    def _mindspore_is_here(self) -> None:
+    def _after_mindspore_import(self) -> None:
         notices.warn(
             "the script imports mindspore: `msprobe run` collects only PyTorch calls. For MindSpore use "
             "PrecisionDebugger in the script."

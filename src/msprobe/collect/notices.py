@@ -37,7 +37,7 @@ def _ready() -> logging.Logger:
     return _logger
 
 
-def _tell(level: int, message: str) -> None:
+def _log(level: int, message: str) -> None:
     try:
         _ready().log(level, message)
     except Exception as error:  # a closed stderr, or a log handler of the script that fails
@@ -46,12 +46,12 @@ def _tell(level: int, message: str) -> None:
 
 def inform(message: str) -> None:
     """Logs a fact: where the dump is, what it has."""
-    _tell(logging.INFO, message)
+    _log(logging.INFO, message)
 
 
 def warn(message: str) -> None:
     """Logs a warning: the result may not be what the user expects."""
-    _tell(logging.WARNING, message)
+    _log(logging.WARNING, message)
 
 
 def warn_once(message: str) -> None:

@@ -75,7 +75,7 @@ def archive_older_run(dump_path: Path, rank: Optional[int] = None, again: bool =
     return Claim(_as_given(dump_path, top, root), moved)
 
 
-def set_aside(rank_dir: Path, tell: Tell) -> None:
+def move_old_rank_directory(rank_dir: Path, tell: Tell) -> None:
     """Moves a rank directory that already has a dump, so that a writer starts with an empty one."""
     used = (layout.JOURNAL, *layout.RESULTS, layout.TENSORS)
     if not os.path.lexists(rank_dir) or not any((rank_dir / name).exists() for name in used):
@@ -87,7 +87,7 @@ def set_aside(rank_dir: Path, tell: Tell) -> None:
     tell(("aside", rank_dir), f"{rank_dir} already had a dump; it was moved to {old / inside}.")
 
 
-def put_aside(dump_path: Path, inside: Path) -> Path:
+def move_old_directory(dump_path: Path, inside: Path) -> Path:
     """Moves one directory of an older run (path relative to dump_path). Returns its new place."""
     return _move(_absolute(dump_path), [inside])
 

@@ -48,8 +48,7 @@ class Dump:
 
     @property
     def notes(self) -> list[str]:
-        """Why the first directories of `unread` cannot be read, and how many more there are. Sentences without a
-        full stop."""
+        """Why the first of `unread` cannot be read, and how many more there are. Sentences without a full stop."""
         more = len(self.unread) - _NAMED
         rest = [f"{more} more rank directories cannot be read"] if more > 0 else []
         return [*(str(rank.obstacle) for rank in self.unread[:_NAMED]), *rest]
@@ -91,8 +90,7 @@ class RankDump:
 
     @property
     def troubles(self) -> list[str]:
-        """Sentences about what is damaged, left out or could not be written. Damaged records are included after
-        `records` was read."""
+        """Sentences about damage, left-out lines and failed writes; damaged records only after `records` was read."""
         problems = self._scan.troubles() if self._scan is not None else []
         _ = self.stacks, self.construct, self.training, self.run
         if (self.path / layout.DUMP).exists():
@@ -155,7 +153,7 @@ class RankDump:
             found = self._scan
             return {_name(name): _parse(found.text(span), self.path) for name, span in found.debugs.items()}
         if (self.path / layout.DUMP).exists():
-            return self._beside(layout.DEBUG, _data)
+            return self._read_file(layout.DEBUG, _data)
         file = self.path / layout.DEBUG
         return _data(self._main, file) if file.exists() else {}
 
@@ -166,7 +164,7 @@ class RankDump:
             frames = {n: frames_of(_parse(self._scan.text(span), self.path)) for n, span in self._scan.stacks.items()}
             used = ((_name(name), entry.stack) for name, entry in self._scan.records.items())
             return {name: frames[stack] for name, stack in used if stack is not None and stack in frames}
-        return stacks_of(self._beside(layout.STACK))
+        return stacks_of(self._read_file(layout.STACK))
 
     @functools.cached_property
     def construct(self) -> dict[str, Optional[str]]:
@@ -177,7 +175,9 @@ class RankDump:
             parents = {**self._scan.places, **{name: one.parent for name, one in self._scan.records.items()}}
             found = {_name(name): json.loads(parent) for name, parent in parents.items()}
         else:
-            found = {name: up if isinstance(up, str) else None for name, up in self._beside(layout.CONSTRUCT).items()}
+            found = {
+                name: up if isinstance(up, str) else None for name, up in self._read_file(layout.CONSTRUCT).items()
+            }
         sound, cut = cut_loops(found)
         if cut:
             itself = "itself" if cut == 1 else "themselves"
@@ -190,13 +190,13 @@ class RankDump:
         if self._scan is not None:
             found = json.loads(events(self._scan)) if self._scan.training else []
         else:
-            found = self._beside(layout.TRAINING).get("events")
+            found = self._read_file(layout.TRAINING).get("events")
         return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else []
 
     @functools.cached_property
     def run(self) -> dict[str, Any]:
         """run.json, the header of the run; empty without it, as in dumps of other tools."""
-        return self._beside(layout.RUN)
+        return self._read_file(layout.RUN)
 
     @functools.cached_property
     def parallel(self) -> Parallel:
@@ -229,7 +229,7 @@ class RankDump:
             self._damage[layout.DUMP] = f"{number} damaged in {layout.DUMP}, first {bad[0]}"
         return {**records, **{name: {DAMAGED: "the record is not a JSON object"} for name in bad}} if bad else records
 
-    def _beside(self, name: str, part: Callable[[dict[str, Any], Path], dict[str, Any]] = _all) -> dict[str, Any]:
+    def _read_file(self, name: str, part: Callable[[dict[str, Any], Path], dict[str, Any]] = _all) -> dict[str, Any]:
         """The object in a file next to dump.json, or a part of it; empty if the file is missing or damaged."""
         file = self.path / name
         try:

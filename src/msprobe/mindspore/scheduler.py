@@ -39,7 +39,7 @@ class SchedulerLifecycle:
     def close(self) -> None:
         """Does nothing."""
 
-    def give_way(self) -> None:
+    def close_replaced(self) -> None:
         """Does nothing."""
 
     def use_model(self, model: Any) -> None:

@@ -16,7 +16,7 @@ from msprobe.collect.tokens import RegisteredHooks
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.apis.api_patches import ApiPatches
 from msprobe.mindspore.apis.jit_regions import JitRegions
-from msprobe.mindspore.cells.cell_calls import Cells, Named, is_compiled, named_below
+from msprobe.mindspore.cells.cell_calls import Cells, NamedCell, is_compiled, named_below
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE
 from msprobe.mindspore.gradients.call_gradients import Gradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
@@ -54,7 +54,7 @@ class TaskHooks:
     gradients: Callable[[Any, TensorTexts], Gradients] = Gradients
     parameters: Optional[Callable[[Any], ParameterGradients]] = ParameterGradients
     apis: Callable[[Any, Any], Apis] = Apis
-    cells: Callable[[Any, Any, Sequence[Named]], Cells] = Cells
+    cells: Callable[[Any, Any, Sequence[NamedCell]], Cells] = Cells
     companions: Callable[[MindSporeHooks], Sequence[Companion]] = _no_companions
 
 
@@ -134,7 +134,7 @@ class MindSporeHooks:
             )
         return warnings
 
-    def _watch_parameters(self, cells: Sequence[Named]) -> None:
+    def _watch_parameters(self, cells: Sequence[NamedCell]) -> None:
         parameters = self._parameters
         if parameters is not None and self.recorder.selection.backward:
             for title, cell, _ in cells:

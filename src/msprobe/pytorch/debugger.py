@@ -95,7 +95,7 @@ class PrecisionDebugger(Debugger):
         task = make_task(settings)
         return Lifecycle(task, TorchFrontend(task))
 
-    def _made(self, settings: Settings) -> None:
+    def _apply_settings(self, settings: Settings) -> None:
         if settings.seed is not None or settings.is_deterministic:
             seed_all(1234 if settings.seed is None else settings.seed, bool(settings.is_deterministic))
         if settings.enable_dataloader:

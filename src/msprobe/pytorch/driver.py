@@ -103,7 +103,7 @@ class StepDriver:
             if not self._end_step():
                 return
         if self._debugger is None:
-            self._debugger = PrecisionDebugger._of(self._settings)
+            self._debugger = PrecisionDebugger._create(self._settings)
         if not self._needs_model or self._model is not None:
             self._debugger.start()
             return
@@ -139,7 +139,7 @@ class StepDriver:
             self._without_modules = True
             if self._put_back is not None:
                 self._put_back()
-            self._debugger = PrecisionDebugger._of(self._settings)
+            self._debugger = PrecisionDebugger._create(self._settings)
             notices.warn(
                 "no torch.nn.Module was called before the first optimizer step, or only inside a compiled function: "
                 "step 0 has no records. From now on msprobe collects everything between two optimizer steps."

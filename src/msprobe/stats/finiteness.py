@@ -15,12 +15,14 @@ _HALVES = frozenset({FORMATS["float16"], FORMATS["bfloat16"]})
 _UNPACK = {FORMATS["float32"]: ("<I", "<f"), FORMATS["float64"]: ("<Q", "<d"), FORMATS["float16"]: ("<H", "<e")}
 
 
-def look_at(pointer: int, code: int, count: int, dtype: object, ranges: Optional[Ranges], title: str) -> int:
+def classify(pointer: int, code: int, count: int, dtype: object, ranges: Optional[Ranges], title: str) -> int:
     """Classifies `count` numbers in one pass over their bits. Adds values close to a limit to `ranges`."""
-    return judged(code, count, *scan(pointer, code, count), dtype, ranges, title)
+    return classify_scan(code, count, *scan(pointer, code, count), dtype, ranges, title)
 
 
-def judged(code: int, count: int, top: int, tiny: int, dtype: object, ranges: Optional[Ranges], title: str) -> int:
+def classify_scan(
+    code: int, count: int, top: int, tiny: int, dtype: object, ranges: Optional[Ranges], title: str
+) -> int:
     """Classifies `count` numbers from their largest bit pattern; `tiny` of them are subnormal."""
     if top >= TOP[code]:
         return INFINITE if top == TOP[code] else NAN

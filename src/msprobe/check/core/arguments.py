@@ -36,7 +36,7 @@ class Place(NamedTuple):
     number: int
 
 
-class Named(NamedTuple):
+class NamedValue(NamedTuple):
     """A value of the framework by name: a dtype, a device."""
 
     kind: str
@@ -58,11 +58,11 @@ def read(record: dict[str, Any]) -> Arguments:
     return Arguments(args, kwargs, tensors)
 
 
-def fill(value: Any, tensors: list[Any], named: Callable[[Named], Any]) -> Any:
+def fill(value: Any, tensors: list[Any], named: Callable[[NamedValue], Any]) -> Any:
     """The tree with all places and names filled in."""
     if isinstance(value, Place):
         return tensors[value.number]
-    if isinstance(value, Named):
+    if isinstance(value, NamedValue):
         return named(value)
     if isinstance(value, list):
         return [fill(one, tensors, named) for one in value]
@@ -145,5 +145,5 @@ def _plain(kind: str, value: dict[str, Any]) -> Any:
         except ValueError:
             raise NotMade(f"{held[:40]!r} is not a complex number") from None
     elif isinstance(held, str) and kind in NAMED:
-        return Named(kind, held)
+        return NamedValue(kind, held)
     raise NotMade(f"an argument of type {kind[:60]} cannot be made again from a dump")

@@ -120,7 +120,7 @@ class _Examination:
             self._notes.append(f"{device} cannot run it: {_short(error)}")
             self._explains_backward = True
         if golden.random:
-            return self._judge_random(golden, own, forward, backward is not None)
+            return self._random(golden, own, forward, backward is not None)
         self._equal = golden.weak if device == "cpu" else ()
         for where, results in (("the golden side", golden), (device, own)):
             if results is not None and results.no_gradients:
@@ -217,7 +217,7 @@ class _Examination:
                 verdict = judge.judge_floats(metrics, dtype)
             if verdict.status != PASS:
                 moved = self._moved_results(slot, device)
-                if moved and same_but_for_rounding(ours, theirs, moved, form, self._size_of_incoming(slot)):
+                if moved and same_but_for_rounding(ours, theirs, moved, form, self._incoming_size(slot)):
                     verdict = Verdict(PASS, "the difference is no larger than rounding of its inputs explains")
                     if not self._is_repeatable(slot, golden):
                         verdict = Verdict(WARNING, _UNSTABLE)
@@ -247,7 +247,7 @@ class _Examination:
             forms = [own, *(FORMATS.get(framework.dtype(one)) for one in self._call.tensors)]
             epsilon = max((form.epsilon for form in forms if form is not None), default=0.0)
             self._moved = self._move(epsilon, within=False) or self._move(epsilon, within=True)
-        there = [one for one in (self._tensor_at(results, slot) for results in self._moved) if one is not None]
+        there = [one for one in (self._get(results, slot) for results in self._moved) if one is not None]
         return [framework.flat(framework.rounded(one, device) if own is None else one) for one in there]
 
     def _is_repeatable(self, slot: str, golden: Any) -> bool:
@@ -255,19 +255,17 @@ class _Examination:
         if self._again is None:
             self._again = self._move(0.0, within=False, times=1)
         first = self._framework.flat(golden)
-        again = [
-            self._framework.flat(one) for one in (self._tensor_at(one, slot) for one in self._again) if one is not None
-        ]
-        return all(same_but_for_sums(one, first, self._size_of_incoming(slot)) for one in again)
+        again = [self._framework.flat(one) for one in (self._get(one, slot) for one in self._again) if one is not None]
+        return all(same_but_for_sums(one, first, self._incoming_size(slot)) for one in again)
 
-    def _tensor_at(self, results: Results, slot: str) -> Any:
+    def _get(self, results: Results, slot: str) -> Any:
         """The tensor of a slot. For a recorded result: the part that a tensor file has."""
         head, recorded, _ = slot.partition(RECORDED)
         direction, _, number = head.partition(".output.")
         found = (results.outputs if direction == "forward" else results.gradients)[int(number)]
         return self._framework.stored(found) if recorded and found is not None else found
 
-    def _size_of_incoming(self, slot: str) -> float:
+    def _incoming_size(self, slot: str) -> float:
         """The usual size of the incoming gradients, if the slot is a gradient."""
         if slot.startswith("forward"):
             return 0.0
@@ -300,9 +298,7 @@ class _Examination:
             return "none of its inputs requires a gradient"
         return "the dump has no gradient of its outputs"
 
-    def _judge_random(
-        self, golden: Results, own: Optional[Results], forward: dict[str, Any], has_backward: bool
-    ) -> Outcome:
+    def _random(self, golden: Results, own: Optional[Results], forward: dict[str, Any], has_backward: bool) -> Outcome:
         api, framework = self._call.api, self._framework
         if not dropout.is_dropout(api) or own is None:
             self._notes.append("it draws random numbers: nothing to compare with")

@@ -18,14 +18,14 @@ from mindspore import Tensor, ops
 from mindspore._c_expression import TensorPy
 
 from msprobe.check.core import arguments, generate
-from msprobe.check.core.arguments import Named
+from msprobe.check.core.arguments import NamedValue
 from msprobe.check.core.framework import FAILURES, Load, Results
 from msprobe.check.core.generate import NotMade
 from msprobe.check.mindspore.formulas import FORMULAS
 from msprobe.check.mindspore.golden import DIRECTIONS, UNWRITTEN, KernelPrecision
 from msprobe.check.mindspore.resolve import ResolvedApi
 from msprobe.dump.record_keys import INPUT, OUTPUT
-from msprobe.frameworks.mindspore.tensors import copied
+from msprobe.frameworks.mindspore.tensors import copy_values
 from msprobe.stats import dtypes
 
 Array = np.ndarray[Any, Any]
@@ -252,7 +252,7 @@ def as_array(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value
     try:
-        return copied(value)[0]
+        return copy_values(value)[0]
     except KeyError:
         raise NotMade(f"an output of type {value.dtype} cannot be measured") from None
 
@@ -324,7 +324,7 @@ def _shrunk(array: Array, random: Any) -> Array:
     return np.asarray(wide * (1 - random.uniform(2.0**-30, 2.0**-28, wide.shape))) if wide.dtype.kind == "f" else wide
 
 
-def _named(value: Named, dtype_of: Raise) -> Any:
+def _named(value: NamedValue, dtype_of: Raise) -> Any:
     row = dtypes.BY_NAME.get(value.name.lower())
     found = getattr(mindspore, dtype_of(row.name), None) if row is not None and row.mindspore is not None else None
     if value.kind != "mindspore.dtype" or found is None:

@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple
 
 from msprobe.check.core.framework import NotCallable
 from msprobe.check.mindspore import primitives as primitives
-from msprobe.frameworks.mindspore.api_table import Listed, load_table
+from msprobe.frameworks.mindspore.api_table import ListedFunction, load_table
 
 _RANDOM = """bernoulli bernoulli_ choice_with_mask dropout dropout1d dropout2d dropout3d exponential_
 fractional_max_pool2d fractional_max_pool3d gamma gumbel_softmax laplace log_normal log_uniform_candidate_sampler
@@ -29,7 +29,7 @@ class ResolvedApi(NamedTuple):
 
 class Callables:
     def __init__(self) -> None:
-        self.known: dict[str, Listed] = {}
+        self.known: dict[str, ListedFunction] = {}
         self._ambiguous: set[str] = set()
         self._random = frozenset(_RANDOM.split())
         for listed in load_table():

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from msprobe.check.core import arguments, generate
-from msprobe.check.core.arguments import Named
+from msprobe.check.core.arguments import NamedValue
 from msprobe.check.core.framework import Load, Results
 from msprobe.check.core.generate import NotMade
 from msprobe.check.pytorch.resolve import ResolvedApi
@@ -90,7 +90,7 @@ class TorchCall:
         if self._copies:
             tensors = [t.clone() for t in tensors]
 
-        def named(value: Named) -> Any:
+        def named(value: NamedValue) -> Any:
             return _named(value, where, dtype_of)
 
         args = arguments.fill(self._arguments.args, tensors, named)
@@ -177,7 +177,7 @@ def _moved(tensor: Any, epsilon: float, random: Any, within: bool) -> Any:
     return shift.clamp_(low, high) if within and not (low.isnan() or high.isnan()) else shift
 
 
-def _named(value: Named, where: Any, dtype_of: Callable[[Any], Any]) -> Any:
+def _named(value: NamedValue, where: Any, dtype_of: Callable[[Any], Any]) -> Any:
     if value.kind == "torch.device":
         return where
     found = _dtype(value.name)

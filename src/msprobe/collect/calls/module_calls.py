@@ -30,7 +30,7 @@ class _ModuleCall:
         self.inputs: Any = None
 
 
-class _Calls(threading.local):
+class _OpenCalls(threading.local):
     """The modules that are running in this thread, outermost first."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class ModuleCalls:
     def __init__(self, recorder: Recorder, gradients: CallGradients) -> None:
         self._recorder = recorder
         self._gradients: Any = gradients
-        self._calls = _Calls()
+        self._calls = _OpenCalls()
 
     def _parameters_of(self, module: Any) -> Mapping[str, Any]:
         """The parameters that belong to the module itself; they are part of its record."""

@@ -42,7 +42,7 @@ class Writer(Protocol):
     def error(self, name: str, trace: str) -> None: ...
 
 
-class _Open(threading.local):
+class _OpenModules(threading.local):
     """The modules that are running in this thread, outermost first."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Recorder:
         self._stacks = Stacks(writer.stack) if with_stacks else None
         self._calls = count()
         self._placed: set[str] = set()
-        self._open = _Open()
+        self._open = _OpenModules()
         _recorders.add(self)
 
     # Modules: a module is the parent of the calls inside it.

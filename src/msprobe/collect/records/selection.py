@@ -77,7 +77,7 @@ class Selection:
             self._inside = False
             self._hits.add(self._last)
 
-    def matched_nothing(self, explain: Callable[[str], Optional[str]] = lambda entry: None) -> list[str]:
+    def list_unmatched(self, explain: Callable[[str], Optional[str]] = lambda entry: None) -> list[str]:
         """The warnings at the end of the run: the filters that matched no call. `explain` may know the reason."""
         if self._first in self._hits and self._last_came_first and self._last not in self._hits:
             return [

@@ -37,7 +37,7 @@ except ImportError:
     stack_key = _key  # type: ignore[assignment]
 
 
-class _Known:
+class _KnownStacks:
     """The known stacks of this process: each step has the stacks of the step before it.
 
     An entry holds the code objects: an id is unique only while its object lives.
@@ -85,7 +85,7 @@ class _Known:
         return hidden
 
 
-_known = _Known()
+_known = _KnownStacks()
 
 
 def hide_files(*endings: str) -> None:

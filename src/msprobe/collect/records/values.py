@@ -52,7 +52,7 @@ def scalar_text(kind: str, value: object) -> str:
     return f'{{"type": "{kind}", "value": {_encode(value)}}}'
 
 
-class Marked:
+class MarkedValue:
     """A value with further JSON members: `members` follow those of the value."""
 
     __slots__ = ("members", "value")
@@ -120,7 +120,7 @@ class Values:
         simple = self._simple.get(kind)
         if simple is not None:
             return simple(value)
-        if kind is Marked:
+        if kind is MarkedValue:
             text = self._value(value.value, path, depth, seen)
             return f"{text[:-1]}, {value.members}}}" if text.startswith("{") else text
         other = self._other(value, path)

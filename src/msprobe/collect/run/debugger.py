@@ -46,7 +46,7 @@ class RunControl(Protocol):
 
     def close(self) -> None: ...
 
-    def give_way(self) -> None: ...
+    def close_replaced(self) -> None: ...
 
     def use_model(self, model: Any) -> None: ...
 
@@ -102,16 +102,16 @@ class Debugger:
                 return current
             if not current._lifecycle.closed:
                 notices.inform(_takes_over(current._lifecycle.settings.dump_path, settings.dump_path))
-            current._lifecycle.give_way()
+            current._lifecycle.close_replaced()
         cls._refuse(settings)
-        debugger = cls._of(settings)
-        debugger._made(settings)
+        debugger = cls._create(settings)
+        debugger._apply_settings(settings)
         if model is not None:
             debugger._lifecycle.use_model(model)
         return debugger
 
     @classmethod
-    def _of(cls: type[_D], settings: Settings) -> _D:
+    def _create(cls: type[_D], settings: Settings) -> _D:
         """Makes the debugger of this process, which replaces an earlier one. It does not seed."""
         for warning in settings.warnings:
             notices.warn_once(f"{warning}.")
@@ -135,7 +135,7 @@ class Debugger:
     def _make_lifecycle(cls, settings: Settings) -> RunControl:
         raise NotImplementedError
 
-    def _made(self, settings: Settings) -> None:
+    def _apply_settings(self, settings: Settings) -> None:
         """Applies further settings when the debugger is created."""
 
     # What programs that embed a debugger read.

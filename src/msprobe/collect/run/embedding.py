@@ -14,7 +14,7 @@ from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import Settings
 
 
-class Embedded(Protocol):
+class EmbeddedRun(Protocol):
     """The part of a run that such programs change."""
 
     settings: Settings
@@ -27,9 +27,9 @@ class Embedded(Protocol):
 class DebuggerConfig:
     """`debugger.config`: the settings. Only dump_path can be set; it applies from the next start() on."""
 
-    _run: Embedded
+    _run: EmbeddedRun
 
-    def __init__(self, run: Embedded) -> None:
+    def __init__(self, run: EmbeddedRun) -> None:
         object.__setattr__(self, "_run", run)
 
     def __getattr__(self, name: str) -> Any:
@@ -49,7 +49,7 @@ class DebuggerConfig:
 class Service:
     """`debugger.service`: the same settings, and a method that ends a part of a step."""
 
-    def __init__(self, run: Embedded) -> None:
+    def __init__(self, run: EmbeddedRun) -> None:
         self._run = run
         self.config = DebuggerConfig(run)
 

@@ -66,7 +66,7 @@ class Lifecycle:
     # What the user calls.
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        if not self._is_foreign():
+        if not self._is_forked_child():
             self._saves_alone = False
             self._turns.take(lambda: self._start(model, token_range))
 
@@ -87,7 +87,7 @@ class Lifecycle:
         self._guarded(self._probe.install, self._models or (), self._token_range)
 
     def stop(self) -> None:
-        if not self._is_foreign():
+        if not self._is_forked_child():
             self._turns.take(self._stop)
 
     def _stop(self) -> None:
@@ -100,7 +100,7 @@ class Lifecycle:
         self._writer.flush()
 
     def step(self) -> None:
-        if not self._is_foreign():
+        if not self._is_forked_child():
             self._turns.take(self._step)
 
     def _step(self) -> None:
@@ -118,7 +118,7 @@ class Lifecycle:
             notices.inform(f"{steps}, in {self.settings.dump_path}; msprobe collects nothing more.")
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
-        if self._is_foreign() or self._is_replaced():
+        if self._is_forked_child() or self._is_replaced():
             return
         if not self._level.saves_variables:
             notices.warn_once(f'save() works at level "debug" only; the level is "{self.settings.level}".')
@@ -168,7 +168,7 @@ class Lifecycle:
 
     def finish_step(self) -> None:
         """Completes the files of an open step. The step continues: it has the same number at the next start()."""
-        if not self._is_foreign():
+        if not self._is_forked_child():
             self._turns.take(self._finish_step)
 
     def _finish_step(self) -> None:
@@ -177,10 +177,10 @@ class Lifecycle:
 
     def close(self) -> None:
         """The run ends (process exit, or another debugger takes over): finish, and log what was not collected."""
-        if not self._is_foreign():
+        if not self._is_forked_child():
             self._turns.take(self._close)
 
-    def give_way(self) -> None:
+    def close_replaced(self) -> None:
         """Another debugger takes over. Logs nothing if this one was never started."""
         self.summary.replaced = True
         self.close()
@@ -195,12 +195,12 @@ class Lifecycle:
         self._worker.close()
         for message in self.task.finish() if self.summary.steps else ():
             notices.inform(message)
-        self.summary.log_result(self.step_number, self._selection.matched_nothing(self._frontend.explain_unmatched))
+        self.summary.log_result(self.step_number, self._selection.list_unmatched(self._frontend.explain_unmatched))
 
     @property
     def probe(self) -> Optional[Probe]:
         """The probe of the open step; None between steps and in a forked child."""
-        return None if self._is_foreign() else self._probe
+        return None if self._is_forked_child() else self._probe
 
     @property
     def wants_more(self) -> bool:
@@ -322,7 +322,7 @@ class Lifecycle:
             )
         return self.closed
 
-    def _is_foreign(self) -> bool:
+    def _is_forked_child(self) -> bool:
         """In a forked child (a DataLoader worker) the debugger does nothing."""
         return os.getpid() != self._pid
 

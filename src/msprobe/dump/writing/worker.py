@@ -54,7 +54,7 @@ class Worker:
         self.pending: deque[tuple[Any, ...]] = deque()
         self.inert = False
         self.limit = limit
-        self._tell = tell
+        self._log = tell
         self._logged: set[object] = set()
         self._queue: deque[tuple[int, Any]] = deque()
         self._queued = 0
@@ -75,23 +75,23 @@ class Worker:
 
     def run(self, job: Job) -> None:
         """Queues a job and waits until it is done."""
-        if self._is_here():
+        if self._is_own_thread():
             job()
             return
         done = threading.Event()
 
-        def announced() -> None:
+        def announce() -> None:
             try:
                 job()
             finally:
                 done.set()
 
-        self._submit(0, announced)
-        while not self.inert and not self._waited_for(done):
+        self._submit(0, announce)
+        while not self.inert and not self._wait(done):
             if not self._is_alive():
                 self._drain()
 
-    def _waited_for(self, done: threading.Event) -> bool:
+    def _wait(self, done: threading.Event) -> bool:
         """Waits for a while. A signal handler may run while this thread holds the lock that the writer needs: then
         the wait releases it."""
         if not self._changed._is_owned():  # type: ignore[attr-defined]
@@ -99,25 +99,25 @@ class Worker:
         self._changed.wait(0.05)
         return done.is_set()
 
-    def tell_once(self, key: object, message: str) -> None:
+    def log_once(self, key: object, message: str) -> None:
         if key not in self._logged:
             self._logged.add(key)
             with contextlib.suppress(Exception):  # a broken logging handler of the script must not end this thread
-                self._tell(message)
+                self._log(message)
 
     def fail(self, what: str, where: object, error: BaseException) -> None:
         """Logs one sentence for the first error of a kind; writers only count later ones."""
         if isinstance(error, OSError):
             reason = error.strerror or str(error)
             advice = _ADVICE.get(error.errno or 0, "check the path and its permissions")
-            self.tell_once(
+            self.log_once(
                 ("cannot write", error.errno),
                 f"msprobe cannot write {what} in {where}: {reason}. Training continues without it; "
                 f"{advice}, or choose another dump_path.",
             )
         else:
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            self.tell_once((what, type(error)), f"internal error of msprobe while writing {what} in {where}:\n{trace}")
+            self.log_once((what, type(error)), f"internal error of msprobe while writing {what} in {where}:\n{trace}")
 
     def opened(self, sink: Sink) -> None:
         self._open[id(sink)] = sink
@@ -146,7 +146,7 @@ class Worker:
         self._changed = threading.Condition()
         self._thread = None
 
-    def _is_here(self) -> bool:
+    def _is_own_thread(self) -> bool:
         """Whether this is the writer thread itself, for example in a finalizer: it cannot wait for itself."""
         return threading.current_thread() is self._thread
 
@@ -161,7 +161,7 @@ class Worker:
             self._take_pending()
             if not self._is_alive() and not self._start():
                 self._drain()
-            while self._queued and self._queued + cost > self.limit and self._is_alive() and not self._is_here():
+            while self._queued and self._queued + cost > self.limit and self._is_alive() and not self._is_own_thread():
                 self._changed.wait(1.0)
             if job is not None:
                 self._queue.append((cost, job))

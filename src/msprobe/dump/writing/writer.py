@@ -157,7 +157,7 @@ class RankWriter:
 
     def _open(self) -> None:
         try:
-            archive.set_aside(self.directory, self._worker.tell_once)
+            archive.move_old_rank_directory(self.directory, self._worker.log_once)
             layout.make_directory(self.directory)
             path = self.directory / layout.JOURNAL
             fd = layout.open_file(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
@@ -210,7 +210,7 @@ class RankWriter:
                 found = journal.scan_file(self.directory / layout.JOURNAL, ours=True)
                 records = len(found.records) + len(found.debugs)
                 for trouble in found.troubles():
-                    self._worker.tell_once("journal", f"{self.directory}: {trouble}.")
+                    self._worker.log_once("journal", f"{self.directory}: {trouble}.")
                 write_results(self.directory, found)
             except OSError as error:
                 self._unmade = True
@@ -238,7 +238,7 @@ class RankWriter:
     def _reopen(self) -> None:
         """Opens the journal again, to append to it."""
         if self._fd is not None:
-            self._worker.tell_once(
+            self._worker.log_once(
                 "descriptors",
                 "The script has closed file descriptors of msprobe (with os.closerange?). "
                 "msprobe has opened them again; nothing is lost.",

@@ -37,7 +37,7 @@ class Api(NamedTuple):
     changes: bool = False  # nothing is cached on MindSpore, so it does not matter what an API writes
 
 
-class Listed(NamedTuple):
+class ListedFunction(NamedTuple):
     """One place that has a listed function."""
 
     holder: Any
@@ -46,14 +46,14 @@ class Listed(NamedTuple):
     api: Api
 
 
-def load_table(path: Path = PACKAGED) -> list[Listed]:
+def load_table(path: Path = PACKAGED) -> list[ListedFunction]:
     """Every listed function that this version of MindSpore has."""
     on, _ = read_lists(path, CATEGORIES)
-    table: list[Listed] = []
+    table: list[ListedFunction] = []
     for name in on["tensor"]:
         method = getattr(Tensor, name, None)
         if callable(method):
-            table.append(Listed(Tensor, name, method, Api(f"Tensor.{name}", name)))
+            table.append(ListedFunction(Tensor, name, method, Api(f"Tensor.{name}", name)))
     for category, (places, prefix) in _CATEGORIES.items():
         collective = prefix in ("MintDistributed", "Distributed")
         for place in places:
@@ -65,10 +65,10 @@ def load_table(path: Path = PACKAGED) -> list[Listed]:
     return table
 
 
-def _resolve(module: Any, listed: str, api: Api) -> Optional[Listed]:
+def _resolve(module: Any, listed: str, api: Api) -> Optional[ListedFunction]:
     path, _, name = listed.rpartition(".")
     holder = getattr(module, path, None) if path else module
     function = getattr(holder, name, None)
     if not callable(function) or isinstance(function, type):
         return None
-    return Listed(holder, name, function, api)
+    return ListedFunction(holder, name, function, api)

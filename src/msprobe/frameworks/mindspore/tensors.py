@@ -29,7 +29,7 @@ def payload(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tu
     written."""
     if 0 in shape:
         return Payload(row.name, shape, b"", "npy")
-    if strides != packed(shape):
+    if strides != c_strides(shape):
         return Payload(row.name, shape, _strided(pointer, row, shape, strides).tobytes(), "npy")
     size = row.itemsize
     for length in shape:
@@ -38,7 +38,7 @@ def payload(pointer: int, row: dtypes.Dtype, shape: tuple[int, ...], strides: tu
     return Payload(row.name, shape, np.frombuffer(memory, np.uint8), "npy", borrowed=True)
 
 
-def copied(tensor: Any) -> tuple[Array, dtypes.Dtype]:
+def copy_values(tensor: Any) -> tuple[Array, dtypes.Dtype]:
     """A private copy of a tensor's values, as `bits` shows them."""
     row = _ROWS[id(tensor._dtype)]
     if tensor.device == "CPU" and tensor._shape and 0 not in tensor._shape:
@@ -63,7 +63,7 @@ def bits(array: Array, row: dtypes.Dtype) -> Array:
     return array if wanted is None or array.dtype == wanted else array.view(wanted)
 
 
-def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides, in elements, of a tensor in C order."""
     strides = []
     step = 1

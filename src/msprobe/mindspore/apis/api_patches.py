@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 from mindspore import ops
 
 from msprobe.collect.records.values import Values
-from msprobe.frameworks.mindspore.api_table import Api, Listed
+from msprobe.frameworks.mindspore.api_table import Api, ListedFunction
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 
@@ -43,9 +43,9 @@ class _User:
 class ApiPatches:
     """One per process. The replacements are made once; putting them in and out only sets attributes."""
 
-    def __init__(self, table: Sequence[Listed]) -> None:
+    def __init__(self, table: Sequence[ListedFunction]) -> None:
         self._apis: Optional[Apis] = None
-        self._listed: list[tuple[Listed, Any]] = []
+        self._listed: list[tuple[ListedFunction, Any]] = []
         self._by_function: dict[int, Any] = {}
         self._users: list[_User] = []
         self._modules = 0
@@ -63,7 +63,7 @@ class ApiPatches:
         self._apis = apis
         for listed, replacement in self._listed:
             self._add(listed, replacement)
-        self._names.extend(self._elsewhere())
+        self._names.extend(self._bound_names())
         for cell in cells:
             self._names.extend(filter(None, map(self._site(vars(cell)), list(vars(cell).items()))))
         self._classes.extend(self._of_primitives(cells))
@@ -96,7 +96,7 @@ class ApiPatches:
             else:
                 setattr(kind, name, before)
 
-    def _add(self, listed: Listed, replacement: Any) -> None:
+    def _add(self, listed: ListedFunction, replacement: Any) -> None:
         """Adds one listed function. Other code may have replaced it since the list was read."""
         holder, name, function, api = listed
         if getattr(holder, name) is not function:
@@ -117,7 +117,7 @@ class ApiPatches:
 
     # Names that other modules have bound to a listed function.
 
-    def _elsewhere(self) -> Iterator[Site]:
+    def _bound_names(self) -> Iterator[Site]:
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             self._users = [_User(module) for title, module in list(sys.modules.items()) if _is_user(title, module)]

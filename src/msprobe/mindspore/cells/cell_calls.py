@@ -26,7 +26,7 @@ class Models(list[Any]):
     """Models that the user passed as a list or tuple: the names of their Cells contain the index of the model."""
 
 
-class Named(NamedTuple):
+class NamedCell(NamedTuple):
     """A Cell, the title of its records, and the title of the Cell around it."""
 
     title: str
@@ -40,7 +40,7 @@ def is_compiled(cell: Any) -> bool:
     return hasattr(construct, "__wrapped_by_jit__") and hasattr(construct, "__jit_graph_name__")
 
 
-def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[Named]:
+def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[NamedCell]:
     """Every Cell below the models. A compiled Cell hides the Cells in it, unless `inside` asks for them."""
 
     def describe(cell: Any) -> ModuleFacts:
@@ -50,13 +50,13 @@ def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[Named]:
         return ModuleFacts(type(cell).__name__, compiled, children)
 
     for title, cell, around in name_modules(models, "Cell", isinstance(models, Models), describe):
-        yield Named(title, cell, around)
+        yield NamedCell(title, cell, around)
 
 
 class Cells(ModuleCalls):
     """Installs the hooks on the models of one step and removes them."""
 
-    def __init__(self, recorder: Recorder, gradients: Gradients, cells: Sequence[Named]) -> None:
+    def __init__(self, recorder: Recorder, gradients: Gradients, cells: Sequence[NamedCell]) -> None:
         super().__init__(recorder, gradients)
         self._latest: dict[str, str] = {}  # the name of the last call of each Cell
         self._hooks = [(named.cell, self._pre_hook(named), self._post_hook(named.title)) for named in cells]
@@ -80,7 +80,7 @@ class Cells(ModuleCalls):
             ):
                 table.pop(_KEY, None)
 
-    def _pre_hook(self, named: Named) -> Any:
+    def _pre_hook(self, named: NamedCell) -> Any:
         recorder, title, around = self._recorder, named.title, named.around
         latest = self._latest
 

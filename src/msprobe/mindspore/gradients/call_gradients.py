@@ -16,7 +16,7 @@ from msprobe.collect.gradients import backward_record
 from msprobe.collect.gradients.backward_record import BackwardRecord, assign_exits
 from msprobe.collect.gradients.call_gradients import BackwardEngine, CallGradients
 from msprobe.collect.records.recorder import Recorder
-from msprobe.frameworks.mindspore.tensors import Array, copied, has_values
+from msprobe.frameworks.mindspore.tensors import Array, copy_values, has_values
 from msprobe.mindspore.executor import backward_pass, requires_grad, when_backward_ends
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE, LEAF, Graph, Inputs, node_of, tensors_in
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
@@ -128,11 +128,11 @@ class Gradients(CallGradients):
     # Sums over several edges.
 
     def _hold(self, gradient: Any) -> Optional[tuple[Array, dtypes.Dtype]]:
-        return copied(gradient) if has_values(gradient) else None
+        return copy_values(gradient) if has_values(gradient) else None
 
     def _add(self, held: tuple[Array, dtypes.Dtype], gradient: Any) -> tuple[Array, dtypes.Dtype]:
         array, row = held
-        return np.add(array, copied(gradient)[0], out=array), row
+        return np.add(array, copy_values(gradient)[0], out=array), row
 
     def _write_sum(self, record: BackwardRecord, position: int, held: tuple[Array, dtypes.Dtype]) -> None:
         path = self._recorder.tensors_path(record.name, "output")

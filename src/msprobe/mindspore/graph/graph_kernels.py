@@ -16,7 +16,7 @@ from msprobe.collect import notices
 from msprobe.collect.run.lifecycle import UsageError
 from msprobe.collect.task import Task
 from msprobe.config import Settings
-from msprobe.dump.archive import put_aside
+from msprobe.dump.archive import move_old_directory
 from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, parse_settings
 from msprobe.graphdump.dumping.framework_config import NO_KERNEL
 from msprobe.graphdump.dumping.running import DISK_BUDGET, lay_out, leave_to_framework, rank_here
@@ -102,7 +102,7 @@ class GraphKernels:
         checked = parse_settings(value, source)
         older = Path(f"rank_{rank_here()}")
         if (Path(checked.path) / older).exists():
-            moved = put_aside(Path(checked.path), older)
+            moved = move_old_directory(Path(checked.path), older)
             notices.inform(f"moved an earlier dump from {Path(checked.path)} to {moved}.")
         device = mindspore.get_context("device_target")
         alone = leave_to_framework(checked, source, device)
@@ -131,7 +131,7 @@ class GraphKernels:
     def close(self) -> None:
         """The worker ends with the process."""
 
-    def give_way(self) -> None:
+    def close_replaced(self) -> None:
         """A later debugger of this process finds that MindSpore has its settings already, and says so."""
 
     def use_model(self, model: Any) -> None:

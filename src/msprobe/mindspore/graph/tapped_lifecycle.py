@@ -27,15 +27,15 @@ class TappedLifecycle(Lifecycle):
     """
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        if not self._collecting and not self._is_foreign():
+        if not self._collecting and not self._is_forked_child():
             TAPS.drain()
         super().start(model, token_range)
-        if self._models and self.wants_more and not self._is_foreign() and self._wants_rank():
+        if self._models and self.wants_more and not self._is_forked_child() and self._wants_rank():
             self._attach(self._models)
 
     def stop(self) -> None:
         super().stop()
-        if not self._is_foreign() and not (self._models and self.wants_more and _compiles(self._models)):
+        if not self._is_forked_child() and not (self._models and self.wants_more and _compiles(self._models)):
             TAPS.pause()
 
     def set_init_step(self, step: int) -> None:
@@ -59,6 +59,6 @@ class TappedLifecycle(Lifecycle):
             notices.warn_once("what runs inside compiled graphs is collected on CPU and Ascend only.")
 
     def close(self) -> None:
-        if not self.closed and not self._is_foreign():
+        if not self.closed and not self._is_forked_child():
             super().close()
             TAPS.release()

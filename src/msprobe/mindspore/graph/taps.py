@@ -23,7 +23,7 @@ import mindspore
 from mindspore import ops
 
 from msprobe.collect import notices
-from msprobe.mindspore.cells.cell_calls import Named
+from msprobe.mindspore.cells.cell_calls import NamedCell
 from msprobe.mindspore.graph.call_templates import CallTemplate, CallTemplates, Describe
 from msprobe.mindspore.graph.graph_dump import graph_has_run
 
@@ -75,7 +75,7 @@ class Taps:
         self._hooked: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}  # parameter, hook, handle
         self._originals: list[tuple[Any, Any]] = []
 
-    def attach(self, named: Iterable[Named], with_parameters: bool) -> None:
+    def attach(self, named: Iterable[NamedCell], with_parameters: bool) -> None:
         """Adds taps for these Cells to every graph that is compiled from now on, until `release`.
 
         `with_parameters`: also for the gradients of their parameters; used if the graph is the complete step.
@@ -116,7 +116,7 @@ class Taps:
         self.pause()
         self._constructs.clear()
 
-    def _hook_parameters(self, named: Named, backend: TapBackend) -> None:
+    def _hook_parameters(self, named: NamedCell, backend: TapBackend) -> None:
         for name, parameter in named.cell._params.items():
             if parameter is not None and parameter.requires_grad and id(parameter) not in self._hooked:
                 template = self.templates.of_parameter(named.title, name, parameter)
@@ -210,7 +210,7 @@ def _choose_backend(taps: Taps) -> TapBackend:
     return PyfuncBackend(taps)
 
 
-def _make_tapped_construct(named: Named, backend: TapBackend, templates: CallTemplates) -> Callable[..., Any]:
+def _make_tapped_construct(named: NamedCell, backend: TapBackend, templates: CallTemplates) -> Callable[..., Any]:
     """The construct to compile. MindSpore parses its source, so it uses only Python that MindSpore supports."""
     cell = named.cell
     original = types.MethodType(inspect.unwrap(type(cell).construct), cell)

@@ -26,7 +26,7 @@ from msprobe.collect.run.frontend import Frontend
 from msprobe.collect.run.lifecycle import Lifecycle
 from msprobe.collect.task import Task
 from msprobe.config import ConfigError, Settings
-from msprobe.dump.archive import put_aside
+from msprobe.dump.archive import move_old_directory
 from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
 from msprobe.graphdump.dumping.running import DISK_BUDGET, DumpRun, lay_out, rank_here
 from msprobe.mindspore import header
@@ -47,19 +47,19 @@ class RegionDump:
         if self._open != step:
             synchronize()
             self._open = step
-            self._tell({"step": step, "at": _now()})
+            self._send({"step": step, "at": _now()})
 
     def end(self) -> None:
         if self._open is not None:
             synchronize()
             self._open = None
-            self._tell({"at": _now()})
+            self._send({"at": _now()})
 
     def expect_tensors(self, expected: bool) -> None:
         """Whether to warn if no compiled region ran."""
         self._running.expects_tensors = expected
 
-    def _tell(self, message: dict[str, int]) -> None:
+    def _send(self, message: dict[str, int]) -> None:
         try:
             self._running.send(json.dumps(message))
         except OSError:
@@ -78,11 +78,11 @@ class RegionLifecycle(Lifecycle):
         self._alone: Optional[UpdateEnds] = None  # only start() was called, before the model
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
-        if self._is_foreign():
+        if self._is_forked_child():
             return
         if not self._asked:
             self._asked = True
-            self._regions = put_in_place(self.task)
+            self._regions = start_region_dump(self.task)
             if self._regions is not None and model is None and not _has_cells():
                 self._start_alone()
                 return
@@ -93,7 +93,7 @@ class RegionLifecycle(Lifecycle):
 
     def stop(self) -> None:
         self._end_alone()
-        if self._regions is not None and self._collecting and not self._is_foreign():
+        if self._regions is not None and self._collecting and not self._is_forked_child():
             self._regions.end()
         super().stop()
 
@@ -120,7 +120,7 @@ class RegionLifecycle(Lifecycle):
             self.summary.steps.append(self.step_number)
 
     def _end_update(self) -> None:
-        if self._alone is None or self._regions is None or self._is_foreign():
+        if self._alone is None or self._regions is None or self._is_forked_child():
             return
         self._regions.end()
         self.step_number += 1
@@ -131,7 +131,7 @@ class RegionLifecycle(Lifecycle):
 
     def _end_alone(self) -> None:
         """The script calls start() and step() itself from now on."""
-        if self._alone is not None and not self._is_foreign():
+        if self._alone is not None and not self._is_forked_child():
             self._alone.remove()
             self._alone = None
             if self._regions is not None:
@@ -158,7 +158,7 @@ def _has_cells() -> bool:
     return any(issubclass(type(one), nn.Cell) and getattr(one, "_params", None) for one in gc.get_objects())
 
 
-def put_in_place(task: Task) -> Optional[RegionDump]:
+def start_region_dump(task: Task) -> Optional[RegionDump]:
     """Starts the Dump of the graphs that are compiled from now on. If that is not possible, logs why and returns
     None."""
     settings = task.settings
@@ -172,7 +172,7 @@ def put_in_place(task: Task) -> Optional[RegionDump]:
             checked = parse_settings(value, "level L2, compiled regions")
             older = Path(f"rank_{rank_here()}")
             if (root / older).exists():
-                moved = put_aside(root, older)
+                moved = move_old_directory(root, older)
                 notices.inform(f"an earlier dump was in {root / older}; it is now in {moved}.")
             device = mindspore.get_context("device_target")
             found = lay_out(checked, "level L2, compiled regions", json.dumps(value, indent=4), device)
@@ -191,7 +191,7 @@ def _obstacle(settings: Settings) -> Optional[str]:
     if getattr(settings.section, "scope", ()):
         return "scope is a range of the names of the dynamic graph."
     listed = tuple(getattr(settings.section, "list", ()))
-    if listed and not _of_graphs(listed):
+    if listed and not _names_operators(listed):
         return "list names calls of the dynamic graph only."
     if is_on():
         return "this process has a graph dump already, and MindSpore reads its settings once."
@@ -205,13 +205,13 @@ def _wanted(task: Task) -> dict[str, Any]:
     value = data_dump(task, 0)
     common = value[COMMON]
     common.update(path=str(Path(settings.dump_path).absolute()), iteration="all")
-    names = _of_graphs(tuple(getattr(settings.section, "list", ())))
+    names = _names_operators(tuple(getattr(settings.section, "list", ())))
     if names and task.with_data:
         common.update(dump_mode=1, kernels=list(names))
     return value
 
 
-def _of_graphs(listed: tuple[str, ...]) -> tuple[str, ...]:
+def _names_operators(listed: tuple[str, ...]) -> tuple[str, ...]:
     """Whether an entry can mean an operator of a graph: its name with a scope, a part of its type, a regular
     expression."""
     return tuple(name for name in listed if "/" in name or "." not in name or name.startswith("name-regex("))

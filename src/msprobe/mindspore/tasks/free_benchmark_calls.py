@@ -25,7 +25,7 @@ from msprobe.mindspore.tasks.dry_runs import HeldCall, has_no_double, key_of
 from msprobe.mindspore.tasks.free_benchmark_gradients import FirstRun, FreeBenchmarkGradients, digests
 from msprobe.mindspore.tasks.perturb import copy_of
 from msprobe.mindspore.tasks.second_run import MindSporeSecondRun, Random
-from msprobe.mindspore.tasks.side_effects import Effects, Watched, effects_of
+from msprobe.mindspore.tasks.side_effects import SideEffects, WatchedFunction, side_effects_of
 from msprobe.tasks.free_benchmark import perturbation
 from msprobe.tasks.free_benchmark.perturbation import TO_CPU, NotChanged, map_leaves
 from msprobe.tasks.free_benchmark.second_run import Call
@@ -108,7 +108,7 @@ class FreeBenchmarkApis(Apis):
         try:
             if self._wanted(api, name):
                 custom = title in self._customs
-                effects = Effects(True, False, False, -1) if custom else effects_of(api, func, args, kwargs)
+                effects = SideEffects(True, False, False, -1) if custom else side_effects_of(api, func, args, kwargs)
                 if title.startswith("Jit."):
                     run.skip(title, "what runs inside it is not seen")
                 elif api.collective or effects.collective:
@@ -119,7 +119,7 @@ class FreeBenchmarkApis(Apis):
             recorder.fault(name, traceback.format_exc())
         if given is None:
             return func(*args, **kwargs)
-        watched = Watched(func) if given.custom else func
+        watched = WatchedFunction(func) if given.custom else func
         if run.section.fuzz_stage == "backward":
             return self._run_watched(given, watched, args, kwargs, name)
         output = watched(*args, **kwargs)
@@ -131,7 +131,7 @@ class FreeBenchmarkApis(Apis):
             recorder.fault(name, traceback.format_exc())
         return output
 
-    def _take(self, api: Api, func: Any, args: Any, kwargs: Any, effects: Effects, custom: bool) -> _Given:
+    def _take(self, api: Api, func: Any, args: Any, kwargs: Any, effects: SideEffects, custom: bool) -> _Given:
         random = Random.now(custom) if effects.random else None
         if effects.writes and self.second.run.section.fuzz_stage == "forward":
             args, kwargs = map_leaves((args, kwargs), (TensorPy,), copy_of)
@@ -257,7 +257,7 @@ class FreeBenchmarkApis(Apis):
             recorder.fault(name, traceback.format_exc())
         return output
 
-    def quietly(self, stack: ExitStack) -> None:
+    def without_checks(self, stack: ExitStack) -> None:
         """Until the stack unwinds, calls of this thread are not checked: they are part of a second run."""
         before = self._leaf.depth
         self._leaf.depth = 1

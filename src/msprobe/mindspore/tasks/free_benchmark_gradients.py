@@ -74,7 +74,7 @@ class FreeBenchmarkGradients(HeldGradients):
     def run_again(self, kept: FirstRun, incoming: Sequence[Any], first: Sequence[Any]) -> list[Any]:
         try:
             with ExitStack() as stack:
-                self.apis.quietly(stack)
+                self.apis.without_checks(stack)
                 self._second.isolate(kept.random, stack)
                 return _gradients_again(self._second, kept, incoming, first)
         except NotChanged:

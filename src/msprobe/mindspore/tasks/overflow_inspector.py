@@ -13,13 +13,13 @@ import numpy as np
 from mindspore import Parameter
 from mindspore._c_expression import TensorPy
 
-from msprobe.frameworks.mindspore.tensors import bits, copied, row_of
+from msprobe.frameworks.mindspore.tensors import bits, copy_values, row_of
 from msprobe.mindspore.gradients.backward_graph import tensors_in
 from msprobe.mindspore.gradients.held_gradients import Snapshot
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import STATS, dtypes, measure, measure_array
 from msprobe.stats.dtype_ranges import Ranges
-from msprobe.stats.finiteness import FINITE, INFINITE, NAN, look_at
+from msprobe.stats.finiteness import FINITE, INFINITE, NAN, classify
 from msprobe.stats.own_infinities import Signs, signs_of
 from msprobe.stats.scan import FORMATS
 from msprobe.tasks.overflow_check.open_calls import Holder
@@ -71,7 +71,7 @@ class MindSporeTensorInspector:
         if code is None or not _is_contiguous(tensor):
             return _state(measure(pointer, row.code, tensor._shape, tuple(tensor.stride()), STATS))
         count = tensor._size * (2 if row.name in _COMPLEX else 1)
-        return look_at(pointer, code, count, row.mindspore, ranges, title)
+        return classify(pointer, code, count, row.mindspore, ranges, title)
 
     def infinities(self, tensor: Any) -> Optional[Signs]:
         if isinstance(tensor, Snapshot):
@@ -80,7 +80,7 @@ class MindSporeTensorInspector:
             row = row_of(tensor)
             if row is None or row.kind not in (dtypes.FLOAT, dtypes.COMPLEX):
                 return None
-            return signs_of(copied(tensor)[0])
+            return signs_of(copy_values(tensor)[0])
         except Exception:  # see `look`
             return None
 
@@ -94,7 +94,7 @@ class MindSporeTensorInspector:
         return [(tensor, 0) for tensor in tensors]
 
     def copy(self, tensor: Any) -> Any:
-        return tensor if row_of(tensor) is None else Snapshot(*copied(tensor))
+        return tensor if row_of(tensor) is None else Snapshot(*copy_values(tensor))
 
     def hold(self, tensor: Any) -> Optional[Holder]:
         return _Weak(tensor) if isinstance(tensor, TensorPy) else None

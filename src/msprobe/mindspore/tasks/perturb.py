@@ -15,7 +15,7 @@ from mindspore import Tensor, ops
 from mindspore._c_expression import TensorPy
 from mindspore._c_expression import typing as kinds
 
-from msprobe.frameworks.mindspore.tensors import Array, bits, copied, packed, row_of
+from msprobe.frameworks.mindspore.tensors import Array, bits, c_strides, copy_values, row_of
 from msprobe.stats import dtypes
 from msprobe.tasks.free_benchmark.perturbation import CHANGE_VALUE, NOISE, TO_CPU, NotChanged
 
@@ -28,8 +28,8 @@ def array_of(tensor: Any) -> Array:
     row = row_of(tensor)
     if row is None:
         raise TypeError(f"values of {tensor.dtype} cannot be read")
-    if tensor.device == "CPU" and 0 not in tensor.shape and tuple(tensor.stride()) != packed(tuple(tensor.shape)):
-        return copied(tensor)[0]
+    if tensor.device == "CPU" and 0 not in tensor.shape and tuple(tensor.stride()) != c_strides(tuple(tensor.shape)):
+        return copy_values(tensor)[0]
     return bits(tensor.asnumpy(), row)
 
 

@@ -43,7 +43,7 @@ _WRITING_FUNCTIONS = re.compile(
 )
 
 
-class Effects(NamedTuple):
+class SideEffects(NamedTuple):
     random: bool
     writes: bool
     collective: bool
@@ -52,12 +52,12 @@ class Effects(NamedTuple):
 
 
 @cache
-def _of_name(title: str, name: str) -> Effects:
+def _of_name(title: str, name: str) -> SideEffects:
     last = name.rpartition(".")[2]
     if title.startswith("Primitive."):
-        return Effects(bool(_RANDOM_OPERATORS.search(last)), False, bool(_COLLECTIVES.search(last)), -1)
+        return SideEffects(bool(_RANDOM_OPERATORS.search(last)), False, bool(_COLLECTIVES.search(last)), -1)
     random, writes = _RANDOM_FUNCTIONS.fullmatch(last), _WRITING_FUNCTIONS.fullmatch(last)
-    return Effects(bool(random), bool(writes), bool(_COLLECTIVES.search(last)), -1)
+    return SideEffects(bool(random), bool(writes), bool(_COLLECTIVES.search(last)), -1)
 
 
 @cache
@@ -68,7 +68,7 @@ def _inplace_at(function: Callable[..., Any]) -> int:
         return -1
 
 
-def effects_of(api: Api, func: Any, args: Any, kwargs: Any) -> Effects:
+def side_effects_of(api: Api, func: Any, args: Any, kwargs: Any) -> SideEffects:
     """The effects of a listed function, or of a Primitive that a Cell owns."""
     known = _of_name(api.title, api.name)
     owner = getattr(func, "args", None)
@@ -80,7 +80,7 @@ def effects_of(api: Api, func: Any, args: Any, kwargs: Any) -> Effects:
     return known
 
 
-class Watched:
+class WatchedFunction:
     """Runs a user function once and notes which kinds of operators run inside."""
 
     def __init__(self, func: Callable[..., Any]) -> None:

@@ -33,7 +33,7 @@ class FileWriter(Protocol):
     def link(self, name: str, existing_data_name: str) -> str: ...
 
 
-class _Known:
+class _KnownText:
     """The text of a tensor, in two parts: the name of its file goes between them."""
 
     __slots__ = ("end", "file", "text")
@@ -53,7 +53,7 @@ class TensorTexts:
         self._want = want
         self._files = files
         self._heads: dict[tuple[int, tuple[int, ...]], str] = {}
-        self._known: Optional[dict[int, _Known]] = None
+        self._known: Optional[dict[int, _KnownText]] = None
 
     @contextmanager
     def unchanging(self) -> Iterator[None]:
@@ -81,7 +81,7 @@ class TensorTexts:
             strides = tuple(strides_of(tensor))
             numbers, digest, _ = render(pointer, row.code, shape, strides, self._want)
             text = f"{self._head(row, shape)}{numbers}" if numbers else self._head(row, shape)[:-2]
-            known = _Known(text, f', "md5": "{digest}"}}' if digest is not None else "}")
+            known = _KnownText(text, f', "md5": "{digest}"}}' if digest is not None else "}")
             if self._known is not None:
                 self._known[id(tensor)] = known
         if not path or self._files is None:

@@ -120,14 +120,14 @@ class Apis(ApiCalls, TorchFunctionMode):
             self._distrust(func, args)
         elif "out" in kwargs or self._table.writes[func]:
             with _NoTorchFunction():
-                self._wrote(self._table.writes[func], args, kwargs)
+                self._note_write(self._table.writes[func], args, kwargs)
         return func(*args, **kwargs)
 
     def _distrust(self, func: Any, args: Any) -> None:
         """Memory changes, or may change from now on, without a change of a version counter."""
         if self.unwritten and func is not torch.Tensor.data.__get__:
             with _NoTorchFunction():
-                self.destinations.written_somehow(args)
+                self.destinations.note_unknown_write(args)
         if func in _EXPOSING and args:
             with _NoTorchFunction():
                 self._texts.expose(args[0])
@@ -139,12 +139,12 @@ class Apis(ApiCalls, TorchFunctionMode):
         made = func(*args, **kwargs)
         try:
             with _NoTorchFunction():
-                self.destinations.made(made)
+                self.destinations.add_unwritten(made)
         except Exception:
             self._recorder.fault(func.__name__, traceback.format_exc())
         return made
 
-    def _wrote(self, writes: int, args: Any, kwargs: Any) -> None:
+    def _note_write(self, writes: int, args: Any, kwargs: Any) -> None:
         if writes == ANY:
             self._texts.written((*args, *kwargs.values()))
         else:
@@ -159,11 +159,11 @@ class Apis(ApiCalls, TorchFunctionMode):
             self._texts.written((*args[: api.writes], kwargs.get("out")))
 
     def _mark_arguments(self, api: Api, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return self.destinations.marked(api, args, kwargs)
+        return self.destinations.mark_arguments(api, args, kwargs)
 
     def _mark_output(self, api: Api, args: Any, kwargs: Any, output: Any) -> Any:
-        self.destinations.wrote(api, args, kwargs)
-        return self.destinations.marked_value(output)
+        self.destinations.note_write(api, args, kwargs)
+        return self.destinations.mark_value(output)
 
     def _distrust_memory(self) -> None:
         self._texts.forget()
@@ -221,7 +221,7 @@ class Apis(ApiCalls, TorchFunctionMode):
         """stop(): no more calls come, but a collective may still be running."""
         self._collectives.pause()
 
-    def let_go(self) -> None:
+    def drop_tensors(self) -> None:
         """Drops all references to tensors of the script, also the weak ones."""
         self._texts.forget()
 
@@ -235,7 +235,7 @@ class Apis(ApiCalls, TorchFunctionMode):
             return func(*args, **kwargs)
         twin = self._twins.get(func)
         if twin is None:
-            twin = self._twins[func] = self._twin(func)
+            twin = self._twins[func] = self._transparent_copy(func)
         running.append(func)
         put_on(self)
         try:
@@ -245,7 +245,7 @@ class Apis(ApiCalls, TorchFunctionMode):
             if is_on(self):  # not after a stop() inside it
                 take_off(self)
 
-    def _twin(self, func: Any) -> Callable[..., Any]:
+    def _transparent_copy(self, func: Any) -> Callable[..., Any]:
         """A transparent copy of a function: the same code, with globals in which no argument and no mode has torch
         functions."""
         key = id(func.__globals__)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from msprobe.collect.records.values import Marked
+from msprobe.collect.records.values import MarkedValue
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.gradients.backward_graph import tensors_in
 from msprobe.pytorch.tensors import nonplain_tensors
@@ -114,7 +114,7 @@ class Destinations:
         self.unwritten: dict[int, _Memory] = {}
         self._purge_at = 64
 
-    def made(self, tensor: Any) -> None:
+    def add_unwritten(self, tensor: Any) -> None:
         """`tensor` is the result of torch.empty or a similar function."""
         if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.device.type == "meta":
             return
@@ -124,11 +124,11 @@ class Destinations:
                 self._purge()
             self.unwritten[storage._cdata] = _Memory(tensor, storage)
 
-    def marked(self, api: Api, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def mark_arguments(self, api: Api, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments in the form to record."""
         if self.unwritten:
-            args = tuple(map(self.marked_value, args))
-            kwargs = {name: self.marked_value(value) for name, value in kwargs.items()}
+            args = tuple(map(self.mark_value, args))
+            kwargs = {name: self.mark_value(value) for name, value in kwargs.items()}
         place = _destination(api, args, kwargs)
         if isinstance(place, int):
             args = (*args[:place], _as_destination(args[place]), *args[place + 1 :])
@@ -138,20 +138,20 @@ class Destinations:
             kwargs = {**kwargs, "out": _as_destination(kwargs["out"])}
         return args, kwargs
 
-    def marked_value(self, value: Any) -> Any:
+    def mark_value(self, value: Any) -> Any:
         """An argument or a result in the form to record, while some memory is unwritten."""
         if isinstance(value, torch.Tensor):
-            return Marked(value, UNINITIALISED) if self._is_unwritten(value) else value
+            return MarkedValue(value, UNINITIALISED) if self._is_unwritten(value) else value
         if type(value) in (list, tuple):
-            return type(value)(map(self.marked_value, value))
+            return type(value)(map(self.mark_value, value))
         return value
 
-    def wrote(self, api: Api, args: Any, kwargs: Any) -> None:
+    def note_write(self, api: Api, args: Any, kwargs: Any) -> None:
         """After the call: notes which part of the unwritten memory it has written."""
         if api.title == "Ops.fsdp.all_gather_copy_in" and len(args) > 4:  # the data of the other ranks comes later
             return self._write(args[1], lambda part: part.narrow(0, args[3] * args[4], args[3]).fill_(True))
         if api.untracked and not api.collective:
-            return self.written_somehow((args, kwargs))
+            return self.note_unknown_write((args, kwargs))
         for target in self._targets(api, args, kwargs):
             self._write(target, None)
         partial = _PARTIAL.get(api.name)
@@ -159,7 +159,7 @@ class Destinations:
             self._write(args[0], lambda part: partial(part, *args[1:], *kwargs.values()))
         return None
 
-    def written_somehow(self, values: Any) -> None:
+    def note_unknown_write(self, values: Any) -> None:
         """Notes a write by a call that does not say what it writes."""
         for tensor in tensors_in(values, []):
             memory = self._memory(tensor)
@@ -218,10 +218,10 @@ class Destinations:
 
 
 def _as_destination(value: Any) -> Any:
-    if isinstance(value, Marked):
-        return Marked(value.value, f"{value.members}, {DESTINATION}")
+    if isinstance(value, MarkedValue):
+        return MarkedValue(value.value, f"{value.members}, {DESTINATION}")
     if isinstance(value, torch.Tensor):
-        return Marked(value, DESTINATION)
+        return MarkedValue(value, DESTINATION)
     if isinstance(value, (list, tuple)):
         return [_as_destination(one) for one in value]
     return value

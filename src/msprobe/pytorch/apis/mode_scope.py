@@ -51,7 +51,7 @@ class ApiModeScope(OpaqueRegions):
 
     def _around_swap(self, *tensors: Any) -> None:
         """Replaces torch.utils.swap_tensors, which refuses a tensor with weak references, such as ours."""
-        self._apis.let_go()
+        self._apis.drop_tensors()
         self._swap_tensors(*tensors)
 
 

@@ -46,7 +46,7 @@ class _Region(NamedTuple):
     """The compiled function or module."""
 
 
-class _Open(threading.local):
+class _OpenRegions(threading.local):
     """The regions that are open in this thread."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class OpaqueRegions:
         self._stance: Any = None
         self._modules = modules
         self._recorder = recorder
-        self._open = _Open()
+        self._open = _OpenRegions()
         self._hooks: dict[int, tuple[Any, Any]] = {}  # for modules without own hooks
         self._global_hooks = GlobalHooks()
         self._dynamo: Any = None

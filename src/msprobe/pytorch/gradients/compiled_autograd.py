@@ -17,7 +17,7 @@ from msprobe.collect import notices
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.parameter_gradients import ParameterGradients
-from msprobe.pytorch.stand_ins import StandIns
+from msprobe.pytorch.replacements import Replacements
 
 _OURS = __name__.partition(".")[0]
 
@@ -29,11 +29,11 @@ class CompiledBackward(Companion):
     def __init__(self, recorder: Recorder, gradients: ParameterGradients) -> None:
         self._recorder = recorder
         self._gradients = gradients
-        self._stand_ins = StandIns()
+        self._stand_ins = Replacements()
 
     def install(self, models: Sequence[Any]) -> None:
         if not self._stand_ins:
-            self._stand_ins.put_notes(torch.autograd, "_engine_run_backward", self._take_off)
+            self._stand_ins.put_around(torch.autograd, "_engine_run_backward", self._take_off)
 
     def remove(self) -> None:
         self._stand_ins.remove()

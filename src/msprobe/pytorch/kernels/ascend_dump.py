@@ -35,7 +35,7 @@ class AscendDump:
                 "level L2: Ascend's kernel dump is on during the named API; ATen operators are recorded too."
             )
 
-    def round(self, name: str) -> AbstractContextManager[None]:
+    def around(self, name: str) -> AbstractContextManager[None]:
         if self._npu is None or api_stem(name) not in self._stems:
             return nullcontext()
         return self._on()

@@ -47,7 +47,7 @@ _WITHOUT_KERNEL = frozenset(
 _NO_PARENTS: tuple[str, ...] = ()
 
 
-class Origins:
+class NodeOwners:
     """Which API made an autograd node: ranges of sequence numbers, in the order of the calls."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Kernels(TorchDispatchMode):
         super().__init__()
         self.recorder = self._recorder = recorder
         self._texts = texts
-        self.origins = Origins()
+        self.origins = NodeOwners()
         self.replays = False
         self.with_views = False  # scope or list names a view: it is recorded, although no kernel runs
         self.forced: Optional[tuple[str, ...]] = None  # the parents of the current call, in a replay
@@ -184,7 +184,7 @@ class ApiStack(Apis):
         recorder.push(name)
         first = _sequence_number()
         try:
-            with self._ascend.round(name):
+            with self._ascend.around(name):
                 output = func(*args, **kwargs)
             if self._replay is not None:
                 self._replay.after(name, recorder.parents, func, args, kwargs)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from msprobe.collect.parallel import ParallelRecord
 from msprobe.pytorch.parallel.layouts import Layouts
-from msprobe.pytorch.stand_ins import StandIns
+from msprobe.pytorch.replacements import Replacements
 
 _MODULE = "torch.distributed.tensor.experimental._context_parallel._attention"
 _ORDERS = {"NoneType": "contiguous", "_HeadTailLoadBalancer": "load_balanced"}
@@ -24,7 +24,7 @@ class ContextCalls:
         self._layouts = layouts
         self._fault = fault
 
-    def install(self, stand_ins: StandIns) -> None:
+    def install(self, replacements: Replacements) -> None:
         """Does nothing if the script has not imported context_parallel."""
         module = sys.modules.get(_MODULE)
         if module is None:
@@ -32,7 +32,7 @@ class ContextCalls:
         mesh = _mesh_in_force(module)
         if mesh is not None:  # in attention, dimension 2 is the sequence
             self._note(mesh, [2], "load_balanced" if module._cp_options.enable_load_balance else "contiguous")
-        stand_ins.put(module, "_context_parallel_buffers", self._around)
+        replacements.put(module, "_context_parallel_buffers", self._around)
 
     def _around(self, original: Any) -> Any:
         def ours(mesh: Any, buffers: Any, dimensions: Any, load_balancer: Any = None) -> Any:

@@ -20,7 +20,7 @@ from msprobe.pytorch.parallel.layouts import Layouts
 from msprobe.pytorch.parallel.parameters import parameter_layouts, paths_in_complete_model
 from msprobe.pytorch.parallel.pipeline import PipelineCalls
 from msprobe.pytorch.parallel.topology import MESH, SAMPLER, LivingObjects, batch_part, is_distributed, named_groups
-from msprobe.pytorch.stand_ins import StandIns
+from msprobe.pytorch.replacements import Replacements
 from msprobe.pytorch.tensors import nonplain_tensors
 
 
@@ -41,7 +41,7 @@ class ParallelFacts(Companion):
         self._living = living
         self._pipeline = pipeline
         self._context = ContextCalls(record, layouts, recorder.fault)
-        self._stand_ins = StandIns()
+        self._stand_ins = Replacements()
 
     def install(self, models: Sequence[Any]) -> None:
         if not is_distributed() or self._stand_ins:

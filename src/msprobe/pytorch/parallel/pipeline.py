@@ -15,7 +15,7 @@ import torch
 
 from msprobe.collect.parallel import ParallelRecord
 from msprobe.collect.records.recorder import Recorder
-from msprobe.pytorch.stand_ins import StandIns
+from msprobe.pytorch.replacements import Replacements
 from msprobe.pytorch.tensors import nonplain_tensors
 
 _STAGES = "torch.distributed.pipelining.stage"
@@ -41,19 +41,19 @@ class PipelineCalls:
         self._read_gradients = read_gradients
         self._models: list[int] = []
 
-    def install(self, stand_ins: StandIns, models: Sequence[Any]) -> None:
+    def install(self, replacements: Replacements, models: Sequence[Any]) -> None:
         """Does nothing if the script has not imported pipelining."""
         self._models = [id(getattr(model, "module", model)) for model in models]
         stage = getattr(sys.modules.get(_STAGES), "_PipelineStageBase", None)
         if stage is not None:
             for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"):
-                stand_ins.put(stage, name, self._around(self._begin_chunk))
+                replacements.put(stage, name, self._around(self._begin_chunk))
         for schedule in list(vars(sys.modules.get(_SCHEDULES, object)).values()):
             if isinstance(schedule, type) and "Schedule" in schedule.__name__:
-                stand_ins.put(schedule, "step", self._around(self._begin_step))
-                stand_ins.put(schedule, "_maybe_compute_loss", self._around(self._begin_loss))
+                replacements.put(schedule, "step", self._around(self._begin_step))
+                replacements.put(schedule, "_maybe_compute_loss", self._around(self._begin_loss))
                 for name in ("_initialize_stage", "_initialize_stages"):
-                    stand_ins.put(schedule, name, self._around(self._begin_preparation))
+                    replacements.put(schedule, name, self._around(self._begin_preparation))
 
     def _begin_chunk(self, stage: Any, number: int, *args: Any, **kwargs: Any) -> _Undo:
         return self._set_chunk(f'"stage": {int(stage.stage_index)}, "microbatch": {int(number)}')

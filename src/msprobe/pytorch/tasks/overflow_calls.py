@@ -19,7 +19,7 @@ from msprobe.pytorch.gradients.held_gradients import HeldGradients
 from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.tasks.overflow_inspector import PLAIN, SIMPLE, restored
 from msprobe.pytorch.tensors.tensor_text import EXCHANGE
-from msprobe.stats.finiteness import FINITE, judged
+from msprobe.stats.finiteness import FINITE, classify_scan
 from msprobe.stats.scan import NOT_RUN, run
 from msprobe.tasks.overflow_check.backward import BackwardJudge, JudgedGradients
 from msprobe.tasks.overflow_check.open_calls import OpenCall
@@ -77,7 +77,7 @@ class OverflowApis(Apis):
         ranges, title = recorder.run.ranges, api.first_call
         try:
             if seen is not None:
-                found: Optional[int] = judged(*seen, output.dtype, ranges, title)
+                found: Optional[int] = classify_scan(*seen, output.dtype, ranges, title)
             else:
                 found = calls.result(output, title)
             if found == FINITE:
@@ -88,7 +88,7 @@ class OverflowApis(Apis):
             call.args, call.kwargs, call.versions = args, kwargs, versions
             if api.inplace:
                 target = args[0]
-                call.given = judged(*before, target.dtype, None, "") if before else FINITE
+                call.given = classify_scan(*before, target.dtype, None, "") if before else FINITE
                 call.versions = [(tensor, version) for tensor, version in versions if tensor is not target]
                 call.changing = call.written = (target,)
                 call.lost = data is False or len(data) != target.numel() * target.element_size()
@@ -105,8 +105,8 @@ class OverflowApis(Apis):
         except Exception:
             self._recorder.fault("a written tensor", traceback.format_exc())
 
-    def let_go(self) -> None:
-        super().let_go()
+    def drop_tensors(self) -> None:
+        super().drop_tensors()
         assert isinstance(self._gradients, OverflowGradients)
         self._gradients.judge.close()
 

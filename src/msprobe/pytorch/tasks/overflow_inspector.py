@@ -14,7 +14,7 @@ from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.tensor_text import EXCHANGE, TensorTexts
 from msprobe.stats import STATS, measure
 from msprobe.stats.dtype_ranges import Ranges
-from msprobe.stats.finiteness import FINITE, INFINITE, NAN, judged, look_at
+from msprobe.stats.finiteness import FINITE, INFINITE, NAN, classify, classify_scan
 from msprobe.stats.own_infinities import Signs, signs_of
 from msprobe.stats.scan import FORMATS, look
 from msprobe.tasks.overflow_check.open_calls import Holder
@@ -51,7 +51,7 @@ class TorchTensorInspector:
             if seen == 0:
                 return FINITE
             if seen is not None:
-                return judged(*seen, tensor.dtype, ranges, title)
+                return classify_scan(*seen, tensor.dtype, ranges, title)
         return self._look(tensor, ranges, title)
 
     def _look(self, tensor: Any, ranges: Optional[Ranges], title: str) -> int:
@@ -66,7 +66,7 @@ class TorchTensorInspector:
                 return FINITE
         scanned = _SCANNED.get(found.dtype)
         if scanned is not None and found.is_contiguous():
-            return look_at(found.data_ptr(), scanned[0], found.numel() * scanned[1], dtype, ranges, title)
+            return classify(found.data_ptr(), scanned[0], found.numel() * scanned[1], dtype, ranges, title)
         code = CODES.get(found.dtype)
         if code is None:
             return FINITE

@@ -20,7 +20,7 @@ from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.modules.model_tree import ModelTree
-from msprobe.pytorch.stand_ins import StandIns
+from msprobe.pytorch.replacements import Replacements
 from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.pytorch.training import optimizer_hooks
@@ -42,7 +42,7 @@ class TrainingEvents(Companion):
         self._around = around
         self._models: Sequence[Any] = ()
         self._modules: list[tuple[str, Any]] = []
-        self._stand_ins = StandIns()
+        self._stand_ins = Replacements()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._named: set[int] = set()
@@ -74,7 +74,7 @@ class TrainingEvents(Companion):
     def _stand_in(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
         noted_before = None if before is None else self._guarded(before)
         noted_after = None if after is None else self._guarded(after)
-        self._stand_ins.put_notes(owner, name, noted_before, noted_after)
+        self._stand_ins.put_around(owner, name, noted_before, noted_after)
 
     def _guarded(self, note: _Note) -> _Note:
         """Keeps our errors away from the script, and our code away from a compiler that traces it."""

@@ -24,7 +24,7 @@ Hold = Callable[[Any], Optional[Holder]]
 """A Holder for a tensor; None for what is not a tensor."""
 
 
-class _Kept(Holder):
+class _Copied(Holder):
     """A copy that msprobe made."""
 
     __slots__ = ("tensor",)
@@ -69,7 +69,7 @@ class OpenCall:
         copies = self.copies
 
         def held_or_copied(value: Any) -> Optional[Holder]:
-            return _Kept(copies[id(value)]) if id(value) in copies else hold(value)
+            return _Copied(copies[id(value)]) if id(value) in copies else hold(value)
 
         self.args, self.kwargs = held(self.args, held_or_copied), held(self.kwargs, held_or_copied)
         self.copies, self.changing, self.written, self.versions = {}, (), (), ()

@@ -13,7 +13,7 @@ _set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
 _Note = Callable[..., None]
 
 
-class StandIns:
+class Replacements:
     """Functions that replace those of torch, in places where torch looks a function up by name at every call.
     `remove` restores the originals."""
 
@@ -33,7 +33,7 @@ class StandIns:
         setattr(owner, name, ours)
         self._put.append((owner, name, ours, original))
 
-    def put_notes(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note] = None) -> None:
+    def put_around(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note] = None) -> None:
         """Calls `before` and `after` with the arguments of each call. Compiled code may run the function between two
         graphs: dynamo is off for these calls, otherwise it would compile them."""
 
