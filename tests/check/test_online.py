@@ -168,7 +168,7 @@ def test_a_checker_with_a_white_list_gets_only_that(make_pair: Any, tmp_path: Pa
     assert all(".linear." in name for name in names)
 
 
-def test_of_two_ranks_the_listed_one_is_judged(make_pair: Any, tmp_path: Path) -> None:
+def test_only_the_listed_one_of_two_ranks_is_judged(make_pair: Any, tmp_path: Path) -> None:
     address = {"host": "127.0.0.1", "port": free_port(), "secret_file": secret_file(tmp_path)}
     pair = make_pair(address, {**address, "rank_list": [1]})
     checker = pair.check()

@@ -58,7 +58,7 @@ def test_a_peer_without_the_secret_is_refused_and_so_is_a_checker_without_it(hea
             Channel(ours).greet(SECRET.encode(), session())
 
 
-def test_a_greeting_of_another_length_is_refused() -> None:
+def test_a_greeting_with_another_length_is_refused() -> None:
     """What both ends have seen is one row of bytes: every part but the last has a length of its own."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -68,7 +68,7 @@ def test_a_greeting_of_another_length_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [frames.SMALL_FILE, frames.SMALL_FILE + 1])
-def test_a_file_that_becomes_shorter_ends_the_sending_and_its_nonce_is_not_used_again(
+def test_a_file_that_becomes_shorter_ends_the_sender_and_its_frame_number_is_not_used_again(
     tmp_path: Path, size: int
 ) -> None:
     numbers: list[int] = []
@@ -89,7 +89,7 @@ def test_a_file_that_becomes_shorter_ends_the_sending_and_its_nonce_is_not_used_
     assert numbers == [0, 1]
 
 
-def test_one_who_says_nothing_is_shown_out(heard: Heard) -> None:
+def test_a_peer_that_does_not_prove_itself_in_time_is_refused(heard: Heard) -> None:
     with heard.connect() as peer:
         for _ in range(30):
             try:
@@ -148,7 +148,7 @@ def test_a_recorded_conversation_cannot_be_replayed(heard: Heard) -> None:
         (struct.pack("<I", 2) + b"{[", "not JSON"),
     ],
 )
-def test_a_parcel_that_is_not_right_is_refused(tmp_path: Path, body: bytes, reason: str) -> None:
+def test_an_invalid_parcel_is_refused(tmp_path: Path, body: bytes, reason: str) -> None:
     position = 0
 
     def take(size: int) -> bytearray:
@@ -174,14 +174,14 @@ def test_a_changed_frame_is_refused(heard: Heard) -> None:
     assert not list(heard.inbox._spool.iterdir())
 
 
-def test_a_secret_that_everybody_can_read_is_refused(tmp_path: Path) -> None:
+def test_a_secret_that_every_user_can_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match="read by every user"):
         frames.read_secret(Path(secret_file(tmp_path, 0o644)))
     with pytest.raises(DumpError, match="needs secret_file"):
         frames.read_secret(None)
 
 
-def test_a_frame_that_comes_again_on_its_own_connection_is_refused(heard: Heard) -> None:
+def test_a_frame_that_is_repeated_on_its_connection_is_refused(heard: Heard) -> None:
     recorded = bytearray()
     with heard.connect() as peer:
         channel = Channel(peer)
@@ -199,7 +199,7 @@ def test_a_frame_that_comes_again_on_its_own_connection_is_refused(heard: Heard)
     assert heard.inbox.take() is None
 
 
-def test_one_who_knows_the_secret_may_still_not_send_anything(heard: Heard) -> None:
+def test_a_peer_that_knows_the_secret_still_cannot_send_invalid_frames(heard: Heard) -> None:
     for kind, length, reason in (
         (frames.CALL, 1 << 50, "are allowed"),
         (frames.HELLO, 0, "expected a call"),
@@ -211,14 +211,14 @@ def test_one_who_knows_the_secret_may_still_not_send_anything(heard: Heard) -> N
     assert heard.inbox.take() is None
 
 
-def test_a_rank_that_is_not_listed_is_told_so(heard: Heard) -> None:
+def test_a_rank_that_is_not_listed_gets_this_answer(heard: Heard) -> None:
     with heard.connect() as peer:
         assert Channel(peer).greet(SECRET.encode(), session(rank=1))["wanted"] is False
         assert peer.recv(1) == b""
     assert heard.inbox.take() is None
 
 
-def test_what_the_checker_says_cannot_be_changed_on_the_way() -> None:
+def test_the_wishes_of_the_checker_cannot_be_changed_in_transit() -> None:
     """A peer in the middle that turns the checker's `wanted` round is found out."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -239,7 +239,7 @@ def test_what_the_checker_says_cannot_be_changed_on_the_way() -> None:
         assert not answers
 
 
-def test_a_content_travels_once_and_arrives_in_every_call_that_names_it(heard: Heard, tmp_path: Path) -> None:
+def test_a_content_is_sent_once_and_is_in_every_call_that_names_it(heard: Heard, tmp_path: Path) -> None:
     directory = tmp_path / "step3" / "rank0"
     data = directory / "dump_tensor_data"
     data.mkdir(parents=True)
@@ -275,7 +275,7 @@ def test_a_content_travels_once_and_arrives_in_every_call_that_names_it(heard: H
     assert sent == sum(map(len, contents.values()))
 
 
-def test_a_file_that_is_gone_when_it_is_to_be_sent_ends_the_sending_with_a_reason(tmp_path: Path) -> None:
+def test_a_file_that_disappears_before_it_is_sent_ends_the_sender_with_a_reason(tmp_path: Path) -> None:
     data = tmp_path / "step0" / "rank0" / "dump_tensor_data"
     data.mkdir(parents=True)
     (data / "x.pt").write_bytes(b"x")
@@ -325,7 +325,7 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="need
 
 
 @needs_openssl
-def test_with_certificates_nobody_comes_in_without_the_right_one(
+def test_with_tls_only_peers_with_the_right_certificate_connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "HANDSHAKE_SECONDS", 2.0)
@@ -356,7 +356,7 @@ def test_with_certificates_nobody_comes_in_without_the_right_one(
 
 
 @needs_openssl
-def test_one_who_dribbles_through_the_tls_handshake_is_shown_out(
+def test_a_peer_that_is_too_slow_in_the_tls_handshake_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "HANDSHAKE_SECONDS", 1.0)
@@ -376,7 +376,7 @@ def test_one_who_dribbles_through_the_tls_handshake_is_shown_out(
         heard.listener.close()
 
 
-def test_there_is_an_end_to_how_many_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_connections_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard(tmp_path)
     heard.listener._open = threading.Semaphore(1)
     try:

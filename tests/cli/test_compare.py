@@ -122,7 +122,7 @@ def test_json_lines_are_strict_and_begin_with_the_summary(pair: tuple[str, str],
     assert [row["verdict"] for row in lines[1:]].count("error") == 1
 
 
-def test_csv_and_xlsx_have_the_columns_of_the_field(pair: tuple[str, str], tmp_path: Path) -> None:
+def test_csv_and_xlsx_have_the_columns_of_mindstudio_probe(pair: tuple[str, str], tmp_path: Path) -> None:
     main(["compare", *pair, "--csv", str(tmp_path / "out.csv"), "--xlsx", str(tmp_path / "out.xlsx")])
     with (tmp_path / "out.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -148,7 +148,7 @@ def test_csv_and_xlsx_have_the_columns_of_the_field(pair: tuple[str, str], tmp_p
     assert found[1].find("{*}c").get("s") is None  # type: ignore[union-attr]
 
 
-def test_the_input_file_of_the_field_and_the_output_directory(pair: tuple[str, str], tmp_path: Path) -> None:
+def test_the_input_file_of_mindstudio_probe_and_the_output_directory(pair: tuple[str, str], tmp_path: Path) -> None:
     given = {
         "npu_path": pair[0] + "/step0/rank/dump.json",
         "bench_path": pair[1] + "/step0",
@@ -178,7 +178,7 @@ def test_the_next_config_dumps_tensors_of_the_suspects_only(pair: tuple[str, str
         (lambda path: path.write_text("hello"), "is not a dump"),
     ],
 )
-def test_what_is_no_dump_is_said_with_exit_code_2(
+def test_a_path_that_is_not_a_dump_gives_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Any, message: str
 ) -> None:
     golden = write_dump(tmp_path / "golden", plain())

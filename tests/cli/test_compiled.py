@@ -37,7 +37,7 @@ def test_a_script_without_torch_checked_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 3])
-def test_the_exit_code_of_a_script_that_fails_is_its_own(tmp_path: Path, code: int) -> None:
+def test_a_script_that_fails_keeps_its_exit_code(tmp_path: Path, code: int) -> None:
     script = tmp_path / "fails.py"
     script.write_text(f"raise SystemExit({code})\n")
     command = [sys.executable, "-m", "msprobe", "compiled", str(script)]

@@ -110,7 +110,7 @@ def test_what_cannot_be_done_returns_2_and_says_why(tmp_path, capsys, arguments,
 
 
 @pytest.mark.parametrize("shape", ["a,b", "", "-1,2", "()"])
-def test_a_shape_that_is_none_is_refused(shape, capsys):
+def test_text_that_is_not_a_shape_is_refused(shape, capsys):
     with pytest.raises(SystemExit) as error:
         run("-d", "x", "-out", "y", f"-s={shape}")
     assert error.value.code == 2

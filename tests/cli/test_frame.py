@@ -55,7 +55,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert spent < 4 * python + 0.05, (spent, python)
 
 
-def test_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert run("--version").stdout == f"msprobe {msprobe.__version__}\n"
 
 
@@ -92,7 +92,7 @@ def test_the_older_form_with_a_framework_is_checked_against_the_dump() -> None:
     assert "is a pytorch dump, not a mindspore dump" in done.stderr
 
 
-def test_a_fault_of_ours_shows_its_traceback_and_is_exit_code_2(
+def test_an_error_of_msprobe_shows_its_traceback_and_exits_with_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: object) -> int:
@@ -103,7 +103,7 @@ def test_a_fault_of_ours_shows_its_traceback_and_is_exit_code_2(
     assert "RuntimeError: boom" in capsys.readouterr().err
 
 
-def test_a_reader_of_our_output_that_leaves_is_no_error() -> None:
+def test_a_reader_that_closes_our_output_is_not_an_error() -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -137,7 +137,7 @@ def test_an_output_that_cannot_be_written_is_one_sentence(unbuffered: str, form:
     assert done.stderr == "msprobe show: cannot write to standard output: No space left on device.\n"
 
 
-def test_a_closed_output_is_an_error_and_a_closed_error_output_is_no_error() -> None:
+def test_a_closed_output_is_an_error_and_a_closed_error_output_is_not() -> None:
     command = " ".join(["exec", *COMMAND, "show", str(DATA / "p83_tensor_mix_statistics")])
     done = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (2, "msprobe show: standard output is closed.\n")

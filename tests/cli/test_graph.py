@@ -298,7 +298,7 @@ def small_dump(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_file_that_cannot_be_read_is_told_and_the_rest_shown(tmp_path, capsys):
+def test_a_file_that_cannot_be_read_is_reported_and_the_rest_shown(tmp_path, capsys):
     place = small_dump(tmp_path)
     broken = place / "Sub.Default_Sub-op0.0.0.100.output.0.DefaultFormat.Float32.npy"
     broken.write_bytes(b"not an array")

@@ -116,7 +116,7 @@ def _passed(out: str) -> int:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 @pytest.mark.parametrize("what", ["dump.json is cut", "a record is no record", "construct.json is cut"])
-def test_a_difference_is_found_beside_the_damage(
+def test_a_difference_is_found_next_to_the_damage(
     pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str], what: str, jobs: str
 ) -> None:
     PARTIAL[what][0](pair[0])

@@ -105,7 +105,7 @@ def test_a_dump_that_is_being_written_can_be_shown_and_is_not_recovered(
         ("debug.json", "{}", 'it has no "data" object'),
     ],
 )
-def test_what_is_no_dump_and_has_no_journal_is_not_called_finished(
+def test_a_file_that_is_not_a_dump_and_has_no_journal_is_not_called_finished(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, said: str
 ) -> None:
     (tmp_path / "step0/rank").mkdir(parents=True)

@@ -152,7 +152,7 @@ def test_a_wrong_configuration_is_one_error_and_the_script_is_not_started(
         (("scripts",), "cannot read scripts: Is a directory"),
     ],
 )
-def test_a_wrong_command_is_told(command: tuple[str, ...], message: str, script: Path, tmp_path: Path) -> None:
+def test_a_wrong_command_gives_a_message(command: tuple[str, ...], message: str, script: Path, tmp_path: Path) -> None:
     ours = run(*command, cwd=tmp_path)
     assert ours.returncode == 2
     assert message in ours.stderr
@@ -199,7 +199,7 @@ def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
     assert bare.stderr in ours.stderr
 
 
-def test_mindspore_is_told_to_be_edited(script: Path, tmp_path: Path) -> None:
+def test_a_mindspore_script_gets_a_warning_to_edit_it(script: Path, tmp_path: Path) -> None:
     ours = python("-m", "msprobe", "-f", "mindspore", "run", "scripts/train.py", "0", cwd=tmp_path)
     assert (ours.returncode, ours.stdout) == (2, "")
     assert "only for PyTorch scripts" in ours.stderr
@@ -398,7 +398,7 @@ threading.Thread(target=train).start()
     assert steps(tmp_path / "dump") == ["step0"]
 
 
-def test_a_script_without_modules_is_collected_after_its_first_step_and_told_so(tmp_path: Path) -> None:
+def test_a_script_without_modules_is_collected_after_its_first_step_and_this_is_logged(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(
         """
 import torch
@@ -444,7 +444,7 @@ for _ in range(3):
     assert ("step 0 has no records" in ours.stderr) == (compiled == "function")
 
 
-def test_a_script_that_calls_nothing_is_told(tmp_path: Path) -> None:
+def test_a_script_that_calls_nothing_gets_a_warning(tmp_path: Path) -> None:
     (tmp_path / "idle.py").write_text("import torch\nprint(torch.relu(torch.ones(1)).item())")
     ours = run("idle.py", cwd=tmp_path)
     assert (ours.returncode, ours.stdout) == (0, "1.0\n")

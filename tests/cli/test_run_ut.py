@@ -59,7 +59,7 @@ def test_what_cannot_be_checked_is_refused_in_a_sentence(
     assert "Traceback" not in told
 
 
-def test_a_dump_without_calls_is_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dump_without_calls_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run_ut", "-api_info", str(dump(tmp_path / "dump")), "-o", str(tmp_path / "out")]) == 2
     assert "0 calls" in capsys.readouterr().out
 

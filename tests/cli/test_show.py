@@ -103,7 +103,7 @@ def test_json_says_the_same(dump: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DATA.iterdir()))
-def test_a_sound_dump_of_the_field_has_no_anomalies(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_dump_of_mindstudio_probe_has_no_anomalies(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(DATA / name)]) == 0
     assert "Anomalies: none" in capsys.readouterr().out
 
@@ -141,7 +141,7 @@ def test_the_kind_of_a_record_is_in_its_name(name: str, kind: str) -> None:
         '"Max": {}, "Min": "x", "Mean": true, "Norm": {}',
     ],
 )
-def test_figures_that_are_none_are_passed_over(
+def test_statistics_that_are_not_numbers_are_ignored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], figures: str
 ) -> None:
     broken = f'{{"type": "torch.Tensor", "dtype": "f", "shape": [1], {figures}}}'
@@ -180,7 +180,7 @@ def shown(path: Path, records: dict[str, str], capsys: pytest.CaptureFixture[str
 MASK = '{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "Max": 0.0, "Min": -Infinity, "Mean": -Infinity, "Norm": Infinity}'  # noqa: E501
 
 
-def test_a_mask_is_no_anomaly_and_an_overflow_to_minus_infinity_is_one(
+def test_a_mask_is_not_an_anomaly_and_an_overflow_to_minus_infinity_is_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     masked = {"Torch.add.0.forward": f'"input_args": [{tensor("1.0")}, {MASK}], "output": [{MASK}]'}

@@ -84,7 +84,7 @@ def test_a_tensor_given_twice_to_one_operator_has_one_edge_for_each():
     assert record.shared == ()
 
 
-def test_a_tensor_given_twice_whose_edges_cannot_be_told_apart_shares_its_gradient():
+def test_a_tensor_given_twice_with_edges_that_cannot_be_distinguished_shares_its_gradient():
     record, positions = make_record(), [0, 2]
     assert assign_exits(record, [("n", 0, positions), ("m", 0, positions)]) == {"n": [(0, 0)], "m": [(0, 0)]}
     assert record.remaining == {0: 2}

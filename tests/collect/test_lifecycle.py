@@ -136,7 +136,7 @@ def test_the_rank_names_the_directory_and_the_filter(tmp_path):
     run.close()
 
 
-def test_a_probe_that_fails_reaches_nobody(tmp_path, monkeypatch):
+def test_an_error_of_a_probe_does_not_reach_the_script(tmp_path, monkeypatch):
     def broken(*args):
         raise RuntimeError("planted")
 
@@ -153,14 +153,14 @@ def test_a_probe_that_fails_reaches_nobody(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.0, True, "1"])
-def test_set_init_step_refuses_what_is_no_step(tmp_path, wrong):
+def test_set_init_step_refuses_values_that_are_not_a_step(tmp_path, wrong):
     run = lifecycle(tmp_path)
     with pytest.raises(UsageError, match="whole number"):
         run.set_init_step(wrong)
     run.close()
 
 
-def test_the_same_sentence_is_told_once_whatever_its_numbers(caplog):
+def test_the_same_sentence_with_other_numbers_is_logged_once(caplog):
     notices.forget()
     with caplog.at_level("INFO", logger="msprobe"):
         notices.warn_once("3 calls of step 1 failed.")

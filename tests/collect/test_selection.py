@@ -84,7 +84,7 @@ def test_of_a_scope_that_never_began_the_last_call_is_not_called_missing():
     assert told.startswith("'Functional.never.0.forward' in scope/list matched no call")
 
 
-def test_a_scope_that_was_turned_round_is_told():
+def test_a_reversed_scope_is_logged():
     selection = Selection(["Functional.relu.0.forward", "Functional.linear.0.forward"], [], ["all"])
     for name in ("Functional.linear.0.forward", "Functional.relu.0.forward", "Functional.linear.1.forward"):
         selection.enter(name)

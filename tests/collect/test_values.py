@@ -116,7 +116,7 @@ def test_a_list_that_holds_itself_ends():
     assert json.dumps(shown(loop)).count("[") > 1  # a few turns of it, then its type
 
 
-def test_long_text_is_cut_and_its_length_told():
+def test_long_text_is_cut_and_its_length_recorded():
     found = shown("x" * 5000)
     assert len(found["value"]) == 1000
     assert found["length"] == 5000

@@ -262,14 +262,14 @@ HINTS: list[tuple[str, dict[str, object], list[str]]] = [
 
 
 @pytest.mark.parametrize(("framework", "config", "expected"), HINTS, ids=[str(config) for _, config, _ in HINTS])
-def test_a_known_key_without_effect_is_told(
+def test_a_known_key_without_effect_gives_a_warning(
     loaded: Any, framework: str, config: dict[str, object], expected: list[str]
 ) -> None:
     assert list(loaded(config, framework).warnings) == expected
 
 
 @pytest.mark.parametrize("name", FOREIGN[""])
-def test_keys_of_the_fields_other_tools_load_with_a_warning(loaded: Any, name: str) -> None:
+def test_keys_of_mindstudio_probe_load_with_a_warning(loaded: Any, name: str) -> None:
     warnings = loaded({name: {"any": ["thing"]}}).warnings
     assert warnings == (f"{name} has no effect in msprobe: {FOREIGN[''][name]}",)
 

@@ -67,7 +67,7 @@ def test_four_ranks_that_start_together_keep_each_others_directories(tmp_path: P
     assert all(contents(old) in (whole_run("first"), whole_run("second")) for old in older(path))
 
 
-def test_a_slow_rank_joins_a_sister_that_has_already_ended(tmp_path: Path) -> None:
+def test_a_slow_rank_joins_a_run_whose_other_rank_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     wait([start(path, "0", "new"), start(path, "1", "new", delay=1.0)])
     assert contents(path) == whole_run("new", 2)
@@ -127,7 +127,7 @@ def test_a_process_archives_once(tmp_path: Path) -> None:
     assert (path / "step0/rank").is_dir()
 
 
-def test_where_nothing_can_be_made_beside_it_the_older_run_stays_inside(tmp_path: Path) -> None:
+def test_the_older_run_moves_inside_if_nothing_can_be_created_next_to_dump_path(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs to mount a file system")
     path = tmp_path / "dump"
@@ -154,7 +154,7 @@ def begun(path: Path, rank: str, mark: str, hold: float, **env: str) -> subproce
     return process
 
 
-def test_a_run_beside_a_living_one_goes_to_a_directory_of_its_own_with_all_its_ranks(tmp_path: Path) -> None:
+def test_a_run_next_to_a_living_run_has_its_own_directory_with_all_its_ranks(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     (path / "run-2").mkdir(parents=True)
     (path / "run-2/notes").write_text("the user's")
@@ -176,7 +176,7 @@ def test_a_run_beside_a_living_one_goes_to_a_directory_of_its_own_with_all_its_r
     assert older(path) == []
 
 
-def test_a_process_that_ended_and_was_not_waited_for_is_no_living_run(tmp_path: Path) -> None:
+def test_a_process_that_ended_without_a_wait_is_not_a_living_run(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     ended = begun(path, "-", "old", 0.0)
     assert ended.stdout is not None
@@ -250,7 +250,7 @@ def test_a_pipe_in_the_place_of_the_register_is_not_waited_for(tmp_path: Path) -
     assert (tmp_path / layout.REGISTER).is_file()
 
 
-def test_the_debugger_writes_beside_a_living_run_and_says_where(tmp_path: Path) -> None:
+def test_the_debugger_writes_next_to_a_living_run_and_logs_where(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     first = begun(path, "-", "first", 60.0)
     code = (

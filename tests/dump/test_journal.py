@@ -104,7 +104,7 @@ def test_a_body_that_is_not_json_is_left_out_where_bodies_are_checked() -> None:
     assert (list(read(found)), found.damaged) == (["b"], 1)
 
 
-def test_the_last_of_two_records_with_one_name_is_kept_and_told() -> None:
+def test_the_last_of_two_records_with_one_name_is_kept_and_this_is_logged() -> None:
     data = "".join(journal.record_line("a", None, None, f'"n": {n}') for n in (1, 2)).encode()
     found = journal.scan(data)
     assert read(found) == {"a": {"n": 2}}

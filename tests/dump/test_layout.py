@@ -16,7 +16,7 @@ ANY_NAME = st.text(st.characters(), min_size=0, max_size=400)
 
 
 @given(ANY_NAME)
-def test_a_file_name_is_one_safe_path_component_whatever_the_name(name: str) -> None:
+def test_any_name_gives_one_safe_path_component(name: str) -> None:
     file_name = layout.tensor_file_name(name, ".pt")
     assert layout.is_plain_file_name(file_name)
     assert file_name.isascii()
@@ -77,7 +77,7 @@ def _mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("umask", "directory", "file"), [(0o000, 0o750, 0o640), (0o077, 0o700, 0o600)])
-def test_directories_and_files_are_ours_at_most_and_stricter_where_the_umask_is(
+def test_directories_and_files_have_our_mode_or_a_stricter_umask(
     tmp_path: Path, umask: int, directory: int, file: int
 ) -> None:
     before = os.umask(umask)

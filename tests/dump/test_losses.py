@@ -99,7 +99,7 @@ def test_the_log_has_one_entry_however_often_a_step_is_finished(dump: Path) -> N
     assert log.count("could not be written") == 1
 
 
-def test_show_tells_it_for_each_rank(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_reports_it_for_each_rank(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(dump)]) == 0
     shown = capsys.readouterr().out
     states = {line.split()[0]: line.split()[-1] for line in shown.splitlines() if line.startswith("step")}
@@ -119,7 +119,7 @@ def test_overflow_and_compare_go_on_with_the_rest_and_name_it(dump: Path, capsys
         assert "step1/rank holds neither dump.json nor a journal" in capsys.readouterr().out
 
 
-def test_a_fault_of_ours_in_the_log_is_told_as_one(tmp_path: Path) -> None:
+def test_an_error_of_msprobe_in_the_log_is_reported_as_one(tmp_path: Path) -> None:
     assert write_errors.trouble(tmp_path) is None
     (tmp_path / "dump_error_info.log").write_text("2026-01-01 00:00:00 Torch.add.0.forward\nTraceback …\n")
     assert (

@@ -70,5 +70,5 @@ def test_collectives_of_both_frameworks_are_known(key: str) -> None:
 @pytest.mark.parametrize(
     "key", ["Torch.broadcast_to", "Torch.gather", "Functional.reduce_sum", "Primitive.x.ReduceSum"]
 )
-def test_what_only_sounds_like_a_collective_is_none(key: str) -> None:
+def test_a_name_that_only_looks_like_a_collective_is_not_one(key: str) -> None:
     assert not is_collective(key)

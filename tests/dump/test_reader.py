@@ -21,7 +21,7 @@ SAMPLES = sorted(path.name for path in DATA.iterdir() if path.is_dir())
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_the_dumps_of_the_field_open_from_any_of_their_directories(name: str) -> None:
+def test_dumps_of_mindstudio_probe_open_from_any_of_their_directories(name: str) -> None:
     (rank,) = open_dump(DATA / name).ranks
     assert (rank.step, rank.rank, rank.kind, rank.unfinished) == (0, None, None, False)
     main = "debug.json" if "debug" in name else "dump.json"
@@ -40,7 +40,7 @@ def test_the_dumps_of_the_field_open_from_any_of_their_directories(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["p83_tensor_mix_statistics", "p26_tensor_mix_statistics"])
-def test_the_tensors_of_the_field_are_read_as_torch_reads_them(name: str) -> None:
+def test_tensors_of_mindstudio_probe_are_read_as_torch_reads_them(name: str) -> None:
     (rank,) = open_dump(DATA / name).ranks
     named = {
         item["data_name"]
@@ -125,13 +125,13 @@ def test_steps_ranks_and_modes_come_in_order(tmp_path: Path) -> None:
     assert [rank.kind for rank in open_dump(tmp_path / "graph").ranks] == ["graph"]
 
 
-def test_a_graph_mode_dump_is_told_from_no_dump(tmp_path: Path) -> None:
+def test_a_graph_mode_dump_is_distinguished_from_other_directories(tmp_path: Path) -> None:
     (tmp_path / "rank_0/graphs").mkdir(parents=True)
     with pytest.raises(DumpError, match="Graph-mode Dump of MindSpore: see `msprobe graph --help`"):
         open_dump(tmp_path)
 
 
-def test_a_dump_path_that_is_called_graph_is_no_part_of_a_dump(tmp_path: Path) -> None:
+def test_a_dump_path_that_is_called_graph_is_not_part_of_a_dump(tmp_path: Path) -> None:
     root = tmp_path / "graph"
     rank = make(root / "step0/rank")
     (root / layout.REGISTER).write_text("{}")
@@ -157,7 +157,7 @@ def test_a_directory_under_any_name_with_a_dump_json_is_a_rank(tmp_path: Path) -
         ('{"data": {"\\ud800": {}, "a": \xff}}', "line 1"),
     ],
 )
-def test_a_damaged_dump_json_is_told_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_a_damaged_dump_json_gives_one_sentence(tmp_path: Path, text: str, said: str) -> None:
     (rank,) = open_dump(make(tmp_path, text)).ranks
     with pytest.raises(DumpError) as caught:
         print(rank.records)
@@ -166,7 +166,7 @@ def test_a_damaged_dump_json_is_told_in_one_sentence(tmp_path: Path, text: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_dump_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_dump_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty/step0/rank0").mkdir(parents=True)
     (tmp_path / "nothing").mkdir()
     (tmp_path / "file").write_text("x")
@@ -228,7 +228,7 @@ def test_a_journal_without_json_files_reads_like_the_finished_dump(tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["", '["head", {"task": "stat', "\0" * 4096, '["head", {"task": "x"}, 1]\n'])
-def test_a_journal_without_its_first_line_is_told_and_costs_only_its_rank(tmp_path: Path, text: str) -> None:
+def test_a_journal_without_its_first_line_is_reported_and_affects_only_its_rank(tmp_path: Path, text: str) -> None:
     make(tmp_path / "step0/rank0")
     lost = make(tmp_path / "step0/rank1", text, "journal.jsonl")
     dump = open_dump(tmp_path)
@@ -253,7 +253,7 @@ def test_what_a_primitive_was_made_with_is_an_argument() -> None:
     assert list(items(record)) == [("input.epsilon", {"type": "float", "value": 1e-5})]
 
 
-def test_what_says_how_a_call_ended_is_no_gradient_and_a_parameter_of_that_name_is() -> None:
+def test_members_about_the_end_of_a_call_are_not_gradients_but_parameters_of_that_name_are() -> None:
     assert list(items({"input_args": [], "raised": "ValueError", "unfinished": True})) == []
     weight = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": []}
     assert list(items({"raised": [weight]})) == [("parameters_grad.raised", weight)]

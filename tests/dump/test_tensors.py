@@ -99,7 +99,7 @@ def test_a_pt_file_of_more_than_four_gigabytes_is_a_sound_zip64_archive(tmp_path
     assert torch.load(path, weights_only=True, mmap=True).shape == (size,)
 
 
-def test_any_numpy_opens_our_bfloat16_file_and_ours_gives_it_its_type_back(tmp_path: Path) -> None:
+def test_numpy_opens_our_bfloat16_file_and_our_reader_restores_the_type(tmp_path: Path) -> None:
     values = np.array([1.5, -2.0, float("nan")], dtype=ml_dtypes.bfloat16)
     path = save(tmp_path / "t.npy", "bfloat16", (3,), values.tobytes())
     plain = np.load(path, allow_pickle=False)
@@ -241,7 +241,7 @@ def test_a_pickle_that_calls_anything_is_refused_and_nothing_happens(tmp_path: P
         (b"(" * (1 << 20) + b"t.", "too large"),
     ],
 )  # fmt: skip
-def test_a_program_that_is_no_tensor_is_refused_with_its_reason(tmp_path: Path, program: bytes, said: str) -> None:
+def test_a_program_that_is_not_a_tensor_is_refused_with_its_reason(tmp_path: Path, program: bytes, said: str) -> None:
     with pytest.raises(DumpError) as caught:
         load(archive(tmp_path / "t.pt", program, bytes(8)))
     assert said in str(caught.value)

@@ -166,7 +166,7 @@ def test_where_links_end_the_content_is_written_again(
     assert all(np.array_equal(rank.tensor(f"{name}.pt"), ARRAY) for name in "abc")
 
 
-def test_over_long_names_are_listed_beside_their_files(tmp_path: Path, worker: Worker) -> None:
+def test_too_long_names_are_listed_next_to_their_files(tmp_path: Path, worker: Worker) -> None:
     writer = RankWriter(directory(tmp_path), HEAD, worker)
     name = "Module." + "x" * 300
     file_name = writer.tensor(name, payload())
@@ -176,7 +176,7 @@ def test_over_long_names_are_listed_beside_their_files(tmp_path: Path, worker: W
     assert (files / "mapping.csv").read_text() == f"{file_name},{name}\n"
 
 
-def test_a_step_that_was_finished_and_goes_on_is_finished_again(tmp_path: Path, worker: Worker) -> None:
+def test_a_finished_step_that_continues_is_finished_again(tmp_path: Path, worker: Worker) -> None:
     writer = RankWriter(directory(tmp_path), HEAD, worker)
     writer.record("a", None, None, "")
     assert writer.finish().records == 1
@@ -188,7 +188,7 @@ def test_a_step_that_was_finished_and_goes_on_is_finished_again(tmp_path: Path, 
     assert list(open_dump(directory(tmp_path)).ranks[0].records) == ["a", "b"]
 
 
-def test_a_directory_that_holds_a_dump_is_moved_aside_and_told(tmp_path: Path, worker: Worker, told: Told) -> None:
+def test_a_directory_with_a_dump_is_moved_and_this_is_logged(tmp_path: Path, worker: Worker, told: Told) -> None:
     for value in (1, 2):
         writer = RankWriter(directory(tmp_path), HEAD, worker)
         writer.record("a", None, None, f'"n": {value}')
@@ -316,7 +316,9 @@ def test_an_unwritable_directory_gives_one_message_and_no_exception(tmp_path: Pa
     assert (tmp_path / "dump").read_text() == "a file stands here"
 
 
-def test_a_fault_inside_is_told_once_and_costs_only_its_own_line(tmp_path: Path, worker: Worker, told: Told) -> None:
+def test_an_internal_error_is_logged_once_and_loses_only_its_own_line(
+    tmp_path: Path, worker: Worker, told: Told
+) -> None:
     def broken() -> list[str]:
         raise RuntimeError("no source")
 

@@ -152,7 +152,7 @@ def test_constants_and_operator_arguments_are_there_once():
     assert run.dump.arguments(first)["transpose_b"] == "True"
 
 
-def test_graphs_orders_and_the_users_file_are_there_and_nobody_else_may_read_them():
+def test_graphs_orders_and_the_users_file_exist_and_other_users_cannot_read_them():
     run = full()
     rank = run.out / "rank_0"
     assert json.loads((rank / ".dump_metadata/data_dump.json").read_text()) == json.loads(run.config.read_text())
@@ -305,7 +305,7 @@ def test_support_device_has_no_effect_on_a_cpu(tmp_path: Path):
     assert "support_device (1, 2) has no effect on a CPU" in ended.stderr
 
 
-def test_a_script_may_ask_for_it_itself_and_hears_when_it_is_too_late():
+def test_a_script_may_start_it_and_gets_an_error_if_it_is_too_late():
     run = Run(("script:CONFIG",), {"saved_data": "statistic", "iteration": "1"})
     assert run.losses == bare()
     assert run.dump.iterations == (1,)

@@ -151,7 +151,7 @@ def test_keys_of_several_subgraphs_do_not_meet():
     assert [source.type if source else None for source in sources.values()] == [None, "Mul", None, "Sub"]
 
 
-def test_notes_after_an_unknown_statement_belong_to_nobody():
+def test_notes_after_an_unknown_statement_belong_to_no_node():
     (node,) = parse_text(
         "  %0(a) = Mul(%para1_x)\n      # Fullname with scope: (Default/Mul-op0)\n"
         "  %1(b) = call @sub(%0)\n      # In file /n.py:7/x = 1/\n"

@@ -48,7 +48,7 @@ def test_data_types_tell_that_numbers_have_changed():
     )
 
 
-def test_an_operator_that_ran_before_its_input_tells_it_too():
+def test_an_operator_that_ran_before_its_input_shows_it_too():
     nodes = [node("0", "Default/Mul-op1"), node("1", "Default/Mul-op0", "0")]
     early_first = {"Default_Mul-op0": DumpedOperator("Mul", 1), "Default_Mul-op1": DumpedOperator("Mul", 2)}
     assert linked(nodes, early_first)[1] == "order"

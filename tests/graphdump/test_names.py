@@ -96,7 +96,7 @@ def test_names_in_files_have_no_separators():
     assert names.spell_for_file("Default/net work\\a.b") == "Default_net_work_a_b"
 
 
-def test_mapping_rows_that_are_no_names_are_left_out(tmp_path):
+def test_mapping_rows_that_are_not_names_are_left_out(tmp_path):
     (tmp_path / "mapping.csv").write_text('1.npy,"a,b.npy"\n2.npy,../evil\n3.npy\n\n4.npy,\n5.npy, ok.npy\n')
     assert names.read_mapping(tmp_path) == {"1.npy": "a,b.npy", "5.npy": "ok.npy"}
 

@@ -26,7 +26,7 @@ def test_most_are_common():
 
 
 @pytest.mark.parametrize("case", COMMON, ids=[json.dumps(case["config"])[:60] for case in COMMON])
-def test_a_bad_configuration_is_told_exactly(tmp_path, case):
+def test_a_bad_configuration_gives_the_exact_message(tmp_path, case):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(case["config"]), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

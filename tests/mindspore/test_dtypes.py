@@ -62,7 +62,7 @@ def test_empty_tensors_have_no_statistics(tmp_path):
     assert dump.tensor(record).shape == (0, 3)
 
 
-def test_nan_and_infinity_are_told(tmp_path):
+def test_nan_and_infinity_are_recorded(tmp_path):
     record, _ = recorded(tmp_path / "a", Tensor([1.0, np.nan]))
     assert all(record[key] != record[key] for key in STATISTICS)
     record, _ = recorded(tmp_path / "b", Tensor([1.0, np.inf, -2.0]))

@@ -150,7 +150,7 @@ def test_a_stable_gradient_is_not_reported(tmp_path, mode, told):
     assert not told("is not checked")
 
 
-def test_a_row_has_the_columns_of_the_field(tmp_path):
+def test_a_row_has_the_columns_of_mindstudio_probe(tmp_path):
     with checking(tmp_path, "change_value", list=["mindspore.ops.cumsum"]) as rows:
         ops.cumsum(halves(np.arange(6).reshape(2, 3)), 1)
     (row,) = rows
@@ -195,7 +195,7 @@ def test_list_takes_dotted_names(tmp_path, wanted, found, told):
     assert rows.names == found
 
 
-def test_a_name_that_no_call_has_is_told(tmp_path, told):
+def test_a_name_that_no_call_has_is_logged(tmp_path, told):
     with checking(tmp_path, "no_change", list=["mindspore.ops.cumsum", "mindspore.ops.bmm"]):
         ops.cumsum(singles(RAMP), 0)
     PrecisionDebugger._current._lifecycle.close()

@@ -169,7 +169,7 @@ def test_empty_and_scalar_tensors(tmp_path, graph_mode):
     assert_same(dump["Cell.it.Tanh.backward.0"]["output"][0], 1 - np.tanh(0.5) ** 2)
 
 
-def test_a_shape_that_only_a_run_tells_is_named_without_numbers(tmp_path, graph_mode):
+def test_a_shape_that_is_known_only_at_run_time_has_no_numbers(tmp_path, graph_mode):
     net = Around(nn.Tanh())
     net.set_inputs(Tensor(shape=(None, 3), dtype=ms.float32))
     dump = run(tmp_path, net, tensor(2, 3), gradients=False)
@@ -269,7 +269,7 @@ def test_only_what_runs_between_start_and_stop_is_recorded(tmp_path, graph_mode)
         assert_same(dump["Cell.it.Tanh.forward.0"]["input_args"][0], tensor(2, 3, seed=number))
 
 
-def test_too_late_is_told(tmp_path, graph_mode, told):
+def test_a_late_start_is_logged(tmp_path, graph_mode, told):
     net = Around(nn.Tanh())
     net(tensor(2, 3))
     debugger = PrecisionDebugger(configured(tmp_path, "L0"))
@@ -300,7 +300,7 @@ class Unused(nn.Cell):
         return self.used(x)
 
 
-def test_what_mindspore_cannot_compile_with_hooks_is_told_and_runs(tmp_path, graph_mode, told):
+def test_a_model_that_mindspore_cannot_compile_with_hooks_is_logged_and_runs(tmp_path, graph_mode, told):
     x = tensor(2, 3)
     expected = ms.grad(made(Unused))(x)
     net = made(Unused)

@@ -127,7 +127,7 @@ def test_structure_is_the_graph_without_values(tmp_path: Path):
     assert any(name.endswith("Exp-op0") for name in dump.order(0, 0) or ())
 
 
-def test_an_earlier_dump_is_put_aside_whole(tmp_path: Path):
+def test_an_earlier_dump_is_moved_completely(tmp_path: Path):
     for _ in range(2):
         ended = run(tmp_path, task="structure")
         assert ended.returncode == 0, ended.stderr
@@ -136,7 +136,7 @@ def test_an_earlier_dump_is_put_aside_whole(tmp_path: Path):
     assert {o.name for o in GraphDump(older).operators} == {o.name for o in GraphDump(tmp_path / "d").operators}
 
 
-def test_too_late_is_told_and_nothing_is_dumped(tmp_path: Path):
+def test_a_late_start_is_logged_and_nothing_is_dumped(tmp_path: Path):
     ended = run(tmp_path, "late")
     assert ended.returncode == 0, ended.stderr
     assert "start() is too late: a graph is already compiled" in ended.stderr

@@ -93,7 +93,7 @@ def test_filters(tmp_path):
     assert all(name.endswith(".backward") for name in dump.names)
 
 
-def test_what_stays_unseen_is_told(tmp_path, told):
+def test_operators_that_stay_unseen_are_logged(tmp_path, told):
     weight = ms.Parameter(Tensor(X), name="w")
     primitive = (
         ops.Softmax()
@@ -103,7 +103,7 @@ def test_what_stays_unseen_is_told(tmp_path, told):
     assert told("the backward of Softmax was not seen")
 
 
-def test_training_goes_on_after_an_operator_that_raised(tmp_path):
+def test_training_continues_after_an_operator_that_raised(tmp_path):
     with collecting(tmp_path, level="L2") as dump:
         with pytest.raises(RuntimeError):
             ms.grad(lambda x: ops.matmul(x, x).sum())(Tensor(X))
@@ -112,7 +112,7 @@ def test_training_goes_on_after_an_operator_that_raised(tmp_path):
     assert any(record.get("raised") == "RuntimeError" for record in dump.data.values())
 
 
-def test_a_compiled_region_is_told(tmp_path, told):
+def test_a_compiled_region_is_logged(tmp_path, told):
     @ms.jit
     def compiled(x):
         return ops.exp(x) + 1
@@ -131,7 +131,7 @@ def test_an_operator_that_raises_keeps_its_own_error(tmp_path):
 
 
 @pytest.mark.parametrize(("where", "name"), [(Kernels, "inputs"), (Recorder, "first_batch")])
-def test_a_fault_of_ours_stays_out_of_the_script(tmp_path, monkeypatch, where, name):
+def test_an_error_of_msprobe_does_not_reach_the_script(tmp_path, monkeypatch, where, name):
     def broken(*_):
         raise KeyError("ours")
 

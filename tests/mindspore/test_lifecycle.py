@@ -86,7 +86,7 @@ def test_a_task_that_collects_nothing_says_what_there_is(tmp_path):
         PrecisionDebugger(str(path))
 
 
-def test_keys_of_the_other_framework_are_told_not_refused(tmp_path, told):
+def test_keys_of_the_other_framework_are_logged_and_not_refused(tmp_path, told):
     PrecisionDebugger(configured(tmp_path, seed=1234, is_deterministic=False, enable_dataloader=False))
     assert told("seed has no effect on MindSpore")
 
@@ -142,7 +142,7 @@ def test_save_without_start_saves_step_by_step(tmp_path, told):
     assert not told("between start() and stop()")
 
 
-def test_save_elsewhere_warns_and_goes_on(tmp_path, told):
+def test_save_at_another_level_warns_and_continues(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path, "L1"))
     debugger.save(tensor(2), "x")
     assert told('save() works at level "debug" only')
@@ -158,7 +158,7 @@ def test_steps_and_initial_step(tmp_path):
     assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step5", "step6"]
 
 
-def test_a_filter_that_matches_nothing_is_told(tmp_path, told):
+def test_a_filter_that_matches_nothing_is_logged(tmp_path, told):
     with collecting(tmp_path, section={"list": ["no_such_api"]}):
         ops.relu(tensor(2))
     PrecisionDebugger._current._lifecycle.close()

@@ -451,7 +451,7 @@ def test_nested_outputs_count(tmp_path):
     assert producers(dump) == ["Cell.0.Nested.forward.0"]
 
 
-def test_near_overflow_and_underflow_are_told(tmp_path, told):
+def test_near_overflow_and_underflow_are_logged(tmp_path, told):
     with collecting(tmp_path, task="overflow_check"):
         half(200.0) * half(200.0)
         half(1e-3, 1e-3, 1e-3, 1e-3) * half(1e-3, 1.0, 1.0, 1.0)

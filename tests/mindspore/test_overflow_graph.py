@@ -57,7 +57,7 @@ def test_each_step_has_the_operator_that_made_it(tmp_path: Path, task: str, caps
     assert "cannot replay an operator of a graph" in capsys.readouterr().err
 
 
-def test_a_mask_that_stays_an_input_is_none(tmp_path: Path, capsys):
+def test_a_mask_that_stays_an_input_is_not_an_overflow(tmp_path: Path, capsys):
     run(tmp_path, "clean")
     assert main(["overflow", str(tmp_path / "d"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"producer": None, "overflows": 0}

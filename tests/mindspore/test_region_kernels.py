@@ -32,7 +32,7 @@ def run(top: Path, *words: str, task: str = "statistics", section: Any = None, *
     return ended
 
 
-def test_regions_of_the_wanted_steps_are_beside_the_operators_and_losses_stay(tmp_path: Path):
+def test_regions_of_the_wanted_steps_are_next_to_the_operators_and_losses_stay(tmp_path: Path):
     ended = run(tmp_path, "model", task="tensor", step=[1, 3])
     assert ended.stdout == run(tmp_path, "bare").stdout
     dump = GraphDump(tmp_path / "d")
@@ -64,7 +64,7 @@ def test_regions_of_the_wanted_steps_are_beside_the_operators_and_losses_stay(tm
         assert not path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP), path
 
 
-def test_the_operators_that_list_names_and_an_older_dump_is_put_aside(tmp_path: Path):
+def test_list_selects_operators_and_an_older_dump_is_moved(tmp_path: Path):
     first = run(tmp_path, section={"list": ["Sin"], "data_mode": ["input"]})
     dump = GraphDump(tmp_path / "d")
     assert {(tensor.type, tensor.io) for tensor in dump.tensors} == {("Sin", "input")}
@@ -78,7 +78,7 @@ def test_the_operators_that_list_names_and_an_older_dump_is_put_aside(tmp_path: 
     assert {tensor.type for tensor in GraphDump(tmp_path / "d").tensors} == {"Tanh", "TanhGrad"}
 
 
-def test_too_late_is_told_and_the_operators_are_recorded(tmp_path: Path):
+def test_a_late_start_is_logged_and_the_operators_are_recorded(tmp_path: Path):
     ended = run(tmp_path, "late")
     assert "are not dumped: a graph was compiled before start()" in ended.stderr
     assert not (tmp_path / "d" / "rank_0").exists()

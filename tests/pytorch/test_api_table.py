@@ -152,7 +152,7 @@ def test_removing_the_operators_leaves_torch_tensor_exactly_as_it_was() -> None:
     assert all(after[name] is before[name] for name in before)
 
 
-def test_an_operator_that_somebody_put_over_ours_stays(spelling: OperatorNames) -> None:
+def test_an_operator_that_other_code_put_over_ours_stays(spelling: OperatorNames) -> None:
     theirs = lambda self, other: "theirs"  # noqa: E731
     torch.Tensor.__add__ = theirs
     spelling.remove()
@@ -413,7 +413,7 @@ def test_property_reads_are_known_beforehand() -> None:
     assert {torch.is_complex, torch.Tensor.item, torch.Tensor.view} <= TABLE.plain
 
 
-def test_what_is_plain_concerns_nobody() -> None:
+def test_plain_functions_can_be_ignored() -> None:
     spelled = {getattr(torch.Tensor, method) for method in ARRIVES_AS.values()}
     assert not TABLE.plain & (spelled | TABLE.untracked | TABLE.composite)
     assert not [func for func in TABLE.plain if TABLE.lookup.get(func) is not None]
@@ -502,7 +502,7 @@ def test_a_listed_function_that_is_switched_off_becomes_composite(tmp_path: Path
     assert table.lookup[F.cross_entropy] is None
 
 
-def test_what_moves_values_behind_the_version_counter_is_told() -> None:
+def test_functions_that_change_values_without_the_version_counter_are_known() -> None:
     for func in (
         torch.Tensor.numpy,
         torch.Tensor.data.__get__,
@@ -553,7 +553,7 @@ def edited(folder: Path, *changes: str) -> Path:
     return path
 
 
-def test_every_name_exists_in_this_torch_but_for_those_of_torch_npu() -> None:
+def test_every_name_except_those_of_torch_npu_exists_in_this_torch() -> None:
     assert [name for name in TABLE.missing if not name.startswith("npu.")] == []
     assert len(TABLE.missing) == len(ON["npu"])
     for category in CATEGORIES[:-2]:

@@ -164,7 +164,7 @@ def test_gradient_accumulation_numbers_every_micro_batch(tmp_path):
     assert_same(dump["Module.0.Linear.parameters_grad"]["weight"][0], last)
 
 
-def test_the_first_of_several_backwards_is_kept_and_the_rest_is_told_once(tmp_path, told):
+def test_the_first_of_several_backwards_is_kept_and_the_rest_is_logged_once(tmp_path, told):
     x = torch.randn(3, requires_grad=True)
     with collecting(tmp_path) as dump:
         y = torch.exp(x).sum()
@@ -287,7 +287,7 @@ def test_a_custom_autograd_function_inside_a_module(tmp_path):
     assert "is_recompute" not in dump["Torch.mul.1.forward"]
 
 
-def test_calls_in_a_backward_that_makes_a_graph_are_no_recomputation(tmp_path):
+def test_calls_in_a_backward_that_makes_a_graph_are_not_recomputations(tmp_path):
     def penalty():
         x = torch.ones(2, requires_grad=True)
         (grad,) = torch.autograd.grad(Scaled.apply(x * x, 3.0).sum(), x, create_graph=True)
@@ -301,7 +301,7 @@ def test_calls_in_a_backward_that_makes_a_graph_are_no_recomputation(tmp_path):
     assert not any(record.get("is_recompute") for record in dump.data.values())
 
 
-def test_calls_that_return_their_input_are_told(tmp_path, told):
+def test_calls_that_return_their_input_are_logged(tmp_path, told):
     class Same(nn.Module):
         def forward(self, x):
             return x
@@ -315,7 +315,7 @@ def test_calls_that_return_their_input_are_told(tmp_path, told):
     assert told("1 call returned its input unchanged")
 
 
-def test_calls_that_return_their_input_by_design_are_not_told(tmp_path, told):
+def test_calls_that_return_their_input_by_design_are_not_logged(tmp_path, told):
     x = torch.sin(torch.randn(3, requires_grad=True))
     with collecting(tmp_path) as dump:
         torch.sum(F.dropout(x, 0.5, training=False)).backward()

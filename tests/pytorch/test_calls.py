@@ -265,7 +265,7 @@ def test_arguments_of_every_kind(tmp_path):
     assert kwargs["f"]["value"] == "len"
 
 
-def test_a_dtype_is_named_where_it_stands(tmp_path):
+def test_a_dtype_argument_is_recorded_by_its_name(tmp_path):
     with collecting(tmp_path) as dump:
         torch.sum(torch.ones(2), dtype=torch.float64)
         torch.cumsum(torch.ones(2), 0, dtype=torch.float16)

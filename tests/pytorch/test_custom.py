@@ -156,7 +156,7 @@ def test_an_inherited_method_of_tensor(debugger, tmp_path):
     assert Dump(tmp_path / "dump")["Tensor.exp.0.forward"]["input_args"][0]["shape"] == [2]
 
 
-def test_an_instance_can_be_saved_and_copied_and_the_copy_is_its_own(debugger):
+def test_an_instance_can_be_saved_and_copied_and_the_copy_is_independent(debugger):
     model = Helped()
     with Registered(debugger, model, "helper"):
         saved = io.BytesIO()
@@ -205,7 +205,7 @@ def test_a_function_is_still_one_for_those_who_look(debugger):
         (torch, "nothing", "torch has no function 'nothing'"),
     ],
 )
-def test_what_cannot_be_replaced_is_told_in_one_sentence(owner, name, message, debugger):
+def test_an_object_that_cannot_be_replaced_gives_one_sentence(owner, name, message, debugger):
     with pytest.raises(UsageError, match=message) as told:
         debugger.register_custom_api(owner, name)
     assert "\n" not in str(told.value)

@@ -121,7 +121,7 @@ def test_the_two_halves_of_a_buffer_make_it_whole(tmp_path):
     assert marks(dump["Tensor.copy_.0.forward"]["input_args"][0]) == {DESTINATION, UNWRITTEN}
 
 
-def test_memory_that_is_made_again_in_the_same_place_is_not_taken_for_the_old(tmp_path):
+def test_new_memory_in_the_place_of_old_memory_is_not_confused_with_it(tmp_path):
     with collecting(tmp_path, level="L1") as dump:
         for _ in range(200):
             del_me = torch.empty(1024)

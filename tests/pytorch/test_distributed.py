@@ -82,7 +82,7 @@ def test_both_ranks_have_the_same_names_and_their_own_values(dumped, step):
     assert zero["Module.0.Linear.forward.0"]["input_args"] != one["Module.0.Linear.forward.0"]["input_args"]
 
 
-def test_the_rank_filter_takes_one_rank_and_tells_the_other(tmp_path):
+def test_the_rank_filter_collects_one_rank_and_logs_the_reason_on_the_other(tmp_path):
     finished = torchrun(configured(tmp_path, level="L0", rank=[1]))
     assert [path.name for path in (tmp_path / "dump" / "step0").iterdir()] == ["rank1"]
     assert finished.stderr.count("nothing was collected: this process is rank 0") == 1

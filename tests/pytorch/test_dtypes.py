@@ -138,7 +138,7 @@ def test_a_strided_view_is_measured_where_it_is(tmp_path):
     "exchange", [None, *filter(None, [EXCHANGE])], ids=lambda table: "asked" if table is None else "exchanged"
 )
 @pytest.mark.parametrize("want", [STATS, STATS | CRC, XOR])
-def test_the_kernel_and_its_twin_describe_a_tensor_alike(want: int, exchange: Any) -> None:
+def test_the_c_kernel_and_the_python_version_describe_a_tensor_alike(want: int, exchange: Any) -> None:
     kernel = pytest.importorskip("msprobe.stats._kernel", reason="the C kernel is not built: nothing to compare")
     heads = {torch.float32: (CODES[torch.float32], "{f32 "), torch.complex64: (CODES[torch.complex64], "{c64 ")}
     made = torch.arange(-30.0, 30.0).reshape(3, 4, 5)  # sums without rounding: the order of adding does not show

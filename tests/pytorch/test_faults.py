@@ -56,7 +56,7 @@ PLACES = {
     ("level", "place"),
     [(level, place) for level in ("L0", "L1", "mix") for place in PLACES if (level, place) != ("L0", "regions")],
 )
-def test_a_planted_fault_is_logged_and_told_once_and_changes_nothing(tmp_path, monkeypatch, told, place, level):
+def test_a_planted_error_is_written_and_logged_once_and_changes_nothing(tmp_path, monkeypatch, told, place, level):
     expected = train("convnet", steps=3)
     owner, name = PLACES[place]
     monkeypatch.setattr(owner, name, broken)
@@ -135,7 +135,7 @@ def test_a_fault_around_a_fused_module_at_level_l0_stays_ours(tmp_path, monkeypa
         assert torch.equal(layer(batch), expected)
 
 
-def test_a_directory_that_cannot_be_is_told_and_training_goes_on(tmp_path, told):
+def test_an_impossible_directory_is_logged_and_training_continues(tmp_path, told):
     model, x = nn.Linear(4, 1), torch.ones(2, 4)
     debugger = PrecisionDebugger(dump_path=str(tmp_path / ("x" * 300)), task="tensor", level="L0", step=[0])
     debugger.start(model)
@@ -179,7 +179,7 @@ def test_a_step_that_ends_without_descriptors_is_complete_in_its_journal(tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["closed", "handler"])
-def test_a_place_for_our_sentences_that_fails_stops_nobody(tmp_path, monkeypatch, kind):
+def test_a_log_handler_that_fails_does_not_stop_the_script(tmp_path, monkeypatch, kind):
     if kind == "closed":
         stream = io.StringIO()
         stream.close()

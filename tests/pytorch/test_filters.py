@@ -139,7 +139,7 @@ def test_tensor_list_saves_these_only(tmp_path):
     assert "Functional.linear.0.forward" in dump.names
 
 
-def test_a_filter_that_matched_nothing_is_told(tmp_path, told):
+def test_a_filter_that_matched_nothing_is_logged(tmp_path, told):
     selected(tmp_path, list=["relu", "Functional.rleu.0.forward"])
     PrecisionDebugger._current._lifecycle.close()
     assert len(told("'Functional.rleu.0.forward' in scope/list matched no call")) == 1
@@ -189,7 +189,7 @@ def test_the_heads_of_the_files(tmp_path):
     assert run["torch"] == torch.__version__
 
 
-def test_a_tensor_list_that_matched_nothing_is_told(tmp_path, told):
+def test_a_tensor_list_that_matched_nothing_is_logged(tmp_path, told):
     with collecting(tmp_path, section={"tensor_list": ["rleu"]}):
         torch.relu(torch.ones(2))
     PrecisionDebugger._current._lifecycle.close()

@@ -197,7 +197,7 @@ def test_a_stable_gradient_is_not_reported(tmp_path):
     assert run_registered(tmp_path, torch.tanh, "bit_noise", x, fuzz_stage="backward") == []
 
 
-def test_a_row_has_the_columns_of_the_field(tmp_path):
+def test_a_row_has_the_columns_of_mindstudio_probe(tmp_path):
     with checking(tmp_path, "change_value", list=["add_"]) as rows:
         torch.arange(6.0).view(2, 3).half().add_(1)
     (row,) = rows
@@ -468,7 +468,7 @@ def test_the_summary_ranks_by_instability_with_source_lines(tmp_path, told):
     assert "test_free_benchmark.py" in summary
 
 
-def test_integers_and_calls_without_tensors_are_no_trouble(tmp_path):
+def test_integers_and_calls_without_tensors_work(tmp_path):
     with checking(tmp_path, "bit_noise") as rows:
         torch.argmax(RAMP)
         torch.add(torch.arange(4), 1)

@@ -91,7 +91,7 @@ def test_training_is_the_same_to_the_last_bit(trained, layout):
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_nothing_of_ours_went_wrong(directory, layout):
+def test_msprobe_had_no_error(directory, layout):
     for rank in ranks(directory, layout):
         assert not rank.troubles
         assert rank.parallel.groups["default_pg"] == (0, 1, 2, 3)

@@ -90,7 +90,7 @@ def test_the_model_is_remembered(tmp_path):
     assert Dump(tmp_path / "dump", 1).names == ["Module.0.Tanh.forward.0"]
 
 
-def test_the_class_stands_for_the_one_debugger(tmp_path):
+def test_the_class_acts_as_the_one_debugger(tmp_path):
     with pytest.raises(UsageError, match="no debugger yet"):
         PrecisionDebugger.start()
     PrecisionDebugger(configured(tmp_path))
@@ -122,7 +122,7 @@ def test_only_the_wanted_steps_are_collected(tmp_path, told):
     assert len(told("all wanted steps are collected")) == 1
 
 
-def test_steps_that_never_ran_are_told_at_the_end(tmp_path, told):
+def test_steps_that_never_ran_are_logged_at_the_end(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path, step=[0, 7]))
     debugger.start()
     torch.relu(torch.ones(1))
@@ -144,7 +144,7 @@ def test_set_init_step_sets_the_first_number(tmp_path, told):
         debugger.set_init_step(-1)
 
 
-def test_a_rank_that_never_matches_is_told_once(tmp_path, told):
+def test_a_rank_that_never_matches_is_logged_once(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path, rank=[3]))
     for _ in range(3):
         debugger.start()
@@ -156,7 +156,7 @@ def test_a_rank_that_never_matches_is_told_once(tmp_path, told):
     assert not (tmp_path / "dump").exists()
 
 
-def test_a_second_debugger_goes_on_or_takes_over(tmp_path, told):
+def test_a_second_debugger_continues_or_takes_over(tmp_path, told):
     first = PrecisionDebugger(configured(tmp_path / "a"))
     assert PrecisionDebugger(configured(tmp_path / "a")) is first
     assert told("created again with the same settings")
@@ -285,7 +285,7 @@ def test_a_script_that_forgets_step_is_warned(tmp_path, told):
     assert told("start() was called 3 times without step(): all records are in step 0.")
 
 
-def test_collecting_in_parts_is_no_forgotten_step(tmp_path, told):
+def test_collecting_in_parts_is_not_a_forgotten_step(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path, level="L1"))
     train(debugger, nn.Linear(3, 3), 2, with_step=False)
     debugger.step()

@@ -260,7 +260,7 @@ def test_what_is_written_without_gradients_is_replayed_from_before(tmp_path, cap
     assert "reproduced" in capsys.readouterr().out
 
 
-def test_what_happens_between_stop_and_start_is_not_taken_for_known(tmp_path):
+def test_tensors_may_change_between_stop_and_start(tmp_path):
     x = torch.tensor([1.0, 2.0])
     debugger = PrecisionDebugger(config_path=configured(tmp_path, task="overflow_check", section=NEVER))
     for _ in range(2):
@@ -280,7 +280,7 @@ def test_what_happens_between_stop_and_start_is_not_taken_for_known(tmp_path):
         assert {key: record["overflow"] for key, record in data.items()} == {name: "propagator"}
 
 
-def test_what_a_fused_optimizer_wrote_is_not_taken_for_known(tmp_path):
+def test_tensors_that_a_fused_optimizer_wrote_are_inspected_again(tmp_path):
     """It moves no version counter: what its parameter was before it says nothing."""
     weight = torch.nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([weight], lr=1e38, fused=True)
@@ -295,7 +295,7 @@ def test_what_a_fused_optimizer_wrote_is_not_taken_for_known(tmp_path):
     assert roles == {"Torch._fused_sgd_.0.forward": "producer", "Tensor.mul_.0.forward": "propagator"}
 
 
-def test_what_numpy_was_handed_is_not_taken_for_known(tmp_path):
+def test_tensors_shared_with_numpy_are_inspected_again(tmp_path):
     x = torch.ones(4)
     with collecting(tmp_path, task="overflow_check", section=NEVER) as dump, torch.no_grad():
         x.add_(1.0)
@@ -527,7 +527,7 @@ def test_nested_outputs_count(tmp_path):
     assert producers(dump) == ["Module.0.Nested.forward.0"]
 
 
-def test_near_overflow_and_underflow_are_told(tmp_path, told):
+def test_near_overflow_and_underflow_are_logged(tmp_path, told):
     with collecting(tmp_path, task="overflow_check"):
         torch.tensor([200.0]).half() * torch.tensor([200.0]).half()
         torch.full((4,), 1e-3).half() * torch.tensor([1e-3, 1.0, 1.0, 1.0]).half()
@@ -557,7 +557,7 @@ def test_training_is_bit_identical(tmp_path):
         assert train() == bare
 
 
-def test_what_is_no_dump_is_told(tmp_path, capsys):
+def test_a_path_that_is_not_a_dump_gives_a_message(tmp_path, capsys):
     assert main(["overflow", str(tmp_path)]) == 2
     assert "is not a dump" in capsys.readouterr().err
 

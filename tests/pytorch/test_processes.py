@@ -68,14 +68,14 @@ def test_enable_dataloader_ends_the_run_after_the_last_wanted_step(tmp_path, lev
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
-def test_a_full_disk_is_told_once_and_training_goes_on(tmp_path, task):
+def test_a_full_disk_is_logged_once_and_training_continues(tmp_path, task):
     finished = run("limited", configured(tmp_path, level="mix", task=task))
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == bare("limited")
     assert finished.stderr.count("File too large") == 1, finished.stderr
 
 
-def test_a_directory_that_cannot_be_made_is_told_once_and_training_goes_on(tmp_path):
+def test_a_directory_that_cannot_be_created_is_logged_once_and_training_continues(tmp_path):
     (tmp_path / "file").write_text("in the way")
     config = configured(tmp_path, level="mix")
     text = Path(config).read_text().replace(f"{tmp_path}/dump", f"{tmp_path}/file/dump")

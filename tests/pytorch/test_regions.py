@@ -189,7 +189,7 @@ def test_in_training_the_inside_of_attention_is_seen(tmp_path):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_compiled_function_is_one_record_and_its_result_its_own(tmp_path, level, told):
+def test_a_compiled_function_is_one_record_and_keeps_its_result(tmp_path, level, told):
     torch._dynamo.reset()
 
     def function(x, y):
@@ -220,7 +220,7 @@ def test_a_compiled_function_is_one_record_and_its_result_its_own(tmp_path, leve
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("way", ["wrapped", "in place", "inner"])
-def test_a_compiled_module_is_one_record_and_its_result_its_own(tmp_path, level, way):
+def test_a_compiled_module_is_one_record_and_keeps_its_result(tmp_path, level, way):
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
@@ -327,7 +327,7 @@ COPIED = {
 @pytest.mark.parametrize("level", ["L0", "mix"])
 @pytest.mark.parametrize("token_range", [None, [1, 1]])
 @pytest.mark.parametrize("kind", COPIED)
-def test_whatever_way_a_module_is_copied_the_copy_is_plain(tmp_path, level, token_range, kind):
+def test_every_kind_of_copy_of_a_module_has_no_hooks(tmp_path, level, token_range, kind):
     model, x = nn.Sequential(COPIED[kind](), nn.Tanh()), torch.ones(1, 2)
     expected, file = model(x), io.BytesIO()
     with collecting(tmp_path, model, level=level, token_range=token_range) as dump:

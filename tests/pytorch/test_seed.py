@@ -124,7 +124,7 @@ def test_rm_dropout_stops_functions_and_modules_and_leaves_the_rest_of_them(modu
     assert function.__defaults__ == torchs.__defaults__
 
 
-def test_a_dropout_of_the_script_is_left_and_told(told):
+def test_a_dropout_of_the_script_stays_and_is_logged(told):
     def own(input, p=0.5, training=True, inplace=False):
         return input * 2
 

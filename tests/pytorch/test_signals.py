@@ -95,7 +95,7 @@ def test_any_form_of_handler_is_recognised(tmp_path, monkeypatch, handled, handl
     debugger.step()
 
 
-def test_a_fault_of_ours_still_does_not_reach_the_script(tmp_path, monkeypatch):
+def test_an_error_of_msprobe_still_does_not_reach_the_script(tmp_path, monkeypatch):
     from msprobe.collect.records.recorder import Recorder
 
     def broken(*args, **kwargs):
@@ -111,7 +111,7 @@ def test_a_fault_of_ours_still_does_not_reach_the_script(tmp_path, monkeypatch):
     assert "ours" in Dump(tmp_path / "dump").errors
 
 
-def test_a_handler_that_stops_while_lines_are_handed_over_does_not_wait_for_ever(tmp_path, monkeypatch, handled):
+def test_a_handler_that_stops_while_lines_are_passed_on_does_not_wait_forever(tmp_path, monkeypatch, handled):
     debugger = PrecisionDebugger(configured(tmp_path))
     debugger.start()
     torch.relu(torch.ones(2))
@@ -279,7 +279,7 @@ def test_a_forked_child_ends_by_sigterm_without_writing(tmp_path):
     assert json.loads(Path(tmp_path / "dump/step0/rank/dump.json").read_text())["data"]
 
 
-def test_no_code_of_ours_runs_when_a_step_is_forgotten(tmp_path):
+def test_no_code_of_msprobe_runs_when_a_step_is_forgotten(tmp_path):
     """Python drops an exception inside the callback of a weak reference, one of a signal handler included."""
     debugger = PrecisionDebugger(configured(tmp_path))
     debugger.start()
@@ -292,7 +292,7 @@ def test_no_code_of_ours_runs_when_a_step_is_forgotten(tmp_path):
     debugger.step()
 
 
-def test_more_waiting_calls_than_python_has_frames_are_no_error():
+def test_more_waiting_calls_than_python_has_frames_are_not_an_error():
     turns, done = Turns(), []
 
     def act(depth):

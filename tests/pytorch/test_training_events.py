@@ -132,7 +132,7 @@ def test_loss_scaling_and_a_skipped_step(tmp_path, bad):
     assert events(dump, "scaler_update")[0]["scale"] == (32.0 if bad else 64.0)
 
 
-def test_nothing_of_ours_stays_in_torch(tmp_path):
+def test_no_replacement_stays_in_torch(tmp_path):
     names = [
         (torch.autograd, "_engine_run_backward"),
         (torch.nn.utils.clip_grad, "_clip_grads_with_norm_"),

@@ -83,7 +83,7 @@ def test_a_wrapper_whose_method_cannot_be_found_is_named(tmp_path, monkeypatch, 
     assert told("torch.Tensor.norm")
 
 
-def test_calls_that_return_their_input_by_design_are_not_told(tmp_path, told):
+def test_calls_that_return_their_input_by_design_are_not_logged(tmp_path, told):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.0), torch.nn.Identity())
     notices.forget()
     with collecting(tmp_path, model, level="mix"):

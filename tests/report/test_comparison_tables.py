@@ -103,7 +103,7 @@ def test_no_member_of_an_item_becomes_a_formula(tmp_path: Path, member: str) -> 
     assert not any(cell.startswith("=") for cell in cells)
 
 
-def test_xlsx_goes_on_in_a_second_sheet_and_survives_control_characters(
+def test_xlsx_continues_in_a_second_sheet_and_survives_control_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from xml.etree import ElementTree

@@ -19,7 +19,7 @@ from msprobe.stats.dtypes import COMPLEX, FLOAT, INT, UINT
 
 
 @pytest.mark.parametrize(("forced", "expected"), [("1", "python"), ("", stats.BACKEND)])
-def test_the_environment_can_ask_for_the_twin(forced: str, expected: str) -> None:
+def test_the_environment_can_select_the_python_version(forced: str, expected: str) -> None:
     code = "from msprobe import stats; import numpy; print(stats.BACKEND, stats.measure_array(numpy.ones(2)).norm)"
     environment = {**os.environ, "MSPROBE_PURE_PYTHON": forced}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -102,7 +102,7 @@ def test_codes_are_unique_and_found_by_every_name() -> None:
     assert dtypes.BY_TORCH["torch.bfloat16"] is dtypes.BY_MINDSPORE["BFloat16"]
 
 
-def test_mindspore_names_are_mindspores_own() -> None:
+def test_mindspore_names_are_those_of_mindspore() -> None:
     mindspore = pytest.importorskip("mindspore")
     for row in dtypes.TABLE:
         if row.mindspore is not None:

@@ -28,7 +28,7 @@ def bits(name: str, seed: int, count: int) -> np.ndarray:
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(NAMES), st.integers(0, 2**32), st.integers(0, 5000))
-def test_scan_is_its_twin(name, seed, count):
+def test_scan_equals_the_python_version(name, seed, count):
     values = bits(name, seed, count)
     code = module.FORMATS[name]
     assert module.scan(values.ctypes.data, code, count) == module._scan(values.ctypes.data, code, count)
@@ -36,7 +36,7 @@ def test_scan_is_its_twin(name, seed, count):
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(NAMES), st.sampled_from(NAMES), st.integers(0, 2**32), st.integers(1, 3000))
-def test_ratio_is_its_twin(first, second, seed, count):
+def test_ratio_equals_the_python_version(first, second, seed, count):
     random = np.random.default_rng(seed)
     plain = random.standard_normal(count) * 10.0 ** random.integers(-3, 3)
     moved = plain * (1 + 1e-3 * random.standard_normal(count)) * np.where(random.random(count) < 0.01, -1, 1)
@@ -66,7 +66,7 @@ def test_the_ends_of_a_dtype_are_known(name):
     assert top(-np.inf) == module.TOP[code] < top(np.nan)
 
 
-def test_what_is_no_memory_is_refused():
+def test_an_address_without_memory_is_refused():
     for function in (module.scan, module._scan):
         with pytest.raises(ValueError, match="unknown dtype, or no memory"):
             function(0, 0, 5)
@@ -132,7 +132,7 @@ class Watching:
 
 
 @pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
-def test_run_is_the_call_and_tells_what_is_not_finite():
+def test_run_makes_the_call_and_reports_values_that_are_not_finite():
     of, x, y = Watching(), torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0])
     assert torch.equal(of.run(torch.add, x, y, alpha=2), torch.tensor([3.0, 2.0]))
     assert of.run(torch.Tensor.mul_, x, 2.0, writes=True) is x

@@ -38,7 +38,7 @@ def test_what_is_still_there_is_whole():
     assert call.original()[0][0] is tensor
 
 
-def test_a_copy_stands_for_what_the_call_writes_until_its_end():
+def test_a_copy_replaces_what_the_call_writes_until_its_end():
     tensor = torch.full((3,), 2.0)
     call = OpenCall((tensor,), {"op": [tensor]})
     call.copies = {id(tensor): EYES.copy(tensor)}
