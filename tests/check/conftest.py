@@ -1,4 +1,5 @@
-"""Helpers for this directory: the nets and the planted kernels lie beside the tests, the browser beside the reports."""
+"""Helpers for this directory: the nets and the planted kernels are next to the tests, the browser next to the
+reports."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def callable_on_cpu() -> tuple[dict[str, Fit], dict[str, str]]:
 
 
 def _floats(listed: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
-    """The function is looked up for each call: while collecting, something else stands there."""
+    """The function is looked up for each call: while collecting, it is replaced."""
     outputs = flat(getattr(listed.holder, listed.name)(*args, **kwargs))
     return tuple(one for one in outputs if isinstance(one, Tensor) and one.dtype == ms.float32)
 

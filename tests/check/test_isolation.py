@@ -1,4 +1,4 @@
-"""run_ut on a dump from a stranger: no hook is imported, and nothing that lies beside the dump is run."""
+"""run_ut on an untrusted dump: no hook is imported, and no file next to the dump is run."""
 
 from __future__ import annotations
 

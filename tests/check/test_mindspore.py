@@ -213,7 +213,7 @@ def test_the_error_of_a_missing_kernel_does_not_reach_the_next_way_to_compute_th
 
 
 def test_the_golden_side_of_another_device_runs_in_a_process_on_the_cpu(tmp_path: Path) -> None:
-    """There is no other device here: the CPU of this process stands for it, and finds what it found alone."""
+    """There is no other device here: the CPU of this process replaces it, and must find the same as alone."""
     trained(tmp_path, "planted")
     rank = open_dump(tmp_path / "dump").ranks[0]
     elsewhere = Examiner(framework="mindspore")
@@ -324,7 +324,8 @@ def test_every_title_of_the_table_is_one_of_the_list() -> None:
 
 
 def test_a_golden_that_is_no_better_than_the_device_passes_nothing(tmp_path: Path) -> None:
-    """MindSpore's CPU takes float64 here, computes in float32 and does not say so: that says nothing about the CPU."""
+    """MindSpore's CPU accepts float64 here, computes in float32 and does not report this: such a golden cannot judge
+    the CPU."""
     records = {
         "Functional.std.0.forward": call(tensor([4, 5])),
         "Functional.conv2d.0.forward": call(tensor([1, 2, 5, 5]), tensor([3, 2, 3, 3])),

@@ -1,4 +1,4 @@
-"""Models that nobody touched pass; twenty planted faults are found where they were planted."""
+"""Unchanged models pass; twenty planted faults are found where they were planted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that are not what they should be, at a listener in this process: refused, told, and nothing else happens."""
+"""Bad peers at a listener in this process: msprobe refuses them, logs this, and does nothing else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_peer_without_the_secret_is_refused_and_so_is_a_checker_without_it(hea
 
 
 def test_a_greeting_with_another_length_is_refused() -> None:
-    """What both ends have seen is one row of bytes: every part but the last has a length of its own."""
+    """The bytes that both ends have seen are joined: every part except the last must have a fixed length."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         Channel(theirs).send(frames.HELLO, os.urandom(33))
@@ -219,7 +219,7 @@ def test_a_rank_that_is_not_listed_gets_this_answer(heard: Heard) -> None:
 
 
 def test_the_wishes_of_the_checker_cannot_be_changed_in_transit() -> None:
-    """A peer in the middle that turns the checker's `wanted` round is found out."""
+    """A peer in the middle that changes the checker's `wanted` is detected."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         answers: list[Any] = []
@@ -286,7 +286,7 @@ def test_a_file_that_disappears_before_it_is_sent_ends_the_sender_with_a_reason(
 
 
 def test_a_run_whose_checker_is_stuck_does_not_wait_for_its_sender() -> None:
-    """The sender reads what it is told, and holds more than a pipe does, while nobody answers it."""
+    """The sender reads its input, more than a pipe can hold, while nobody answers it."""
     with socket.create_server(("127.0.0.1", 0)) as silent, tempfile.TemporaryDirectory() as path:
         settings = {
             **dict.fromkeys(("nfs_path", "tls_cert", "tls_key", "tls_ca")),
@@ -364,7 +364,7 @@ def test_a_peer_that_is_too_slow_in_the_tls_handshake_is_refused(
     heard = Heard(tmp_path, tls_cert=cert, tls_key=key, tls_ca=cert)
     try:
         with heard.connect() as peer:
-            peer.sendall(b"\x16\x03\x01\x40\x00")  # a record of 16 kB begins
+            peer.sendall(b"\x16\x03\x01\x40\x00")  # the start of a record of 16 kB
             for _ in range(40):
                 try:
                     peer.sendall(b"\x01")
@@ -413,7 +413,7 @@ def test_silent_strangers_do_not_keep_a_sender_out(tmp_path: Path) -> None:
         with heard.connect() as peer:
             started = time.monotonic()
             assert Channel(peer).greet(SECRET.encode(), session())["wanted"] is True
-            assert time.monotonic() - started < frames.HANDSHAKE_SECONDS  # none had to be waited for
+            assert time.monotonic() - started < frames.HANDSHAKE_SECONDS  # it did not wait for any of them
     finally:
         for stranger in strangers:
             stranger.close()

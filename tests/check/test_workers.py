@@ -1,4 +1,4 @@
-"""A call that crashes, hangs or wants all memory costs itself only; a check that was stopped goes on."""
+"""A call that crashes, hangs or takes all memory fails alone; an interrupted check continues."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def with_gradients(value: Any, written: bool) -> Any:
 
 
 def function(title: str, found: ResolvedApi) -> Callable[..., Any]:
-    """An operator is looked up for each call: while collecting, something else stands there."""
+    """An operator is looked up for each call: while collecting, it is replaced."""
     name = title.rpartition(".")[2]
     return getattr(torch.Tensor, name) if name.startswith("__") else found.func
 

@@ -157,7 +157,7 @@ all zero in iteration 0, 1, 2; unchanged in iteration 1, 2
 
 
 def squeezed(text: str) -> list[str]:
-    """Line by line with runs of spaces as one: names of lines stand where numbers stood."""
+    """Line by line, with several spaces as one: names of lines are in place of numbers."""
     return [re.sub(r" +", " ", line).strip() for line in text.splitlines()]
 
 

@@ -275,7 +275,7 @@ if __name__ == "__main__":
 
 
 def test_a_step_that_raised_and_was_caught_is_not_waited_for(tmp_path: Path) -> None:
-    """Whatever raised: the step itself, its closure, a hook of the script's. A new optimizer goes on."""
+    """The step itself, its closure or a hook of the script may raise. A new optimizer continues."""
     (tmp_path / "retry.py").write_text(
         """
 import torch

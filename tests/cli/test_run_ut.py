@@ -1,4 +1,4 @@
-"""`msprobe run_ut` as a user meets it: usage, refusals, the page."""
+"""`msprobe run_ut` from the command line: usage, errors, the page."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def tensor(norm: str, largest: str = "1.0", dtype: str = "torch.float32") -> str
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
-    """Two ranks: rank 0 goes wrong at a matmul and is cut off, rank 1 is finished and sound."""
+    """Two ranks: rank 0 has an error at a matmul and is cut off, rank 1 is finished and correct."""
     worker = Worker()
     head = Head("statistics", "mix", "pytorch")
     sick = RankWriter(layout.rank_directory(tmp_path / "dump", 0, 0), head, worker)

@@ -1,4 +1,4 @@
-"""The C walk of the stack and its Python twin tell the same stacks apart."""
+"""The C and the Python version of the stack walk distinguish the same stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples in README and guide do what is written beside them: they are taken from there and run."""
+"""The examples in README and guide are run as written, and must print what is written next to them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_demo_names_the_fault_that_it_planted(tmp_path: Path) -> None:
 
 
 def _commands(tmp_path: Path) -> Path:
-    """`msprobe`, `python` and `torchrun` of this environment, whatever the PATH is."""
+    """`msprobe`, `python` and `torchrun` of this environment, with any PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     modules = {"msprobe": "-m msprobe", "torchrun": "-m torch.distributed.run --master_port 29633", "python": ""}

@@ -1,4 +1,4 @@
-"""Property tests here may take their time: a busy machine is no failure."""
+"""Property tests here have no time limit: a busy machine is not a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is written to a journal comes back; whatever part of one is left is still read."""
+"""Everything written to a journal can be read again, also from an incomplete journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a write error costs is told by the dump itself, and only there where it happened."""
+"""The dump itself says what a write error lost, only at the place where it happened."""
 
 from __future__ import annotations
 

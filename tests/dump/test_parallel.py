@@ -1,4 +1,4 @@
-"""The member "parallel" of run.json: what is sound is read, what is not is one sentence."""
+"""The member "parallel" of run.json: valid values are read, invalid ones give one sentence."""
 
 from __future__ import annotations
 

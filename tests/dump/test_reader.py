@@ -1,4 +1,4 @@
-"""Every dump opens: of both generations of the field, half written, or with one clear reason why not."""
+"""Every dump opens: of old and new mindstudio-probe, incomplete ones, or with one clear reason why not."""
 
 from __future__ import annotations
 

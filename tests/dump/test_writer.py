@@ -1,4 +1,4 @@
-"""What collecting says is what the directory holds, whatever the disk, the process or a fork does."""
+"""The directory has exactly what collecting writes, whatever happens to the disk or the process."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def recover_dump(path: Path) -> None:
 
 
 def compare(path: Path) -> None:
-    """The verb with every report, both ways round: the damaged dump as target and as golden."""
+    """The verb with every report, in both roles: the damaged dump as target and as golden."""
     reports = [word for option in REPORTS for word in (option, str(path / f"report{option}"))]
     _run("compare", [str(path / "changed"), str(path / "right"), *reports], None)
     _run("compare", [str(path / "right"), str(path / "changed")], None)

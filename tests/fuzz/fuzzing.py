@@ -81,7 +81,7 @@ class Target:
         self.clean = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} if root.is_dir() else {}
 
     def accept(self) -> None:
-        """Reads without output; a frame that nobody has signed is refused even unchanged."""
+        """Reads without output; an unsigned frame is refused even if it is unchanged."""
         quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
         with quiet[0], quiet[1], _limit(), contextlib.suppress(*self._refusals):
             self.read(self.root)
@@ -131,7 +131,8 @@ def _limit() -> Iterator[None]:
 
 
 def fuzz(targets: list[Target], seconds: float, first: int, most_findings: int = 100) -> tuple[Counter[str], int]:
-    """Attacks for so many seconds of CPU time, of which each target gets its share. Files for each target, findings."""
+    """Attacks for this many seconds of CPU time, divided among the targets. Returns the number of files per target,
+    and the findings."""
     ends, findings = time.process_time() + seconds, 0
     spent = dict.fromkeys(range(len(targets)), 0.0)
     tried: Counter[str] = Counter()

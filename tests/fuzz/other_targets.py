@@ -1,4 +1,4 @@
-"""The readers of what is no dump of msprobe: graph-mode dumps, asynchronous files, the network, watched runs."""
+"""Readers of other input than dumps of msprobe: graph-mode dumps, asynchronous files, the network, watched runs."""
 
 from __future__ import annotations
 

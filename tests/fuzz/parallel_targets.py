@@ -17,7 +17,7 @@ LAYOUT = 'target: {dp: 1, tp: 2}\ngolden: {}\nrows: {"*.up.*.parameters.weight":
 
 
 def compare(path: Path) -> None:
-    """Both ways round, and with a layout file."""
+    """In both roles, and with a layout file."""
     _run("compare", [str(path / "split"), str(path / "single"), "--json", str(path / "out")], None)
     _run("compare", [str(path / "single"), str(path / "split")], None)
     _run("compare", [str(path / "split"), str(path / "single"), "--layout", str(path / "layout.yaml")], None)

@@ -1,4 +1,4 @@
-"""docs/graph.md and docs/graph_dump.md show what the tool does: what stands there runs and says the same."""
+"""docs/graph.md and docs/graph_dump.md show the real behaviour: their commands run and print the same."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_samples_are_evenly_spaced_and_statistics_are_of_the_whole():
 
 
 def test_raw_bytes_are_the_tensors_with_shape_and_type_in_the_name():
-    """Two compilations may number operators of one kind the other way round: any of the kind may be the one."""
+    """Two compilations may number operators of one kind differently: any of the kind may match."""
     run = Run((), {"file_format": "bin", "saved_data": "full", "iteration": "0"})
     whole = {}
     for tensor in full().dump.tensors:

@@ -1,4 +1,4 @@
-"""What the worker hears from the training: whole lines, steps by time, and the end."""
+"""What the worker receives from the training: complete lines, steps by time, and the end."""
 
 from __future__ import annotations
 

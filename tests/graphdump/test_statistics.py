@@ -1,4 +1,4 @@
-"""Statistics from arrays and from rows of statistic.csv say the same, and never more than is known."""
+"""Statistics from arrays and from rows of statistic.csv agree, and never claim more than is known."""
 
 from __future__ import annotations
 

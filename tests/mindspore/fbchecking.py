@@ -1,4 +1,4 @@
-"""free_benchmark round a block of a test, or round one call of a function that is registered as an API."""
+"""free_benchmark around a block of a test, or around one call of a registered function."""
 
 from __future__ import annotations
 

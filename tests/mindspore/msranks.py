@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 def run_two(path: Path, source: str, *words: str) -> None:
-    """Starts two workers with msrun, which print "done "; whatever is left of them after the time limit is ended."""
+    """Starts two workers with msrun, which print "done "; ends what still runs after the time limit."""
     script = path / "train.py"
     script.write_text(source)
     msrun = Path(sys.executable).with_name("msrun")

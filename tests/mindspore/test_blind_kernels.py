@@ -1,5 +1,5 @@
-"""Level L2, dynamic graph: the result of every operator and the gradient of its input are in some record, whatever the
-framework's dispatch mode shows of it; what optimizers did to the parameters as well."""
+"""Level L2, dynamic graph: the result of every operator and the gradient of its input are in some record, even if
+the dispatch mode does not show them; so are the changes of parameters by optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/mindspore_graph.md, run as written but for the device, with a network and data."""
+"""The examples of docs/mindspore_graph.md, run as written except for the device, with a network and data."""
 
 from __future__ import annotations
 

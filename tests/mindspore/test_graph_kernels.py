@@ -200,7 +200,7 @@ def test_every_key_has_its_place(tmp_path: Path):
 def test_at_the_end_of_a_run_at_o2_tensors_are_in_step_directories(
     tmp_path: Path, task: str, section: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """pyACL is a stand-in here: it writes what Ascend's documents show, and says that all is well."""
+    """pyACL is replaced here: the replacement writes what Ascend's documents show, and reports success."""
     made = task_of(tmp_path, task, section, dump_path=str(tmp_path / "dump"))
     place = tmp_path / "dump" / "rank_0" / "20241224113136" / "0" / "net" / "1" / "0"
 

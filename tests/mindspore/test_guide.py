@@ -1,4 +1,4 @@
-"""The examples of docs/mindspore.md, run as written but for the device, with a network, data and a generate loop."""
+"""The examples of docs/mindspore.md, run as written except for the device, with a network, data and a generate loop."""
 
 from __future__ import annotations
 

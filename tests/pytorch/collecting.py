@@ -1,4 +1,4 @@
-"""A debugger round a block of a test, and its dump read back as plain JSON."""
+"""A debugger around a block of a test, and its dump read as plain JSON."""
 
 from __future__ import annotations
 

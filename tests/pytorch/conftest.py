@@ -29,7 +29,7 @@ def one_debugger_a_test(monkeypatch):
 
 @pytest.fixture
 def told(caplog):
-    """What msprobe has told so far, a list of sentences."""
+    """The messages that msprobe has logged so far."""
 
     class Told(list):
         def __call__(self, part):

@@ -1,4 +1,4 @@
-"""Backward records are autograd's own values: of each call, whatever else its inputs feed."""
+"""Backward records have the values of autograd, for each call separately, whatever other calls use its inputs."""
 
 from __future__ import annotations
 

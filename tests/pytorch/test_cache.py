@@ -125,7 +125,7 @@ def view(alias):
 @pytest.mark.parametrize("level", ["L1", "mix", "L0"])
 @pytest.mark.parametrize("write", [fill, assign, add, foreach, relu, out, made_out, operator, view])
 def test_a_write_through_an_alias_from_before_start_is_seen(tmp_path, write, level):
-    """`x.data` counts its versions apart: parameters that lie in one flat buffer are written like this."""
+    """`x.data` has its own version counter: parameters in one flat buffer are written like this."""
     x = torch.zeros(3)
     alias = x.data
     model = nn.Sequential(nn.Tanh())

@@ -1,4 +1,4 @@
-"""register_custom_api: a registered name does what it did, whoever calls it, and restore leaves what was there."""
+"""register_custom_api: a registered function works as before for every caller, and restore puts the original back."""
 
 from __future__ import annotations
 

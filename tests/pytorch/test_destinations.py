@@ -1,4 +1,5 @@
-"""What a call only writes, and memory that nobody has written, are marked: two runs of one program differ in them."""
+"""Arguments that a call only writes, and memory that was never written, are marked: two runs of one program differ
+in them."""
 
 from __future__ import annotations
 

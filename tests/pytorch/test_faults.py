@@ -1,4 +1,4 @@
-"""A fault of ours never reaches the script: it is logged, counted and told once, and training is the same."""
+"""An error of msprobe never reaches the script: it is written, counted and logged once, and training is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Off is off: nothing of ours is in torch when constructed, stopped, or outside the wanted steps."""
+"""Off is off: msprobe changes nothing in torch when it is created, stopped, or outside of the wanted steps."""
 
 from __future__ import annotations
 

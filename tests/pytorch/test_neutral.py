@@ -53,7 +53,7 @@ def test_a_fused_optimizer_between_start_and_stop_changes_nothing(tmp_path, leve
 @pytest.mark.parametrize("task", ["statistics", "overflow_check"])
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
 def test_tensors_can_be_swapped(tmp_path, level, task):
-    """torch refuses that for a tensor with weak references, of which we have some."""
+    """torch refuses this for a tensor with weak references, and msprobe has some."""
     model, swap = nn.Sequential(nn.Linear(2, 2)), torch.utils.swap_tensors
     batch = torch.ones(1, 2)
     with collecting(tmp_path, model, level=level, task=task):

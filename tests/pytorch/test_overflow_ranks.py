@@ -1,4 +1,4 @@
-"""An overflow that travels through a real collective is followed to its rank; one made inside it is told as such."""
+"""An overflow that passes through a real collective is followed to its rank; one made inside it is reported as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions that must run as if nobody looked: fused attention, compiled code; and a whole real model."""
+"""Regions that must run as without msprobe: fused attention, compiled code; and a complete real model."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_mode_makes_torch_deterministic():
 
 
 def test_every_row_of_the_table_of_seed_003(monkeypatch):
-    """The cuDNN rows hold whatever `mode` is; on a machine without a GPU the calls for it do nothing."""
+    """The cuDNN rows apply with any `mode`; on a machine without a GPU the calls do nothing."""
     cudnn = torch.backends.cudnn
     cudnn.enabled, cudnn.benchmark, cudnn.deterministic = True, True, False
     seed_all()

@@ -38,7 +38,7 @@ def handled():
 
 
 def raised_inside(monkeypatch, owner, name):
-    """From now on a signal comes each time that `owner.name`, of ours, is called."""
+    """Sends a signal at each call of `owner.name`, a function of msprobe, from now on."""
     original = getattr(owner, name)
 
     def interrupted(*args, **kwargs):

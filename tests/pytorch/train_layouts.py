@@ -163,7 +163,7 @@ def fsdp1_original(debugger: Any) -> list[Any]:
 
 
 class Attended(nn.Module):
-    """Megatron's way: plain tensors, each rank has its columns or rows, and the parameters say so."""
+    """As in Megatron: plain tensors; each rank has its columns or rows, and attributes of the parameters say so."""
 
     def __init__(self) -> None:
         super().__init__()

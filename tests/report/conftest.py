@@ -1,4 +1,4 @@
-"""The browser and the hand-written dumps beside the tests are modules of their own: make them importable."""
+"""The browser and the hand-written dumps next to the tests are modules: make them importable."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The peer's own comparison reads what we write: users keep their other tools.
+"""mindstudio-probe compares dumps of msprobe, because users keep their other tools.
 
-Runs mindstudio-probe 26.2.0 in its own interpreter on a dump of ours, against itself, and reads the csv.
+Runs mindstudio-probe 26.2.0 in its own interpreter on a dump of msprobe, against itself, and reads the csv.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The C kernel and its Python twin say the same of every tensor, at every level of the CPU's instructions."""
+"""The C kernel and the Python version give the same result for every tensor, with every CPU instruction set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _same(ours: float, theirs: float, allowed: float) -> bool:
 
 
 def assert_same(c: Stats, python: Stats, row: Dtype, low_precision: bool = False) -> None:
-    """Exactly, but for rounding: of float64 sums, or (LOW_PRECISION) of one place of the dtype itself."""
+    """Equal except for rounding: of float64 sums, or (LOW_PRECISION) of the last place of the dtype."""
     assert c[4:] == python[4:]
     assert (c.mean is None) == (python.mean is None)
     assert (c.norm is None) == (python.norm is None)

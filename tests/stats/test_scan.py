@@ -1,4 +1,4 @@
-"""The C loops and their numpy twins say the same of every bit pattern."""
+"""The C loops and their numpy versions give the same result for every bit pattern."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_look_leaves_what_it_cannot_read():
 
 
 class Watching:
-    """What `run` is told to watch, and what it has told."""
+    """What `run` watches, and what it has reported."""
 
     def __init__(self, limit=64):
         self.known, self.told, self.remembered = {}, [], []

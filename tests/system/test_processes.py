@@ -1,4 +1,4 @@
-"""Python processes of msprobe never import a module that lies in the current directory."""
+"""Python processes of msprobe never import a module from the current directory."""
 
 from __future__ import annotations
 

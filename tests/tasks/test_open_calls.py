@@ -1,4 +1,4 @@
-"""An open call and its arguments: as they were, and weakly while it goes on behind the script's back."""
+"""An open call and its arguments: unchanged copies, and weak references while the call continues after it returned."""
 
 from __future__ import annotations
 
