@@ -1,4 +1,4 @@
-"""`msprobe api_precision_compare`: the second stage of the accuracy pre-check."""
+"""`msprobe api_precision_compare`: the second stage of the accuracy check."""
 
 from __future__ import annotations
 
