@@ -250,9 +250,7 @@ def text(value: object) -> dict[str, Any]:
     return {"type": "str", "value": str(value)}
 
 
-def test_a_call_that_ends_or_stops_its_process_costs_itself_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_ends_or_stops_its_process_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(HERE), *sys.path])
     names = ["sin", "asinh", "cos", "atan", "sin"]
     records = {f"Functional.{name}.{n}.forward": call(tensor([4])) for n, name in enumerate(names)}

@@ -404,7 +404,7 @@ def test_the_code_of_a_frame_is_the_hmac_of_its_number_and_content(length: int) 
         assert mine.digest() == hmac.digest(key, number.to_bytes(12, "little") + content, "sha256")
 
 
-def test_silent_strangers_do_not_keep_a_sender_out(tmp_path: Path) -> None:
+def test_silent_peers_do_not_keep_a_sender_out(tmp_path: Path) -> None:
     heard = Heard(tmp_path)
     strangers = []
     try:
@@ -421,7 +421,7 @@ def test_silent_strangers_do_not_keep_a_sender_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [("tls_cert", "tls_key"), ("tls_ca",), ("tls_cert", "tls_ca")])
-def test_half_a_tls_configuration_is_refused_by_both_sides(given: tuple[str, ...]) -> None:
+def test_an_incomplete_tls_configuration_is_refused_by_both_sides(given: tuple[str, ...]) -> None:
     files = {key: "/some/file" if key in given else None for key in ("tls_cert", "tls_key", "tls_ca")}
     for context in (tls.server_context, tls.client_context):
         with pytest.raises(DumpError, match="TLS needs tls_cert, tls_key and tls_ca on both sides"):

@@ -54,7 +54,7 @@ def test_each_standard_draws_its_line(
     assert bool(judged.verdict.reason) == (status != "pass")
 
 
-def test_what_only_one_file_has_is_told_and_not_passed() -> None:
+def test_an_output_in_only_one_file_is_reported_and_does_not_pass() -> None:
     name = "Functional.layer_norm.0.forward.output.0"
     assert compare({name: row(name)}, {})[0].verdict.status == "SKIP"
     assert compare({}, {name: row(name)})[0].verdict.status == "SKIP"

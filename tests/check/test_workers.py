@@ -61,9 +61,7 @@ def results(directory: Path) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in list(csv.reader(file.open()))[1:]}
 
 
-def test_a_call_that_ends_or_stops_its_process_costs_itself_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_ends_or_stops_its_process_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "traps.py").write_text(TRAPS)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     names = ["fine", "crash", "fine", "hang", "fine", "leave", "fine"]
@@ -118,7 +116,7 @@ def test_a_dump_from_anywhere_reaches_nothing_but_the_support_list(tmp_path: Pat
     assert not (tmp_path / "made").exists()
 
 
-def test_a_stopped_check_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_stopped_check_continues(tmp_path: Path) -> None:
     dump = train(tmp_path, "gpt", steps=3)
     out = tmp_path / "out"
     command = [
@@ -234,7 +232,7 @@ def test_names_are_read_strictly() -> None:
         Callables().find("Torch.load")
 
 
-def test_what_a_worker_cannot_import_is_missed_at_every_task() -> None:
+def test_every_task_reports_a_module_that_a_worker_cannot_import() -> None:
     """Online a framework is loaded at its first task: the second must not run without the user's operators."""
     code = """if True:
         from msprobe.check.core.worker import _Worker

@@ -188,7 +188,9 @@ def test_a_path_that_is_not_a_dump_gives_exit_code_2(
 
 
 @pytest.mark.parametrize("text", ["{", '{"data": [1]}', "[]", '{"task": "statistics"}'])
-def test_half_a_json_is_said_with_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_an_incomplete_json_file_gives_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
     golden = write_dump(tmp_path / "golden", plain())
     target = write_dump(tmp_path / "target", plain())
     (target / "step0" / "rank" / "dump.json").write_text(text)

@@ -142,9 +142,7 @@ def test_a_line_with_a_member_too_many_is_damaged_and_what_is_made_is_json(
     assert main(["show", str(tmp_path)]) == 0
 
 
-def test_names_are_printed_without_what_a_terminal_would_obey(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_are_printed_without_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, name in enumerate(("\\u001b[2Jx.0.forward", "\\ud800.0.forward")):
         line = f'["record", "{name}", null, null, {{}}]\n'
         crashed(tmp_path / f"step0/rank{number}", HEAD, line, line)

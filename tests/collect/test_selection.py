@@ -77,7 +77,7 @@ def test_an_unclosed_scope_does_not_reach_into_the_next_step():
     assert told.startswith("'Functional.never.0.forward' in scope/list matched no call")
 
 
-def test_of_a_scope_that_never_began_the_last_call_is_not_called_missing():
+def test_the_last_call_of_a_scope_that_never_began_is_not_called_missing():
     selection = Selection(["Functional.never.0.forward", "Functional.relu.0.forward"], [], ["all"])
     assert not selection.enter("Functional.relu.0.forward")
     (told,) = selection.list_unmatched()

@@ -75,7 +75,7 @@ def test_containers_keep_their_form():
     assert shown(collections.OrderedDict(a=1)) == {"a": {"type": "int", "value": 1}}
 
 
-def test_tensors_are_named_by_where_they_stand():
+def test_tensors_are_named_by_their_place():
     tensor = Plain.Tensor()
     assert json.loads(VALUES.sequence([1, [tensor]], "call.input"))[1] == [{"tensor": "call.input.1.0"}]
     assert json.loads(VALUES.mapping({"key": {"deep": tensor}}, "call.input"))["key"]["deep"] == {
@@ -147,7 +147,7 @@ class Node:
     links: list
 
 
-def test_objects_that_refer_to_each_other_are_cut_and_it_is_said_where():
+def test_objects_that_refer_to_each_other_are_cut_and_marked():
     nodes = [Node(number, []) for number in range(12)]
     for node in nodes:
         node.links = nodes
@@ -163,7 +163,7 @@ def test_objects_that_refer_to_each_other_are_cut_and_it_is_said_where():
 
 
 @pytest.mark.parametrize("value", [list(range(20_000)), [(1, 1)] * 3000, [[number] for number in range(20_000)]])
-def test_what_is_only_long_or_shared_is_whole(value):
+def test_a_value_that_is_only_long_or_shared_is_not_cut(value):
     text = VALUES.value(value, "")
     assert "left_out" not in text
     assert len(json.loads(text)) == len(value)

@@ -446,7 +446,7 @@ def test_after_kill_9_every_flushed_record_and_its_file_is_there(tmp_path: Path,
         assert rank.tensor(record["output"][0])[0] == number
 
 
-def test_what_runs_on_the_writer_thread_itself_may_speak_and_flush(tmp_path: Path, told: Told) -> None:
+def test_code_on_the_writer_thread_itself_may_log_and_flush(tmp_path: Path, told: Told) -> None:
     worker = Worker(limit=1000, tell=told)
     writer = RankWriter(directory(tmp_path), HEAD, worker)
 

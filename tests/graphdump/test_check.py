@@ -75,7 +75,7 @@ def test_without_a_graph_the_dumped_inputs_decide_who_made_an_overflow(tmp_path)
     assert role(tmp_path / "inputs") == "unknown"
 
 
-def test_an_input_that_nothing_was_dumped_of_leaves_the_question_open(tmp_path):
+def test_an_input_without_any_dump_leaves_the_producer_unknown(tmp_path):
     save(tmp_path, 0, output_0=[1, np.inf])
     graphs = tmp_path / "rank_0" / "graphs"
     graphs.mkdir()
@@ -114,7 +114,7 @@ def test_statistics_alone_are_enough(tmp_path):
     ]
 
 
-def test_a_norm_alone_can_tell_an_overflow_and_a_mean_alone_nothing(tmp_path):
+def test_a_norm_alone_can_show_an_overflow_and_a_mean_alone_cannot(tmp_path):
     place = tmp_path / "rank_0" / "Net" / "0" / "0"
     place.mkdir(parents=True)
     header = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Avg Value,L2Norm Value\n"

@@ -77,7 +77,7 @@ words = st.text(st.characters(categories=["Lu", "Ll", "Nd"], include_characters=
 
 
 @given(words, words, st.integers(0, 999), st.integers(0, 99), st.integers(10**9, 10**16), st.integers(0, 99))
-def test_what_is_put_together_comes_apart(kind, name, task, stream, time, slot):
+def test_a_joined_name_can_be_split_again(kind, name, task, stream, time, slot):
     parsed = parse_tensor(f"{kind}.{name}.{task}.{stream}.{time}.input.{slot}.ND.Int8.npy")
     assert parsed is not None
     assert parsed.operator == OperatorName(kind, name, task, stream, time)

@@ -16,7 +16,7 @@ def test_an_arrays_statistics_are_complete():
     assert (found.finite, found.shape, found.dtype) == (False, (5,), "float32")
 
 
-def test_what_has_no_order_has_a_shape_only():
+def test_types_without_an_order_have_only_a_shape():
     assert of_array(np.array(["a", "b"])) == Statistics("str32", (2,), 2)
 
 
@@ -46,7 +46,7 @@ def test_shapes_are_read_as_they_are_written(shape):
 
 
 @pytest.mark.parametrize("cells", [{}, {"Shape": "many", "Max Value": "?"}, {"Shape": None, "Count": "nan"}])
-def test_what_is_not_said_is_unknown(cells):
+def test_a_missing_column_is_unknown(cells):
     found = of_row(cells)
     assert (found.shape, found.max, found.finite, found.largest) == (None, None, None, None)
 

@@ -133,7 +133,7 @@ def test_a_list_of_models_is_indexed(tmp_path):
     assert dump.names == ["Module.0.0.Linear.forward.0", "Module.1.0.Linear.forward.0"]
 
 
-def test_hooks_of_the_users_own_run_and_what_they_change_is_recorded(tmp_path):
+def test_hooks_of_the_user_run_and_their_changes_are_recorded(tmp_path):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     seen = []
     model[0].register_forward_hook(lambda module, args, output: seen.append("forward") or output * 2)
@@ -426,7 +426,7 @@ class _Scaled(torch.Tensor):
 
 
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
-def test_what_a_subclass_handles_itself_it_handles(tmp_path, level):
+def test_a_subclass_still_handles_its_own_calls(tmp_path, level):
     weight = nn.Parameter(torch.ones(4))
     x = torch.ones(4).as_subclass(_Scaled)
     with collecting(tmp_path, nn.Sequential(nn.ReLU()), level=level):

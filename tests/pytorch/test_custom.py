@@ -171,7 +171,7 @@ def test_an_instance_can_be_saved_and_copied_and_the_copy_is_independent(debugge
         assert one(X).tolist() == [3, 3]
 
 
-def test_what_lies_in_an_instance_or_in_a_slot_comes_back(debugger):
+def test_a_function_in_an_instance_or_in_a_slot_is_restored(debugger):
     class Slotted:
         __slots__ = ("act",)
 

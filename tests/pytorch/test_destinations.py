@@ -131,7 +131,7 @@ def test_new_memory_in_the_place_of_old_memory_is_not_confused_with_it(tmp_path)
     assert not any(marks(item) for record in dump.data.values() for item in record["input_args"])
 
 
-def test_what_may_be_written_behind_our_back_counts_as_written(tmp_path):
+def test_memory_that_may_be_written_unseen_counts_as_written(tmp_path):
     with collecting(tmp_path, level="L1") as dump:
         made = torch.empty(4)
         made.numpy()[:] = 1

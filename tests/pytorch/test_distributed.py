@@ -42,7 +42,7 @@ def test_training_is_the_same_to_the_last_bit(dumped):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_every_collective_is_recorded_with_what_it_brought(dumped, rank):
+def test_every_collective_is_recorded_with_its_result(dumped, rank):
     dump = Dump(dumped[0], 0, f"rank{rank}")
     assert not dump.errors
     other = 1 - rank

@@ -96,7 +96,7 @@ def test_a_fault_in_looking_for_overflow_changes_nothing(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("place", ["rendering", "entering"])
-def test_a_module_that_catches_its_own_errors_sees_none_of_ours(tmp_path, monkeypatch, place):
+def test_a_module_that_catches_its_own_errors_sees_no_error_of_msprobe(tmp_path, monkeypatch, place):
     caught = []
 
     class Careful(nn.Module):

@@ -324,7 +324,7 @@ def test_memory_that_was_freed_is_not_read(tmp_path, task, level):
         assert (first["shape"], first["Max"], first["unreadable"]) == ([500_000], None, "its memory was freed")
 
 
-def test_tensors_that_stand_for_others_are_left_alone(tmp_path, recwarn):
+def test_tensors_that_represent_other_tensors_are_not_inspected(tmp_path, recwarn):
     """A FakeTensor has no memory, and asking it for its address warns the script; a wrapper's address is its offset."""
     from torch._subclasses import FakeTensorMode
     from torch.testing._internal.two_tensor import TwoTensor

@@ -35,7 +35,7 @@ def test_gradients_of_a_sparse_embedding(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_quantized_tensors_are_measured_by_what_they_stand_for(tmp_path):
+def test_quantized_tensors_are_measured_by_the_values_they_represent(tmp_path):
     plain = torch.tensor([1.0, 2.0, -0.5])
     with collecting(tmp_path) as dump:
         quantized = torch.quantize_per_tensor(plain, 0.5, 0, torch.qint8)

@@ -151,7 +151,7 @@ def test_entries_of_the_debug_level_are_compared_by_name(tmp_path: Path) -> None
     assert result.counts == {"pass": 1, "error": 1}
 
 
-def test_items_that_are_none_cost_their_own_row_in_every_report(tmp_path: Path) -> None:
+def test_damaged_items_affect_only_their_own_row_in_every_report(tmp_path: Path) -> None:
     """Shapes of text and negative sizes, integers that no float can hold, NaN inside of a plain value."""
     odd = [
         tensor(1.0, shape=["a"]),  # type: ignore[list-item]
@@ -177,7 +177,7 @@ def test_items_that_are_none_cost_their_own_row_in_every_report(tmp_path: Path) 
 
 @pytest.mark.parametrize("damaged", ["target", "golden"])
 @pytest.mark.parametrize("member", [{"Max": 10**400}, {"Norm": 10**400}, {"Norm": [1.0]}, {"Min": {}}, {"Mean": "x"}])
-def test_a_figure_that_is_none_beside_a_difference(tmp_path: Path, member: dict[str, Any], damaged: str) -> None:
+def test_a_damaged_statistic_next_to_a_difference(tmp_path: Path, member: dict[str, Any], damaged: str) -> None:
     """The row differs in its other figures, so that it is judged, explained and printed."""
     for side, value in (("target", 2.0), ("golden", 3.0)):
         item = {**tensor(value), **(member if side == damaged else {})}

@@ -163,7 +163,7 @@ def test_xor_is_of_little_endian_words_padded_with_zeros(backend: ModuleType) ->
 
 
 @BOTH
-def test_xor_is_what_the_fields_tool_writes(backend: ModuleType) -> None:
+def test_xor_equals_that_of_mindstudio_probe(backend: ModuleType) -> None:
     """Values seen in its dump.json; the last tensor is a transposed view."""
     seen = {
         "0x400000007fc00000": torch.tensor([1.0, 2, 3]),

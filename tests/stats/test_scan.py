@@ -81,7 +81,7 @@ TORCH = {**{getattr(torch, name): (name, 1) for name in NAMES}, torch.complex64:
 @pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
 @settings(deadline=None, max_examples=80)
 @given(st.sampled_from(sorted(TORCH, key=str)), st.integers(0, 2**32), st.sampled_from([(0,), (), (7,), (3, 5, 2)]))
-def test_look_says_what_scan_says(dtype, seed, shape):
+def test_look_agrees_with_scan(dtype, seed, shape):
     name, parts = TORCH[dtype]
     values = bits(name, seed, int(np.prod(shape)) * parts)
     if seed % 2:

@@ -13,13 +13,13 @@ from msprobe.stats import STATS
 from msprobe.stats.finiteness import FINITE, INFINITE, NAN
 from msprobe.tasks.overflow_check.open_calls import OpenCall, numbers_state
 
-EYES = TorchTensorInspector(TensorTexts(STATS, None))
+INSPECTOR = TorchTensorInspector(TensorTexts(STATS, None))
 
 
 def test_a_released_call_keeps_no_tensor_of_the_scripts():
     tensor, listed = torch.ones(3), torch.zeros(2)
     call = OpenCall(([listed], tensor, 5), {"group": None})
-    call.release(EYES.hold)
+    call.release(INSPECTOR.hold)
     gone = weakref.ref(tensor)
     del tensor
     assert gone() is None
@@ -30,10 +30,10 @@ def test_a_released_call_keeps_no_tensor_of_the_scripts():
     assert (five, named) == (5, {"group": None})
 
 
-def test_what_is_still_there_is_whole():
+def test_arguments_that_are_still_alive_are_complete():
     tensor = torch.ones(3)
     call = OpenCall((tensor,), {})
-    call.release(EYES.hold)
+    call.release(INSPECTOR.hold)
     assert call.restore()
     assert call.original()[0][0] is tensor
 
@@ -41,8 +41,8 @@ def test_what_is_still_there_is_whole():
 def test_a_copy_replaces_what_the_call_writes_until_its_end():
     tensor = torch.full((3,), 2.0)
     call = OpenCall((tensor,), {"op": [tensor]})
-    call.copies = {id(tensor): EYES.copy(tensor)}
-    call.release(EYES.hold)
+    call.copies = {id(tensor): INSPECTOR.copy(tensor)}
+    call.release(INSPECTOR.hold)
     tensor += 1
     assert call.restore()
     assert torch.equal(call.original()[0][0], torch.full((3,), 2.0))
