@@ -90,8 +90,8 @@ def flat_records(value: Any, nulls: bool = False) -> list[Any]:
 
 
 def shared_gradients(backward: Optional[dict[str, Any]], tensors: list[dict[str, Any]]) -> dict[int, int]:
-    """For arguments that were the same tensor (q = k = v): the position with the common gradient in the record, and all
-    positions."""
+    """For arguments that were the same tensor (q = k = v): the position of each, and the position of the one that
+    has their common gradient in the record."""
     shared, gradients = (backward or {}).get(SHARED_GRADIENT), (backward or {}).get(OUTPUT)
     found: dict[int, int] = {}
     if not isinstance(shared, list) or not isinstance(gradients, list) or len(gradients) != len(tensors):

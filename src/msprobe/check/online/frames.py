@@ -216,7 +216,7 @@ class Channel:
         return b"".join(parts)
 
     def _keep_deadline(self) -> None:
-        """Sets the timeout of the socket: until the deadline for an unknown peer, none for a known one."""
+        """Until the peer has proved itself: limits the next read to the deadline, and raises Refused after it."""
         if self._deadline is not None:
             left = self._deadline - time.monotonic()
             if left <= 0:
