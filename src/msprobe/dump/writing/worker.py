@@ -1,4 +1,4 @@
-"""The thread that writes files: one per process, with a queue that is limited in bytes.
+"""The thread that writes files: one per debugger, with a queue that is limited in bytes.
 
 Calling threads append to a plain deque, without a lock per call. After `BATCH` lines, or `PERIOD` seconds at the
 latest, the lines go to the queue. An error here never reaches a caller: it is logged once and counted, and the thread
