@@ -190,9 +190,9 @@ class _Examination:
         if saved is None:
             return status
         framework = self._framework
-        expected = framework.stored(expected)  # for a sparse tensor, a file has the stored values
-        result = None if result is None else framework.stored(result)
-        if result is not None and framework.same(saved, result):
+        expected = framework.stored_values(expected)  # for a sparse tensor, a file has the stored values
+        result = None if result is None else framework.stored_values(result)
+        if result is not None and framework.is_same(saved, result):
             return None
         status = self._judge(slot + RECORDED, saved, expected)
         if status != PASS and right_here:
@@ -208,7 +208,7 @@ class _Examination:
             metrics = None
         else:
             form = FORMATS.get(dtype)
-            ours, theirs = framework.flat(device), framework.flat(framework.rounded(golden, device))
+            ours, theirs = framework.flat(device), framework.flat(framework.round_like(golden, device))
             if form is None:
                 metrics = measure_others(ours, theirs)
                 verdict = judge.judge_others(metrics)
@@ -248,7 +248,7 @@ class _Examination:
             epsilon = max((form.epsilon for form in forms if form is not None), default=0.0)
             self._moved = self._move(epsilon, within=False) or self._move(epsilon, within=True)
         there = [one for one in (self._get(results, slot) for results in self._moved) if one is not None]
-        return [framework.flat(framework.rounded(one, device) if own is None else one) for one in there]
+        return [framework.flat(framework.round_like(one, device) if own is None else one) for one in there]
 
     def _is_repeatable(self, slot: str, golden: Any) -> bool:
         """Whether the golden side repeats its result, except for the order of its sums. If not, it excuses no error."""
@@ -263,7 +263,7 @@ class _Examination:
         head, recorded, _ = slot.partition(RECORDED)
         direction, _, number = head.partition(".output.")
         found = (results.outputs if direction == "forward" else results.gradients)[int(number)]
-        return self._framework.stored(found) if recorded and found is not None else found
+        return self._framework.stored_values(found) if recorded and found is not None else found
 
     def _incoming_size(self, slot: str) -> float:
         """The usual size of the incoming gradients, if the slot is a gradient."""
@@ -285,7 +285,7 @@ class _Examination:
         try:
             if item.get("type") not in arguments.TENSORS:
                 raise NotMade(f"it is a {str(item.get('type'))[:60]}")
-            return self._framework.loaded(self._load(item)), None
+            return self._framework.to_tensor(self._load(item)), None
         except (DumpError, NotMade, *_FAILURES) as error:
             self._notes.append(f"a recorded output is not judged: {error}".rstrip("."))
             return None, WARNING

@@ -83,7 +83,7 @@ class Framework(Protocol):
 
     def to_host(self, tensor: Any) -> Any: ...
 
-    def loaded(self, array: Any) -> Any:
+    def to_tensor(self, array: Any) -> Any:
         """The array of a tensor file as a tensor."""
 
     def dtype(self, tensor: Any) -> str:
@@ -92,16 +92,16 @@ class Framework(Protocol):
     def dtype_text(self, tensor: Any) -> str:
         """The name of the dtype in the framework, for the details file."""
 
-    def rounded(self, tensor: Any, like: Any) -> Any:
+    def round_like(self, tensor: Any, like: Any) -> Any:
         """The tensor, rounded to the dtype of another tensor."""
 
     def flat(self, tensor: Any) -> Any:
         """The elements for measuring: narrow floats as float32, complex numbers as pairs."""
 
-    def stored(self, tensor: Any) -> Any:
+    def stored_values(self, tensor: Any) -> Any:
         """The part that a tensor file has: the stored values of a sparse tensor, otherwise the tensor itself."""
 
-    def same(self, one: Any, other: Any) -> bool:
+    def is_same(self, one: Any, other: Any) -> bool:
         """Whether two tensors have the same bits, dtype and shape."""
 
     def payload(self, tensor: Any) -> Payload: ...

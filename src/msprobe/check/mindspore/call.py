@@ -48,11 +48,11 @@ class MindSporeCall:
         forward: dict[str, Any],
         backward: Optional[dict[str, Any]],
         load: Load,
-        widths: KernelPrecision,
+        precision: KernelPrecision,
     ) -> None:
         self.api = found.name
         self.first_only = False
-        self._found, self._name, self._widths = found, name, widths
+        self._found, self._name, self._precision = found, name, precision
         self._arguments = arguments.read(forward)
         # The kernel depends on arguments too: gelu with `approximate` uses another one.
         self._kind = f"{title} {self._arguments.args} {self._arguments.kwargs} {forward.get('attributes')}"
@@ -84,8 +84,8 @@ class MindSporeCall:
     def moved(self, number: int, epsilon: float, within: bool) -> Results:
         assert self._golden_of is not None
         random = np.random.Generator(np.random.PCG64(zlib.crc32(f"{self._name}.{number}".encode())))
-        tensors = [_moved(one, epsilon, random, within) for one in self.tensors]
-        incoming = [None if one is None else _moved(one, epsilon, random, False) for one in self.incoming]
+        tensors = [_move(one, epsilon, random, within) for one in self.tensors]
+        incoming = [None if one is None else _move(one, epsilon, random, False) for one in self.incoming]
         return self._golden_of(tensors, incoming)
 
     # The golden side: the first way that works and is wide enough.
@@ -93,54 +93,54 @@ class MindSporeCall:
     def _golden(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
         narrow: tuple[str, ...] = DIRECTIONS
         try:
-            results = self._wide(tensors, incoming)
-            narrow = self._widths.narrow(self._kind, results, self._nudged)
+            results = self._run_wide(tensors, incoming)
+            narrow = self._precision.find_narrow(self._kind, results, self._run_nudged)
         except FAILURES:
-            if not any(_raise(_name(one)) != _name(one) for one in self.tensors):
+            if not any(_wider_dtype(_name(one)) != _name(one) for one in self.tensors):
                 raise
         if not narrow:
-            self._golden_of = self._wide
+            self._golden_of = self._run_wide
             return results
         if self.api in FORMULAS:
             with contextlib.suppress(*FAILURES):
-                results = self._by_formula(tensors, incoming)
+                results = self._run_formula(tensors, incoming)
                 if not results.no_gradients:
-                    self._golden_of = self._by_formula
+                    self._golden_of = self._run_formula
                     return results
-        self._golden_of = self._plain if "forward" in narrow else self._half_wide
+        self._golden_of = self._run_plain if "forward" in narrow else self._run_half_wide
         return self._golden_of(tensors, incoming)
 
-    def _wide(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
-        wide = [None if one is None else _raised(one) for one in incoming]
-        return self._run(self._found.func, [_raised(one) for one in tensors], wide, _raise)
+    def _run_wide(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+        wide = [None if one is None else _widen(one) for one in incoming]
+        return self._run(self._found.func, [_widen(one) for one in tensors], wide, _wider_dtype)
 
-    def _by_formula(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
-        wide = [None if one is None else _raised(one) for one in incoming]
+    def _run_formula(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+        wide = [None if one is None else _widen(one) for one in incoming]
         attributes = getattr(self._found.func, "init_attrs", {})
         formula = functools.partial(FORMULAS[self.api], attributes)
-        results = self._run(formula, [_raised(one) for one in tensors], wide, _raise)
+        results = self._run(formula, [_widen(one) for one in tensors], wide, _wider_dtype)
         count = len(self._run(self._found.func, self.tensors, [], lambda name: name).outputs)
         return results._replace(outputs=results.outputs + [None] * (count - len(results.outputs)), made=BY_FORMULA)
 
-    def _plain(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
-        floats = any(_raise(_name(one)) != _name(one) for one in self.tensors)
+    def _run_plain(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+        floats = any(_wider_dtype(_name(one)) != _name(one) for one in self.tensors)
         own = [one.astype(mine.dtype) for one, mine in zip(tensors, self.tensors)]
         results = self._run(self._found.func, own, self.incoming, lambda name: name)
         return results._replace(made=NO_WIDER, weak=DIRECTIONS) if floats else results
 
-    def _half_wide(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
+    def _run_half_wide(self, tensors: Sequence[Array], incoming: Sequence[Any]) -> Results:
         """Outputs in raised precision, gradients in the recorded dtypes."""
-        plain = self._plain(tensors, incoming)
-        wide = self._wide(tensors, incoming)
+        plain = self._run_plain(tensors, incoming)
+        wide = self._run_wide(tensors, incoming)
         made = f"{NO_WIDER} for its backward"
         return wide._replace(gradients=plain.gradients, no_gradients=plain.no_gradients, made=made, weak=("backward",))
 
-    def _nudged(self) -> Results:
+    def _run_nudged(self) -> Results:
         """Runs with inputs that fill the mantissa of a float64, each a little nearer to zero so that it stays in the
         domain."""
         random = np.random.Generator(np.random.PCG64(1))
-        incoming = [None if one is None else _shrunk(one, random) for one in self.incoming]
-        return self._wide([_shrunk(one, random) for one in self.tensors], incoming)
+        incoming = [None if one is None else _shrink(one, random) for one in self.incoming]
+        return self._run_wide([_shrink(one, random) for one in self.tensors], incoming)
 
     # One run.
 
@@ -174,7 +174,7 @@ class MindSporeCall:
 
         def called(filled: list[Any]) -> Any:
             args, kwargs = (
-                _sequences(arguments.fill(part, filled, lambda value: _named(value, dtype_of)), sequence)
+                _sequences(arguments.fill(part, filled, lambda value: _resolve_name(value, dtype_of)), sequence)
                 for part in (self._arguments.args, self._arguments.kwargs)
             )
             answer = func(*args, **kwargs)
@@ -298,18 +298,18 @@ def _name(array: Array) -> str:
     return _row(array).name
 
 
-def _raise(name: str) -> str:
+def _wider_dtype(name: str) -> str:
     return RAISED.get(name, name)
 
 
-def _raised(array: Array) -> Array:
-    wide = dtypes.BY_NAME[_raise(_name(array))].numpy_dtype
+def _widen(array: Array) -> Array:
+    wide = dtypes.BY_NAME[_wider_dtype(_name(array))].numpy_dtype
     made: Array = array.astype(wide)
     return made
 
 
-def _moved(array: Array, epsilon: float, random: Any, within: bool) -> Array:
-    wide = _raised(array)
+def _move(array: Array, epsilon: float, random: Any, within: bool) -> Array:
+    wide = _widen(array)
     if wide.dtype.kind != "f" or not wide.size:
         return wide
     with np.errstate(all="ignore"):
@@ -319,12 +319,12 @@ def _moved(array: Array, epsilon: float, random: Any, within: bool) -> Array:
     return np.asarray(made)
 
 
-def _shrunk(array: Array, random: Any) -> Array:
-    wide = _raised(array)
+def _shrink(array: Array, random: Any) -> Array:
+    wide = _widen(array)
     return np.asarray(wide * (1 - random.uniform(2.0**-30, 2.0**-28, wide.shape))) if wide.dtype.kind == "f" else wide
 
 
-def _named(value: NamedValue, dtype_of: Raise) -> Any:
+def _resolve_name(value: NamedValue, dtype_of: Raise) -> Any:
     row = dtypes.BY_NAME.get(value.name.lower())
     found = getattr(mindspore, dtype_of(row.name), None) if row is not None and row.mindspore is not None else None
     if value.kind != "mindspore.dtype" or found is None:

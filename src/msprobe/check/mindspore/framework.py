@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 class MindSpore:
     def __init__(self) -> None:
         self._callables = Callables()
-        self._widths = KernelPrecision()
+        self._precision = KernelPrecision()
         self._cpu: Optional[CpuProcess] = None
 
     def prepare_process(self, device: str) -> None:
@@ -48,7 +48,7 @@ class MindSpore:
         self, title: str, name: str, forward: dict[str, Any], backward: Optional[dict[str, Any]], load: Load
     ) -> Call:
         found = self._callables.find(title, forward.get(ATTRIBUTES))
-        call = MindSporeCall(found, title, name, forward, backward, load, self._widths)
+        call = MindSporeCall(found, title, name, forward, backward, load, self._precision)
         if self._cpu is None:
             return call
         records = {"title": title, "name": name, "forward": forward, "backward": backward}
@@ -57,7 +57,7 @@ class MindSpore:
     def to_host(self, tensor: Array) -> Array:
         return tensor
 
-    def loaded(self, array: Array) -> Array:
+    def to_tensor(self, array: Array) -> Array:
         return array
 
     def dtype(self, tensor: Array) -> str:
@@ -67,7 +67,7 @@ class MindSpore:
         row = _row(tensor)
         return row.mindspore or row.name
 
-    def rounded(self, tensor: Array, like: Array) -> Array:
+    def round_like(self, tensor: Array, like: Array) -> Array:
         with np.errstate(all="ignore"):
             made: Array = tensor.astype(like.dtype, copy=False)
         return made
@@ -81,10 +81,10 @@ class MindSpore:
         narrow = row.kind == dtypes.FLOAT and row.name not in ("float32", "float64")
         return plain.astype(np.float32) if narrow else plain
 
-    def stored(self, tensor: Array) -> Array:
+    def stored_values(self, tensor: Array) -> Array:
         return tensor
 
-    def same(self, one: Array, other: Array) -> bool:
+    def is_same(self, one: Array, other: Array) -> bool:
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
     def payload(self, tensor: Array) -> Payload:

@@ -23,7 +23,7 @@ class KernelPrecision:
     def __init__(self) -> None:
         self._is_wide: dict[tuple[str, str], bool] = {}
 
-    def narrow(self, kind: str, results: Results, nudged: Callable[[], Results]) -> tuple[str, ...]:
+    def find_narrow(self, kind: str, results: Results, nudged: Callable[[], Results]) -> tuple[str, ...]:
         """The directions in which a golden in float64 is not better than float32. `nudged` runs again with other
         inputs, if the first result does not decide it."""
         again: list[Results] = []

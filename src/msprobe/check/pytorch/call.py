@@ -64,9 +64,9 @@ class TorchCall:
         return self._run([t.to(where) for t in self.tensors], self.incoming, where, lambda dtype: dtype)
 
     def golden(self) -> Results:
-        tensors = [_raised(t) for t in self.tensors]
-        incoming = [None if t is None else _raised(t) for t in self.incoming]
-        return self._run(tensors, incoming, torch.device("cpu"), _raise)
+        tensors = [_widen(t) for t in self.tensors]
+        incoming = [None if t is None else _widen(t) for t in self.incoming]
+        return self._run(tensors, incoming, torch.device("cpu"), _wider_dtype)
 
     def moved(self, number: int, epsilon: float, within: bool) -> Results:
         """Runs the golden side again. Each float of the inputs is changed at random by at most `epsilon` of its value.
@@ -74,9 +74,9 @@ class TorchCall:
         With `within`, values stay between the smallest and largest value of their argument, as a probability needs.
         """
         random = torch.Generator().manual_seed(zlib.crc32(f"{self._name}.{number}".encode()))
-        tensors = [_moved(t, epsilon, random, within) for t in self.tensors]
-        incoming = [None if t is None else _moved(t, epsilon, random, False) for t in self.incoming]
-        return self._run(tensors, incoming, torch.device("cpu"), _raise)
+        tensors = [_move(t, epsilon, random, within) for t in self.tensors]
+        incoming = [None if t is None else _move(t, epsilon, random, False) for t in self.incoming]
+        return self._run(tensors, incoming, torch.device("cpu"), _wider_dtype)
 
     def _run(self, tensors: list[Any], incoming: list[Any], where: Any, dtype_of: Callable[[Any], Any]) -> Results:
         backward = any(one is not None for one in incoming)
@@ -91,7 +91,7 @@ class TorchCall:
             tensors = [t.clone() for t in tensors]
 
         def named(value: NamedValue) -> Any:
-            return _named(value, where, dtype_of)
+            return _resolve_name(value, where, dtype_of)
 
         args = arguments.fill(self._arguments.args, tensors, named)
         kwargs = arguments.fill(self._arguments.kwargs, tensors, named)
@@ -158,17 +158,17 @@ def _gradients(outputs: list[Any], incoming: list[Any], leaves: list[Any]) -> li
     return [None if leaf is None else next(made) for leaf in leaves]
 
 
-def _raise(dtype: Any) -> Any:
+def _wider_dtype(dtype: Any) -> Any:
     return RAISED.get(dtype, dtype)
 
 
-def _raised(tensor: Any) -> Any:
-    dtype = _raise(tensor.dtype)
+def _widen(tensor: Any) -> Any:
+    dtype = _wider_dtype(tensor.dtype)
     return tensor.clone() if dtype is tensor.dtype else tensor.to(dtype)
 
 
-def _moved(tensor: Any, epsilon: float, random: Any, within: bool) -> Any:
-    wide = _raised(tensor)
+def _move(tensor: Any, epsilon: float, random: Any, within: bool) -> Any:
+    wide = _widen(tensor)
     if not wide.is_floating_point() or not wide.numel():
         return wide
     shift = torch.rand(wide.shape, generator=random, dtype=wide.dtype).mul_(2 * epsilon).add_(1 - epsilon)
@@ -177,7 +177,7 @@ def _moved(tensor: Any, epsilon: float, random: Any, within: bool) -> Any:
     return shift.clamp_(low, high) if within and not (low.isnan() or high.isnan()) else shift
 
 
-def _named(value: NamedValue, where: Any, dtype_of: Callable[[Any], Any]) -> Any:
+def _resolve_name(value: NamedValue, where: Any, dtype_of: Callable[[Any], Any]) -> Any:
     if value.kind == "torch.device":
         return where
     found = _dtype(value.name)

@@ -29,7 +29,7 @@ class PyTorch:
     def to_host(self, tensor: Any) -> Any:
         return tensor.cpu()
 
-    def loaded(self, array: Any) -> Any:
+    def to_tensor(self, array: Any) -> Any:
         return as_tensor(array)
 
     def dtype(self, tensor: Any) -> str:
@@ -38,7 +38,7 @@ class PyTorch:
     def dtype_text(self, tensor: Any) -> str:
         return str(tensor.dtype)
 
-    def rounded(self, tensor: Any, like: Any) -> Any:
+    def round_like(self, tensor: Any, like: Any) -> Any:
         return tensor.to(like.dtype)
 
     def flat(self, tensor: Any) -> Any:
@@ -55,12 +55,12 @@ class PyTorch:
         flat: np.ndarray[Any, Any] = plain.reshape(-1).numpy()
         return flat
 
-    def stored(self, tensor: Any) -> Any:
+    def stored_values(self, tensor: Any) -> Any:
         if tensor.layout is torch.strided:
             return tensor
         return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
 
-    def same(self, one: Any, other: Any) -> bool:
+    def is_same(self, one: Any, other: Any) -> bool:
         return bool(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other))
 
     def payload(self, tensor: Any) -> Payload:
