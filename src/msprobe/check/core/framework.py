@@ -1,7 +1,7 @@
 """What the check needs of a framework, and nothing else: a call made from records, and its tensors as numbers.
 
-One file family a framework (`pytorch_*`, `mindspore_*`) implements it; a worker loads the one that its dump names. The
-rest of the check knows neither torch nor mindspore.
+A folder for each framework (`check/pytorch`, `check/mindspore`) implements it; a worker loads the one that its dump
+names. The rest of the check knows neither torch nor mindspore.
 """
 
 from __future__ import annotations
