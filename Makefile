@@ -8,6 +8,10 @@ C_CODE := $(shell find src tests -name "*.[ch]")
 # Hundreds of processes import msprobe in the tests: let Python keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Some virtual machines say that they have AMX but cannot run it: there, matrix products of torch in bf16 end with
+# "Illegal instruction". This makes torch use AVX-512 at most.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+
 .PHONY: demo test test-fast test-slow lint format fuzz torture quality parallel bench bench-quick screenshots clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)

@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from msprobe.collect.run.lifecycle import UsageError
+from msprobe.collect.task import find_hooks
 from msprobe.config import load
 from msprobe.config.schema import MATRIX
+from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
 from msprobe.tasks import make_task, refuse_other_tasks, task_names
 
 
@@ -32,6 +34,33 @@ def test_every_task_of_the_configuration_that_collects_has_a_folder():
 def test_a_task_has_the_name_of_its_folder(tmp_path, name):
     task = made(tmp_path, name)
     assert (task.name, type(task).__module__) == (name, f"msprobe.tasks.{name}")
+
+
+def test_a_framework_without_the_hooks_of_a_task_does_not_run_it_as_plain_recording(tmp_path):
+    with pytest.raises(NotImplementedError, match=r'msprobe.report.overflow_check is missing: task "overflow_check"'):
+        find_hooks("msprobe.report", made(tmp_path, "overflow_check"), print)
+    assert find_hooks("msprobe.report", made(tmp_path, "statistics"), print) is print
+    for package in ("msprobe.pytorch.tasks", "msprobe.mindspore.tasks"):
+        for name in ("overflow_check", "free_benchmark"):
+            assert find_hooks(package, made(tmp_path, name), print) is not print
+
+
+@pytest.mark.parametrize(
+    ("section", "flags"),
+    [
+        ({}, STATS),
+        ({"summary_mode": "md5"}, STATS | CRC),
+        ({"summary_mode": "xor"}, XOR),
+    ],
+)
+def test_a_task_says_which_statistics_its_records_have(tmp_path, section, flags):
+    assert made(tmp_path, "statistics", **section).statistics == flags
+
+
+def test_low_precision_is_asked_for_by_its_key(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"task": "statistics", "precision": "low", "dump_path": str(tmp_path / "dump")}))
+    assert make_task(load("pytorch", str(file))).statistics == STATS | LOW_PRECISION
 
 
 def test_the_check_of_a_dump_is_not_a_task_that_collects(tmp_path):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Level:
-    """Which hooks a level installs. With `kernels`, the hooks of modules and APIs only name the calls around a
-    kernel."""
+    """What is hooked. With `kernels`, modules and APIs get no records: they only give the names around a kernel."""
 
     modules: bool = False
     apis: bool = False

@@ -13,9 +13,6 @@ from msprobe.collect.records.values import Adapter, Values
 from msprobe.collect.task import Task
 from msprobe.config import Settings
 from msprobe.dump.writing.writer import RankWriter
-from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
-
-_SUMMARIES = {"md5": STATS | CRC, "xor": XOR}
 
 
 @dataclass(frozen=True)
@@ -29,14 +26,9 @@ class StepContext:
     rank: Optional[int]
     header: RunHeader
 
-    @property
-    def statistics(self) -> int:
-        """Which statistics of a tensor are wanted: flags of `msprobe.stats`."""
-        wanted = _SUMMARIES.get(str(getattr(self.settings.section, "summary_mode", "")), STATS)
-        return wanted | LOW_PRECISION if self.settings.precision == "low" else wanted
-
     def make_recorder(self, texts: Adapter, digests: Adapter, writer: Optional[Writer] = None) -> Recorder:
-        """Makes a recorder of every wanted call. `texts` renders tensors, `digests` those of the first batch."""
+        """Makes a recorder of every wanted call. `texts` renders the tensors of records, `digests` the checksums of the
+        first batch."""
         return Recorder(
             writer or self.writer,
             Values(texts),

@@ -16,6 +16,9 @@ from msprobe.collect.records.selection import Selection
 from msprobe.config import Settings
 from msprobe.dump import layout
 from msprobe.dump.writing.writer import Head
+from msprobe.stats import CRC, LOW_PRECISION, STATS, XOR
+
+_SUMMARIES = {"md5": STATS | CRC, "xor": XOR}
 
 
 class Task:
@@ -25,10 +28,12 @@ class Task:
     writes_records: ClassVar[bool] = True
     """Whether it makes step directories. If not, an older dump in dump_path stays there."""
     records_every_call: ClassVar[bool] = True
-    """Whether each wanted call gets a record. Then msprobe warns about a run without records, and training.json is
-    written: optimizer steps, clipping, backward passes."""
+    """Whether each wanted call gets a record. If so, msprobe warns of a run without records, and writes training.json:
+    optimizer steps, clipping, backward passes."""
     with_data: ClassVar[bool] = True
     """Whether records describe what the calls receive and return."""
+    needs_hooks: ClassVar[bool] = False
+    """Whether it does more at a call than record it. Then every frontend must have its hooks: `find_hooks`."""
 
     run: Any = None
     """What the task counts over the run, if it reports at the end: its `summary()` gives the messages."""
@@ -38,6 +43,12 @@ class Task:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+
+    @property
+    def statistics(self) -> int:
+        """Which statistics of a tensor its records have: flags of `msprobe.stats`."""
+        wanted = _SUMMARIES.get(str(getattr(self.settings.section, "summary_mode", "")), STATS)
+        return wanted | LOW_PRECISION if self.settings.precision == "low" else wanted
 
     def describe_files(self, parameter_bytes: int) -> Optional[tuple[str, int]]:
         """The content of the files and their known size in bytes; None if no message is needed."""
@@ -69,6 +80,8 @@ def find_hooks(package: str, task: Task, default: Callable[[Any], Any]) -> Calla
     """The function that makes the hooks of a task for one step: from the task's module in `package`, or `default`."""
     name = f"{package}.{task.name}"
     if find_spec(name) is None:
+        if task.needs_hooks:
+            raise NotImplementedError(f'{name} is missing: task "{task.name}" does more than record calls.')
         return default
     make: Callable[[Any], Any] = import_module(name).hooks_of(task)
     return make

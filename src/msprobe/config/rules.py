@@ -49,11 +49,11 @@ Check = Callable[[Situation], Iterator[Problem]]
 
 @dataclass(frozen=True)
 class Rule:
-    """`tasks` empty: every task."""
+    """A check for every task that has all of `keys`, or for `tasks` only."""
 
-    tasks: tuple[str, ...]
     keys: tuple[str, ...]
     check: Check
+    tasks: tuple[str, ...] = ()
 
 
 def modes_of(framework: str, graph_mode: bool | None) -> tuple[str, ...]:
@@ -165,25 +165,25 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
-_SCOPED = ("statistics", "tensor", "structure")
 RULES = (
-    Rule((), (), _task_and_level),
-    Rule((*_SCOPED, "free_benchmark"), ("scope", "list"), _scope_or_list),
-    Rule(_SCOPED, ("scope",), _scope_length),
-    Rule(("statistics", "tensor"), ("data_mode",), _graph_data_mode),
-    Rule(("statistics", "tensor"), ("summary_mode",), _statistic_names),
-    Rule(("tensor",), ("file_format",), _bin),
-    Rule(("tensor",), ("backward_input", "scope", "list"), _backward_input),
-    Rule(("free_benchmark",), ("fuzz_device", "pert_mode"), _fuzz_device),
-    Rule(("free_benchmark",), ("handler_type", "fuzz_stage", "if_preheat"), _fix),
-    Rule(("tensor",), ("online_run_ut", "nfs_path", "host", "port"), _online_address),
-    Rule(("run_ut",), ("is_online", "nfs_path", "port"), _online_address),
-    Rule(("tensor", "run_ut"), _TLS, _tls_files),
+    Rule((), _task_and_level),
+    Rule(("scope", "list"), _scope_or_list),
+    Rule(("scope",), _scope_length, ("statistics", "tensor", "structure")),
+    Rule(("data_mode",), _graph_data_mode),
+    Rule(("summary_mode",), _statistic_names),
+    Rule(("file_format",), _bin),
+    Rule(("backward_input", "scope", "list"), _backward_input),
+    Rule(("fuzz_device", "pert_mode"), _fuzz_device),
+    Rule(("handler_type", "fuzz_stage", "if_preheat"), _fix),
+    Rule(("online_run_ut", "nfs_path", "host", "port"), _online_address),
+    Rule(("is_online", "nfs_path", "port"), _online_address),
+    Rule(_TLS, _tls_files),
 )
 
 
 def check_rules(now: Situation, refused: set[str]) -> Iterator[Problem]:
     """The problems of all broken rules. Rules that read a key in `refused` are not checked."""
     for rule in RULES:
-        if (not rule.tasks or now.task in rule.tasks) and not refused.intersection(rule.keys):
+        applies = now.task in rule.tasks if rule.tasks else all(key in now.values for key in rule.keys)
+        if applies and not refused.intersection(rule.keys):
             yield from rule.check(now)

@@ -42,8 +42,8 @@ def _no_companions(hooks: MindSporeHooks) -> Sequence[Companion]:
 
 def make_texts(context: StepContext, layouts: Layouts) -> TensorTexts:
     if is_initialised():
-        return SpreadTexts(context.statistics, context.writer, layouts)
-    return TensorTexts(context.statistics, context.writer)
+        return SpreadTexts(context.task.statistics, context.writer, layouts)
+    return TensorTexts(context.task.statistics, context.writer)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class TorchHooks:
     records_elsewhere = 0
 
     def __init__(self, context: StepContext, task: TaskHooks, sources: ApiSources, living: LivingObjects) -> None:
-        wanted = context.statistics
+        wanted = context.task.statistics
         kinds = accelerators.device_kinds() if task.defers else frozenset()
         self._deferred: Optional[accelerators.DeferredWriter] = None
         statistics = accelerators.DeviceStatistics(kinds) if kinds and wanted == STATS else None

@@ -1,4 +1,5 @@
-"""The result of measuring one tensor, and the flags: the same for the C kernel and the Python version."""
+"""The result of measuring one tensor, and the flags: the same for the C kernel (native/include/core.h) and the Python
+version."""
 
 from __future__ import annotations
 

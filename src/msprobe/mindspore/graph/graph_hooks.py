@@ -66,7 +66,7 @@ class GraphHooks:
     watchers: Sequence[Companion] = ()
 
     def __init__(self, context: StepContext) -> None:
-        texts = TensorTexts(context.statistics, context.writer)
+        texts = TensorTexts(context.task.statistics, context.writer)
         self.recorder: Recorder = plain_recorder(context, texts)
         self._cells = GraphCells(self.recorder, texts, TAPS.templates)
 
@@ -99,7 +99,7 @@ class _GraphDirectory:
         self._writer = RankWriter(self.directory, context.task.make_head("mindspore", self.directory), self._worker)
         facts = {**run_facts(context.settings), **header.mindspore_facts()}
         self._writer.run_header(facts)
-        texts = TensorTexts(context.statistics, self._writer)
+        texts = TensorTexts(context.task.statistics, self._writer)
         self.recorder = context.make_recorder(texts, digest_texts(), self._writer)
         self.recorder.on_first_batch = lambda batch: self._writer.run_header({**facts, "first_batch": batch})
         self.cells = GraphCells(self.recorder, texts, TAPS.templates)

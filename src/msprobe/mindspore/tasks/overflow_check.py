@@ -23,7 +23,7 @@ from msprobe.tasks.overflow_check.recorder import OverflowRecorder
 
 def hooks_of(task: OverflowCheck) -> Callable[[StepContext], TaskHooks]:
     def make_recorder(context: StepContext, texts: TensorTexts) -> OverflowRecorder:
-        values = Values(OverflowTexts(context.statistics, context.writer))
+        values = Values(OverflowTexts(context.task.statistics, context.writer))
         return OverflowRecorder(context, task.run, values, MindSporeTensorInspector(), Values(digest_texts()))
 
     def make_companions(hooks: Any) -> Sequence[ScalerWatch]:

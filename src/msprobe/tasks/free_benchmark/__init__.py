@@ -13,6 +13,7 @@ class FreeBenchmark(Task):
     name = "free_benchmark"
     writes_records = False
     records_every_call = False
+    needs_hooks = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

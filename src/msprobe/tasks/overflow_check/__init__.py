@@ -13,6 +13,7 @@ from msprobe.tasks.overflow_check.run import OverflowRun
 class OverflowCheck(Task):
     name = "overflow_check"
     records_every_call = False
+    needs_hooks = True
     files = True
 
     def __init__(self, settings: Settings) -> None:

@@ -10,8 +10,8 @@
 #define MP_MAX_DIMS 64
 #define MP_THREAD_BYTES (4 << 20) /* for less memory a thread costs more than it saves */
 
-/* MP_ZEROS: without it, the zeros of float types are not counted. */
-enum { MP_STATS = 1, MP_CRC = 2, MP_XOR = 4, MP_LOW_PRECISION = 8, MP_ZEROS = 16 };
+/* The flags of result.py, and one of the kernel's own: without MP_ZEROS, the zeros of float types are not counted. */
+enum { MP_STATS = 1, MP_CRC = 2, MP_XOR = 4, MP_LOW_PRECISION = 8, MP_ZEROS = 1 << 16 };
 
 /* The codes of dtypes.py. */
 enum {
