@@ -1,7 +1,7 @@
 """The tasks, one folder each: what a run records, saves and reports, without a framework.
 
-The `__init__.py` of a folder defines `TASK`, a subclass of `msprobe.collect.task.Task`. The name of the folder is the name
-of the task in the configuration. CONTRIBUTING.md lists what else a new task needs.
+The `__init__.py` of a folder defines `TASK`, a subclass of `msprobe.collect.task.Task`. The name of the folder is the
+name of the task in the configuration. CONTRIBUTING.md lists what else a new task needs.
 """
 
 from __future__ import annotations
