@@ -3,7 +3,7 @@
 python benchmarks/watch_health.py [--steps 2000] [--seed 0] [--part healthy|sick]
 
 The rules were fitted to the plants and models of tests/watch. These models and plants are others: five architectures
-with AdamW, warm-up and a cosine schedule, clipping, dropout, and autocast with a gradient scaler; ten ways to break a
+with AdamW, warm-up and a cosine schedule, clipping, dropout, and autocast with a gradient scaler; 19 ways to break a
 training at a known step. A plant counts as found when no alarm comes before it, and one of its rules names its target
 within five steps.
 """
@@ -184,6 +184,53 @@ def detached(training: Training) -> None:
     training.model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: output.detach())
 
 
+def bad_row(training: Training) -> None:
+    with torch.no_grad():
+        training.model.model.embed_tokens.weight[5] = float("nan")
+
+
+def wrong_sign(training: Training) -> None:
+    training.model.model.layers[1].mlp.down_proj.weight.register_hook(lambda gradient: -gradient)
+
+
+def fast_layer(training: Training) -> None:
+    group, mine = training.optimizer.param_groups[0], list(training.model.model.layers[1].parameters())
+    group["params"] = [one for one in group["params"] if all(one is not other for other in mine)]
+    training.optimizer.add_param_group({"params": mine, "lr": 100 * group["lr"]})
+
+
+def dead_expert(training: Training) -> None:
+    def replace(module: Any, args: Any, output: Any) -> Any:
+        return *output[:2], torch.where(output[2] == 2, torch.full_like(output[2], 3), output[2])
+
+    training.model.model.layers[1].mlp.gate.register_forward_hook(replace)
+
+
+def saturated(training: Training) -> None:
+    training.model.model.layers[0].self_attn.q_proj.register_forward_hook(lambda module, args, output: 1000 * output)
+
+
+def lost_momentum(training: Training) -> None:
+    for state in training.optimizer.state.values():
+        state["exp_avg"].zero_()
+
+
+def small_loss(training: Training) -> None:
+    training.factor = 1 / 1024
+
+
+def noisy_labels(training: Training) -> None:
+    def spoil(batch: dict[str, torch.Tensor]) -> None:
+        chosen = torch.rand(batch["labels"].shape) < 0.3
+        batch["labels"][chosen] = torch.randint(VOCABULARY, (int(chosen.sum()),))
+
+    training.spoil = spoil
+
+
+def old_weights(training: Training) -> None:
+    training.model.load_state_dict(make_model(training.name).state_dict())
+
+
 SICK: list[tuple[Callable[[Training], None], str, str, tuple[str, ...], str]] = [
     (random_labels, "bf16", "labels are random", ("loss_spike", "loss_drift", "spike"), ""),
     (frozen_layer, "fp32", "a layer is frozen by mistake", ("frozen",), "layers.1.mlp"),
@@ -195,13 +242,22 @@ SICK: list[tuple[Callable[[Training], None], str, str, tuple[str, ...], str]] = 
     (bad_state, "fp32", "second moments are 1e12 times too large", ("update_small", "frozen", "spike"), ""),
     (all_masked, "fp32", "one sequence is masked completely", ("nan",), "self_attn"),
     (detached, "bf16", "a branch is detached", ("frozen", "zero"), "layers.0.mlp"),
+    (bad_row, "bf16", "a row of the embedding is NaN", ("nan",), "embed_tokens"),
+    (wrong_sign, "fp32", "the gradient of one matrix has the wrong sign", ("spike", "drift"), "layers.1.mlp.down_proj"),
+    (fast_layer, "fp32", "one layer has 100 times the learning rate", ("update_large", "spike"), "layers.1"),
+    (dead_expert, "bf16", "an expert is no longer used", ("dead", "zero", "frozen"), "layers.1.mlp.experts"),
+    (saturated, "bf16", "queries are 1000 times too large", ("spike",), "layers.0.self_attn"),
+    (lost_momentum, "fp32", "first moments are lost", ("state_decay", "update_small"), "exp_avg"),
+    (small_loss, "fp32", "the loss is 1024 times smaller", ("vanishing", "clipped"), "grad"),
+    (noisy_labels, "fp32", "30% of the labels are random", ("loss_spike", "loss_drift"), "loss"),
+    (old_weights, "bf16", "untrained weights are loaded", ("loss_spike", "loss_drift"), "loss"),
 ]
 
 
 def sick(steps: int, seed: int, work: Path) -> Iterator[list[Any]]:
     at = steps // 2
     for plant, precision, words, rules, target in SICK:
-        training = Training("llama", precision, steps, seed)
+        training = Training("mixtral" if plant is dead_expert else "llama", precision, steps, seed)
         alarms = train(training, work / plant.__name__, plant, at)
         early = [alarm for alarm in alarms if alarm.step < at]
         named = [one for one in alarms if one.rule in rules and target in one.target and at <= one.step <= at + 5]

@@ -46,3 +46,20 @@ def test_one_element_outside_is_found_in_any_tile(value):
         _, found = figures_of(gauge_memory, array, dtypes.BY_NAME["float32"], (1e-6, 448.0))
         assert [round(share * len(array)) for share in found[7:9]] == ([1, 0] if abs(value) < 1 else [0, 1])
         array[place] = 1
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_what_stands_beside_a_nan_is_counted_at_every_level():
+    kernel = pytest.importorskip("msprobe.stats._kernel")
+    bits = np.ones(4096, np.float32).view(np.uint32)
+    bits[5 * 64 + 3 :: 16] = 0x7F800001  # signalling NaN
+    bits[5 * 64 + 3 : 6 * 64 : 32] = 0x30000000  # small
+    bits[7 * 64 + 19] = 0
+    row = dtypes.BY_NAME["float32"]
+    expected = figures_of(figures.gauge_memory, bits.view(np.float32), row, (1e-6, 448.0))[1][4:]
+    try:
+        for level in (0, 1, 9):
+            kernel.select(level)
+            assert figures_of(kernel.gauge_memory, bits.view(np.float32), row, (1e-6, 448.0))[1][4:] == expected
+    finally:
+        kernel.select(9)

@@ -225,7 +225,7 @@ def test_a_sharded_model_may_return_anything(tmp_path, logged, kind):
     monitor._uninstall()
     for one in monitor._parameters.all:
         one.shard = "0/2"
-    monitor._prepare(0)
+    monitor._prepare(0, False)
     assert model(torch.ones(2, 8)) is result
     assert kind is object or result is None or list(result) == [1, 2]
     monitor.close()

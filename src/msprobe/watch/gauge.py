@@ -83,6 +83,7 @@ class Samples:
         self._layout: Optional[tuple[Array, Array]] = None
         self._before: Array = np.empty(0)
         self._after: Array = np.empty(0)
+        self._work: Array = np.empty(0)
 
     def take(self, parameters: Sequence[tuple[int, int, int, int]]) -> None:
         """For each parameter: its number, address, dtype code and number of elements."""
@@ -90,16 +91,22 @@ class Samples:
         self._before = _joined(views, self._before)
 
     def changes(self, parameters: Sequence[tuple[int, int, int, int]]) -> tuple[list[int], Array, Array]:
-        """For each sampled parameter: its number, and estimates of the norm of the change and the norm before it."""
+        """For each sampled parameter: its number, and estimates of the norm of the change and the norm before it.
+
+        The sample of now is kept as the one before the next step."""
         taken, views = self._find(parameters)
-        self._after = _joined(views, self._after)
-        if not taken or taken != self._taken or len(self._after) != len(self._before):
+        before, after = self._before, _joined(views, self._after)
+        same = taken == self._taken and len(after) == len(before)
+        self._taken, self._before, self._after = taken, after, before
+        if not taken or not same:
             return [], np.empty(0), np.empty(0)
         firsts, factors = self._lay_out(views)
+        if len(self._work) != len(after):
+            self._work = np.empty(len(after))
         with np.errstate(all="ignore"):
-            moved = np.subtract(self._after, self._before, out=self._after)
+            moved = np.subtract(after, before, out=self._work)
             squares = np.add.reduceat(np.multiply(moved, moved, out=moved), firsts)
-            old = np.add.reduceat(np.multiply(self._before, self._before, out=moved), firsts)
+            old = np.add.reduceat(np.multiply(before, before, out=moved), firsts)
             return taken, factors * np.sqrt(squares), factors * np.sqrt(old)
 
     def _find(self, parameters: Sequence[tuple[int, int, int, int]]) -> tuple[list[int], list[Array]]:

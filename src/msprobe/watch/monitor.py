@@ -69,12 +69,14 @@ class BaseMonitor:
     def _read_weights(self, found: StepFigures) -> None:
         raise NotImplementedError
 
-    def _install(self, found: StepFigures) -> None:
-        """Installs the hooks of a watched step. They store their figures in `found`."""
+    def _install(self, found: StepFigures, unchanged: bool) -> None:
+        """Installs the hooks of a watched step. They store their figures in `found`.
+
+        `unchanged`: no code of the script ran since the updates of the last step were read."""
         for hooks in self._hooks:
             hooks.install(found)
         if UPDATE in self._settings.targets:
-            self._parameters.sample()
+            self._parameters.sample(unchanged)
 
     def _uninstall(self) -> None:
         """The next step is not watched."""
@@ -138,17 +140,18 @@ class BaseMonitor:
             self._read_weights(found)
             self._recording.take(INITIAL, found, {})
             self._stored(INITIAL, found)
-        self._prepare(self.step_number)
+        self._prepare(self.step_number, False)
 
-    def _prepare(self, step: int) -> None:
+    def _prepare(self, step: int, unchanged: bool) -> None:
         self._found = StepFigures(len(self._recording.rows))
         if self._settings.wants(step):
-            self._install(self._found)
+            self._install(self._found, unchanged)
         else:
             self._uninstall()
 
     def _end(self, step: int, loss: Any, numbers: dict[str, Any]) -> None:
-        if self._settings.wants(step):
+        alarms, watched = self._recording.alarms, self._settings.wants(step)
+        if watched:
             found = self._found
             skipped = self._read(found)
             if WEIGHT in self._settings.targets:
@@ -160,7 +163,7 @@ class BaseMonitor:
             self._stored(step, found)
         if self._dump is not None:
             self._dump.step_ended(step)
-        self._prepare(step + 1)
+        self._prepare(step + 1, watched and alarms == self._recording.alarms)  # an alarm calls the script
 
     def _make_dump(self, debugger: Any, model: Any) -> None:
         """Lets alarms start a dump; `debugger` is the framework's PrecisionDebugger."""

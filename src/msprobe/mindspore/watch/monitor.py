@@ -70,9 +70,9 @@ class Monitor(BaseMonitor):
             self._make_dump(PrecisionDebugger, models[0] if len(models) == 1 else models)
         self._guarded(self._begin)()
 
-    def _install(self, found: StepFigures) -> None:
+    def _install(self, found: StepFigures, unchanged: bool) -> None:
         self._stepped = False
-        super()._install(found)
+        super()._install(found, unchanged)
 
     def _optimizer_called(self, optimizer: Any, gradients: Any) -> None:
         self._stepped = True

@@ -79,8 +79,10 @@ class Parameters:
         for one in self.all:
             self.put(one, (WEIGHT,), one.tensor, found)
 
-    def sample(self) -> None:
-        self._samples.take(self._located())
+    def sample(self, unchanged: bool) -> None:
+        """Remembers weights before a step. `unchanged`: they are still those that `read_updates` saw."""
+        if not unchanged:
+            self._samples.take(self._located())
 
     def _located(self) -> list[tuple[int, int, int, int]]:
         """Number, address, dtype code and size of the parameters in host memory."""

@@ -66,10 +66,10 @@ class Monitor(BaseMonitor):
 
             self._make_dump(PrecisionDebugger, unwrapped(models[0]) if len(models) == 1 else models)
 
-    def _install(self, found: StepFigures) -> None:
+    def _install(self, found: StepFigures, unchanged: bool) -> None:
         self._stepped = self._overflowed = False
         self._scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
-        super()._install(found)
+        super()._install(found, unchanged)
 
     def _optimizer_steps(self, optimizer: Any, mine: list[Any]) -> None:
         self._stepped = True

@@ -124,8 +124,10 @@ class Parameters:
         measured = [one for one in self.all if one.rows.get(source, -1) in found]
         found.copy([one.rows[source] for one in measured], self._rows(kind, measured))
 
-    def sample(self) -> None:
-        self._samples.take(self._located())
+    def sample(self, unchanged: bool) -> None:
+        """Remembers weights before a step. `unchanged`: they are still those that `read_updates` saw."""
+        if not unchanged:
+            self._samples.take(self._located())
         for one in self.all:
             tensor = local(one.tensor)
             one.before = device_sample(tensor) if tensor.requires_grad and not tensor.is_cpu else None

@@ -52,6 +52,14 @@ class Rows:
             rows = self._masks[key] = np.array(found, np.int64)
         return rows
 
+    def parts(self) -> Array:
+        """Which share of a target one part is: one expert of a stack of matrices; 1 for all others."""
+        shares = self._masks.get("parts")
+        if shares is None:
+            found = [1 / t.shape[0] if len(t.shape) == 3 and min(t.shape[1:]) >= 32 else 1.0 for t in self.targets]
+            shares = self._masks["parts"] = np.array(found, float)
+        return shares
+
     def elements(self) -> Array:
         sizes = self._masks.get("elements")
         if sizes is None:
@@ -59,6 +67,7 @@ class Rows:
         return sizes
 
 
+_FIRST_MOMENTS = frozenset({"exp_avg", "momentum_buffer", "moment1", "moments1", "moments"})
 _MASKS: dict[str, Callable[[Target], bool]] = {
     "gradient": lambda t: t.kind == of.GRAD,
     "any gradient": lambda t: t.kind in of.BACKWARD_KINDS,
@@ -67,6 +76,7 @@ _MASKS: dict[str, Callable[[Target], bool]] = {
     "update": lambda t: t.kind == of.UPDATE,
     "state": lambda t: of.is_state(t.kind),
     "second moment": lambda t: t.kind == "state.exp_avg_sq",
+    "first moment": lambda t: of.is_state(t.kind) and t.kind.partition(".")[2] in _FIRST_MOMENTS,
     "module": lambda t: t.kind in of.MODULE_KINDS,
     "output": lambda t: t.kind == of.OUTPUT,
     "matrix": lambda t: len(t.shape) >= 2,

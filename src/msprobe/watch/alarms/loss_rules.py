@@ -12,8 +12,8 @@ SCALES = 10
 NOTHING = 0.01
 """A jump smaller than this part of the early loss is ignored: a loss near zero moves by large factors."""
 LEARNT = 0.05
-"""Below this part of the early loss nearly every sample is right, and a single wrong one is a jump: it must reach the
-early loss. The drift rule sees what lasts."""
+"""Below this part of the early loss nearly every sample is right, and a single wrong one is a jump: it must be a jump
+from the early loss too. The drift rule sees what lasts."""
 SMALLEST = 1e-8
 """Of the early loss: a batch that is all right may have a loss of exactly zero, which has no logarithm."""
 _HALF = 32
@@ -75,7 +75,7 @@ class LossRules:
         usual, early = math.exp(median) if positive else median, self._early or 0.0
         if value - median <= max(least, SCALES * scale) or value <= rest:
             return
-        if positive and usual < LEARNT * early and loss < early:
+        if positive and usual < LEARNT * early and loss < self._spike * early:
             return
         if self._quiet <= 0 and loss - usual > NOTHING * early:
             times = f", {loss / usual:.3g} times its usual {usual:.4g}" if positive else f"; usual is {usual:.4g}"

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from msprobe.watch.alarms.frame import Frame
-from msprobe.watch.alarms.history import Array, History, Onset, Streak, extended
+from msprobe.watch.alarms.history import SETTLED, Array, History, Onset, Streak, extended
 from msprobe.watch.alarms.rules import Hit, _g, _rows, weight_norm
-from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, MEAN, NORM, ZERO
+from msprobe.watch.targets import GRAD, GRAD_BEFORE_CLIP, LEARNING_RATE, MAX, MEAN, MIN, NORM, ZERO
 
 RATIO_COLUMN = MEAN
 """The column of an update's ratio: an update has no mean, so the ratio is stored there."""
+_SHAPE = (NORM, MAX, MIN)
+"""Figures that are all multiplied by the same factor if a tensor is."""
 
 
 class UpdateLarge:
@@ -127,19 +129,25 @@ def _is_power_of_two(share: float) -> bool:
 
 
 class StateDecay:
-    """Optimizer state that becomes zero while gradients are not, or a second moment far below the squared gradients."""
+    """Optimizer state that becomes zero while gradients are not, or a second moment far below the squared gradients; or
+    first moments that start anew, so that they have nothing but the gradient of this step."""
 
     PATIENCE = 500
+    EQUAL = 5e-3
+    SEEN = 0.1  # of the norm: what a first moment was before must show in it, unless one gradient outweighs all others
 
     def __init__(self, threshold: float) -> None:
         self._limit = threshold
         self._streak = Streak()
         self._was_fine = np.empty(0, bool)
+        self._was_new = True
+        self._earlier = np.empty(0)
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         state = frame.rows.mask("state")
         if not state.any() or frame.skipped:
             return
+        yield from self._resets(frame, history)
         gradient = frame.rows.partner(GRAD)
         known = state & frame.present & (gradient >= 0)
         known[known] &= frame.present[gradient[known]]
@@ -159,6 +167,24 @@ class StateDecay:
             else:
                 sentence = f"has decayed: norm {_g(norms[row])}, {_g(share[row])} of what the gradients give"
             yield Hit("state_decay", row, began, sentence, float(norms[row]), float(share[row]))
+
+    def _resets(self, frame: Frame, history: History) -> Iterator[Hit]:
+        gradient = frame.rows.partner(GRAD)
+        known = frame.rows.mask("first moment") & frame.rows.mask("matrix") & frame.present & (gradient >= 0)
+        norms, earlier = frame.column(NORM), extended(self._earlier, len(known), np.nan)
+        self._earlier = norms.copy()
+        rows = np.flatnonzero(known & (history.count >= SETTLED) & (earlier > self.SEEN * norms))
+        if not len(rows):
+            return
+        with np.errstate(all="ignore"):
+            ratios = frame.figures[rows][:, _SHAPE] / frame.figures[gradient[rows]][:, _SHAPE]
+            same = np.ptp(ratios, axis=1) < self.EQUAL * np.abs(ratios[:, 0])
+        is_new = bool(same.sum() > 0.5 * known.sum())
+        for place in _rows(same if is_new and not self._was_new else np.zeros(0, bool)):
+            share = float(ratios[place, 0])
+            sentence = f"was reset: it is {_g(share)} times the gradient of this step, and has nothing of earlier steps"
+            yield Hit("state_decay", int(rows[place]), frame.step, sentence, float(norms[rows[place]]), share)
+        self._was_new = is_new
 
     def _remember(self, fine: Array) -> Array:
         """Which states have reached their normal value: they begin at zero and need a while."""

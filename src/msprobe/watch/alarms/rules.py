@@ -94,8 +94,9 @@ class NotFinite:
 class Spike:
     """A norm far above all earlier values, measured by its own scatter.
 
-    Once a model has learnt its data, gradients are tiny and each hard sample is a jump back to where they were: such a
-    norm must jump above what was usual before. A gradient of nothing but rounding jumps too, and does no harm.
+    Once a model has learnt its data, gradients are tiny and each hard sample is a jump to more than they were before:
+    such a norm must jump 100 times above what was usual then. A gradient of nothing but rounding jumps too, and does
+    no harm.
     """
 
     SCALES = 10
@@ -112,7 +113,7 @@ class Spike:
         limit = np.maximum(least, self.SCALES * history.scale)
         holds = (above > limit) & (logs > history.top + self._least / 2) & history.settled
         holds &= frame.rows.mask("spiking") & ~(logs < history.base - 1)  # far below early steps it is harmless
-        holds &= ~(history.learnt & (logs < history.peak + least / 2))
+        holds &= ~(history.learnt & (logs < history.peak + 2 * least))
         if frame.skipped:
             holds &= ~frame.rows.mask("any gradient")
         if holds.any():
@@ -161,13 +162,19 @@ class Drift:
 
 
 class Vanishing:
-    """A gradient that shrinks while the others do not, or whose elements are far smaller than those of others."""
+    """A gradient that shrinks while the others do not, or whose elements are far smaller than those of others; or all
+    gradients that fall within one step and stay there."""
 
     APART = 1e-6
+    FALL = math.log10(30)
 
     def __init__(self, threshold: float) -> None:
         self._limit = math.log10(threshold)
         self._streak = Streak()
+        self._before = np.empty(0)
+        self._level = np.empty(0)
+        self._fallen = 0
+        self._fell_at = 0
 
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         gradient = frame.rows.mask("gradient") & frame.rows.mask("matrix")
@@ -182,6 +189,7 @@ class Vanishing:
         apart = size - others_size < math.log10(self.APART)
         holds = known & (alone | apart)
         self._streak.update(frame.step, holds, known)
+        yield from self._all_fall(frame, history, known)
         for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
             norm = 10 ** logs[row]
             if apart[row]:
@@ -191,6 +199,21 @@ class Vanishing:
                 usual = 10 ** history.base[row]
                 sentence = f"vanishes: norm {_g(norm)}, {_g(usual / norm)} times below the {_g(usual)} of early steps"
             yield Hit("vanishing", row, int(self._streak.began[row]), sentence, norm, usual)
+
+    def _all_fall(self, frame: Frame, history: History, known: Array) -> Iterator[Hit]:
+        """A training that converges fast falls step by step. A fall from one large value to the usual one is none."""
+        logs, before = frame.logs(), extended(self._before, len(known), np.nan)
+        self._before = logs
+        if not self._fallen:
+            known = known & history.settled
+            if not known.any() or not float(middle((before - logs)[None, known])[0]) > self.FALL:
+                return
+            self._level, self._fell_at = history.median.copy(), frame.step
+        fall = float(middle((extended(self._level, len(known), np.nan) - logs)[None, known])[0])
+        self._fallen = self._fallen + 1 if fall > self.FALL / 2 else 0
+        if self._fallen == frame.steps_needed(20):
+            sentence = f"fell within one step: a norm is about {_g(10**-fall)} of what it was (is the loss scaled?)"
+            yield Hit("vanishing", -1, self._fell_at, sentence, 10**-fall, 1.0)
 
 
 class Zero:
@@ -215,7 +238,7 @@ class Zero:
 
 
 class Dead:
-    """Most of a gradient has become exactly zero: units that no longer learn."""
+    """Most of a gradient has become exactly zero: units that no longer learn. In a stack of matrices, one of them."""
 
     def __init__(self, threshold: float) -> None:
         self._share = threshold
@@ -228,7 +251,8 @@ class Dead:
         self._usual = extended(self._usual, len(share), np.nan)
         early = known & (history.count < 20)
         self._usual[early] = np.fmax(self._usual[early], share[early])
-        holds = known & (share >= self._share) & (share < 1) & (self._usual < 0.5)
+        parts = frame.rows.parts()
+        holds = known & (share >= self._share * parts) & (share < 1) & (self._usual < 0.5 * parts)
         self._streak.update(frame.step, holds, known)
         for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
             value, usual = float(share[row]), float(self._usual[row])

@@ -95,11 +95,12 @@ TARGET static void NAME(counted_f32)(const void *data, int64_t n, int32_t small,
     add_rest((const float_any *)data + i, n - i, sums, squared, &low, &high);
     count_rest((const int32_any *)data + i, n - i, &counts);
     ADD_UP_LANES
-    if (__builtin_isfinite(sums[0]))
-        *out =
-            (tile_result){.sum = sums[0], .squares = squared[0], .low = key_of_float(low), .high = key_of_float(high)};
-    else
+    *out = (tile_result){.sum = sums[0], .squares = squared[0], .low = key_of_float(low), .high = key_of_float(high)};
+    if (!__builtin_isfinite(sums[0])) {
         NAME(tile_any_f32)(data, n, out);
+        counts.zero = counts.under = 0;
+        count_rest(data, n, &counts);
+    }
     out->zero = counts.zero;
     out->below = small > 0 ? counts.under - counts.zero : 0;
 }
