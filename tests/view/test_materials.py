@@ -35,14 +35,12 @@ DATA = Path(__file__).parent.parent / "dump" / "data"
 def test_dumps_of_mindstudio_probe_open(name: str, generation: str) -> None:
     contents = Contents(open_material(DATA / f"{generation}_{name}"))
     assert contents.table.count > 0
-    assert contents.answer()["verdict"] == "clean"
+    assert contents.answer["verdict"] == "clean"
     assert contents.details.of(0)["rows"]
 
 
 def test_two_generations_are_compared() -> None:
-    found = Contents(
-        open_material(DATA / "p83_statistics_L0_statistics", DATA / "p26_statistics_L0_statistics")
-    ).answer()
+    found = Contents(open_material(DATA / "p83_statistics_L0_statistics", DATA / "p26_statistics_L0_statistics")).answer
     assert found["verdict"] == "differs"
     assert found["row"] >= 0
     assert "ReLU" in found["sentence"]
@@ -71,7 +69,7 @@ def test_graph_mode_dumps_open_alone_and_beside_each_other(tmp_path: Path) -> No
     assert any(row.verdict == "error" for row in one.table.units[0].rows())
     pair = TensorPair(one.table.row(3), one.material.sides[0])
     assert pair.shape == (2, 3)
-    both = Contents(open_material(tmp_path / "a", graph_directory(tmp_path / "b"))).answer()
+    both = Contents(open_material(tmp_path / "a", graph_directory(tmp_path / "b"))).answer
     assert both["verdict"] == "differs"
     assert "ReLU-op2" in both["sentence"]
 
@@ -83,7 +81,7 @@ def test_an_overflow_names_its_producer(tmp_path: Path) -> None:
         "Torch.add.0.forward": call(bad, output=bad),
     }
     stacks = {"0": [["Torch.exp.0.forward"], ["File train.py, line 3, in f, \n y = torch.exp(x)"]]}
-    found = Contents(open_material(write_dump(tmp_path / "d", data, None, stacks))).answer()
+    found = Contents(open_material(write_dump(tmp_path / "d", data, None, stacks))).answer
     assert found["verdict"] == "found"
     assert "Torch.exp.0.forward" in found["sentence"]
     assert found["excerpt"]["lines"] == ["y = torch.exp(x)"]
@@ -96,7 +94,7 @@ def test_results_of_run_ut_open(tmp_path: Path) -> None:
     files.add("Functional.relu.0", "pass", "SKIP", "", [])
     files.close()
     contents = Contents(open_material(tmp_path))
-    answer = contents.answer()
+    answer = contents.answer
     assert answer["verdict"] == "found"
     assert "Functional.gelu.0.forward" in answer["sentence"]
     assert contents.table.row(answer["row"]).reason == "cosine 0.5"
@@ -214,7 +212,7 @@ def test_a_damaged_rank_costs_that_rank_only(tmp_path: Path) -> None:
     (tmp_path / "t" / "step0" / "rank0" / "dump.json").write_text("{")
     one = Contents(open_material(tmp_path / "t"))
     assert [unit.label for unit in one.table.units] == ["step0/rank1"]
-    assert any("it is not shown" in note for note in one.answer()["notes"])
+    assert any("it is not shown" in note for note in one.answer["notes"])
     both = Contents(open_material(tmp_path / "t", tmp_path / "g"))
     assert [unit.label for unit in both.table.units] == ["step0/rank1"]
     assert len(both.material.sides) == 1

@@ -6,6 +6,7 @@ Two hundred thousand rows take a few megabytes, and the browser keeps one copy o
 from __future__ import annotations
 
 import bisect
+from array import array
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -32,6 +33,7 @@ _CALL = {
     "how": "i4", "kind": "u1", "direction": "u1", "flags": "u1", "first": "i4",
     "ranks": "i4",
 }  # fmt: skip
+_CODES = {"i4": "i", "f4": "f", "u1": "B"}
 _NONE = float("nan")
 _LARGEST = 1.7e308
 _VERDICT = {verdict: place for place, verdict in enumerate(VERDICTS)}
@@ -72,11 +74,11 @@ class Table:
         self._paths: dict[str, str] = {}
         self._classes: dict[str, str] = {}
         self._plain: dict[int, list[str]] = {}
-        self._rows: dict[str, list[Any]] = {name: [] for name in _ROW}
-        self._calls: dict[str, list[Any]] = {name: [] for name in _CALL}
+        self._rows: dict[str, array[Any]] = {name: array(_CODES[kind]) for name, kind in _ROW.items()}
+        self._calls: dict[str, array[Any]] = {name: array(_CODES[kind]) for name, kind in _CALL.items()}
         for index, unit in enumerate(units):
             self._add_unit(index, unit)
-        self.first: list[int] = self._calls["first"]
+        self.first: array[int] = self._calls["first"]
         self.count = len(self._rows["call"])
 
     def locate(self, row: int) -> tuple[int, int]:
@@ -124,11 +126,10 @@ class Table:
     def packed(self) -> bytes:
         """The columns one after the other, each at a multiple of eight bytes."""
         parts = []
-        with np.errstate(over="ignore"):
-            for columns, types in ((self._rows, _ROW), (self._calls, _CALL)):
-                for name, kind in types.items():
-                    raw = np.array(columns[name], np.dtype(f"<{kind}")).tobytes()
-                    parts.append(raw + b"\0" * (-len(raw) % 8))
+        for columns, types in ((self._rows, _ROW), (self._calls, _CALL)):
+            for name, kind in types.items():
+                raw = np.asarray(columns[name]).astype(f"<{kind}", copy=False).tobytes()
+                parts += [raw, b"\0" * (-len(raw) % 8)]
         return b"".join(parts)
 
     def _add_unit(self, index: int, unit: UnitResult) -> None:

@@ -31,8 +31,9 @@ class Contents:
         self.material = material
         self.table = Table(material.units)
         self.details = CallDetails(self.table, bool(material.sides))
+        self.answer = self._describe_answer()
 
-    def answer(self) -> dict[str, Any]:
+    def _describe_answer(self) -> dict[str, Any]:
         material, answer = self.material, self.material.answer
         row = answer.row
         return {

@@ -1,7 +1,7 @@
 // The answer on top: what differs first, the user's line, and both numbers.
 
 import { byId, dot, el } from "../elements.js";
-import { figure, title } from "../names.js";
+import { counted, figure, title } from "../names.js";
 import { goTo } from "../navigate.js";
 import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
@@ -41,7 +41,7 @@ function countsOf(answer) {
   const looks = { pass: "pass", warning: "differs mild", error: "differs", not_compared: "not_compared" };
   return el("div", { class: "counts" }, ...verdicts.map((key) => {
     const word = answer.kind === "dump" ? verdictWord(looks[key], "dump") : key === "not_compared" ? t("v.not_compared") : t(key);
-    return el("span", {}, dot(looks[key]), word + " " + answer.counts[key].toLocaleString("en"));
+    return el("span", {}, dot(looks[key]), word + " " + counted(answer.counts[key]));
   }));
 }
 
