@@ -24,6 +24,7 @@ from msprobe.view.flow import Flow, Place
 from msprobe.view.material import Sides, open_material
 from msprobe.view.session import Contents, Session
 from msprobe.view.tensors import BLOCK, TensorPair
+from msprobe.view.unit_groups import MOST_KEPT
 
 DATA = Path(__file__).parent.parent / "dump" / "data"
 
@@ -130,6 +131,32 @@ def test_a_row_is_found_by_its_number(tmp_path: Path) -> None:
             assert table.row(number) is row
             number += 1
     assert number == table.count
+
+
+def test_rows_that_agree_are_made_again_when_they_are_looked_at(tmp_path: Path) -> None:
+    target, golden = ranks_dump(tmp_path / "t", 2, 4), ranks_dump(tmp_path / "g", 2, 4)
+    contents = Contents(open_material(target, golden))
+    assert all(isinstance(unit.groups, EqualGroups) for unit in contents.table.units[1:])
+    groups = contents.table.groups
+    assert len(groups) == sum(len(unit.groups) for unit in contents.table.units)
+    for number in range(len(groups)):
+        details = contents.details.of(number)
+        assert details["unit"] == groups.unit_of(number)
+        assert [one["row"] for one in details["rows"]] == [contents.table.first[number] + n for n in (0, 1)]
+        assert details["rows"][0]["target"] == details["rows"][0]["golden"]
+        assert contents.table.row(contents.table.first[number] + 1).name == f"{details['target']}.output.0"
+    assert len(groups._kept) == MOST_KEPT
+    row = contents.table.row(len(contents.table.first) + 3)
+    unit = groups.unit_of(contents.table.locate(len(contents.table.first) + 3)[0])
+    groups._kept.clear()
+    assert contents.table.number_of(unit, row) == len(contents.table.first) + 3
+    groups._kept.clear()
+    small = write_dump(tmp_path / "o", {"Functional.relu.0.forward": call(tensor(1.0), output=tensor(1.0))})
+    for root in (target, golden):
+        shutil.rmtree(root / "step3" / "rank1")
+        shutil.copytree(small / "step0" / "rank", root / "step3" / "rank1")
+    with pytest.raises(DumpError, match="step3/rank1 has changed on disk"):
+        contents.details.of(len(groups) - 1)
 
 
 def test_calls_matched_by_hand_are_judged_again_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

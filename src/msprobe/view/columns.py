@@ -20,6 +20,7 @@ from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, PROPAGAT
 from msprobe.dump.collectives import is_collective
 from msprobe.dump.names import module_class, module_path, parse_name
 from msprobe.dump.stack_frames import is_library, parse_frame
+from msprobe.view.unit_groups import UnitGroups
 
 VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
 ROLES = ("", INTRODUCED, PROPAGATED)
@@ -66,7 +67,7 @@ class Table:
 
     def __init__(self, units: list[UnitResult]) -> None:
         self.units = units
-        self.groups: list[tuple[int, Group]] = []
+        self.groups = UnitGroups(units)
         self._texts = _Texts()
         self._reasons: dict[Reason, int] = {}
         self._sources: dict[int, int] = {}
@@ -83,9 +84,7 @@ class Table:
 
     def locate(self, row: int) -> tuple[int, int]:
         """The call of a row, and the row's place in it."""
-        call = bisect.bisect_right(self.first, row) - 1
-        while not self.groups[call][1][1]:
-            call -= 1
+        call = bisect.bisect_right(self.first, row) - 1  # calls without rows have the number of the next call's row
         return call, row - self.first[call]
 
     def row(self, number_of_row: int) -> Row:
@@ -93,12 +92,8 @@ class Table:
         return self.groups[call][1][1][place]
 
     def number_of(self, unit: int, row: Row) -> int:
-        for call, (place, (_, rows)) in enumerate(self.groups):
-            if place == unit:
-                for offset, one in enumerate(rows):
-                    if one is row:
-                        return self.first[call] + offset
-        return -1
+        found = self.groups.locate(unit, row)
+        return -1 if found is None else self.first[found[0]] + found[1]
 
     def head(self) -> dict[str, Any]:
         """What the page needs in addition to the packed columns."""
@@ -136,12 +131,11 @@ class Table:
         groups = list(unit.groups)  # a unit that is equal on both sides makes its rows each time
         ours, theirs = self._modules(groups, golden=False), self._modules(groups, golden=True)
         add = {name: column.append for name, column in self._calls.items()}
-        texts = self._texts
-        for group in groups:
+        texts, before = self._texts, len(self.groups)
+        self.groups.add(len(groups))
+        for number_of_call, group in enumerate(groups, before):
             match, rows = group
             call = match.call
-            number_of_call = len(self.groups)
-            self.groups.append((index, group))
             add["unit"](index)
             add["target"](texts(_title(match.target)))
             add["golden"](texts(_title(match.golden)))

@@ -158,7 +158,7 @@ class Session:
             key = (self.version, row)
             if key not in self._tensors:
                 contents = self._contents
-                unit = contents.table.groups[contents.table.locate(row)[0]][0]
+                unit = contents.table.groups.unit_of(contents.table.locate(row)[0])
                 if not contents.material.sides:
                     raise DumpError("Results of run_ut have no tensors.")
                 self._tensors[key] = TensorPair(contents.table.row(row), contents.material.sides[unit])
