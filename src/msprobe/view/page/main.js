@@ -68,7 +68,7 @@ function keyPressed(event) {
   if (event.key === "Enter" && focus && (focus.tagName === "BUTTON" || focus.tagName === "A" || focus.tagName === "SUMMARY")) return;
   const tabs = tabsShown(), actions = {
     Enter: () => { if (focus?.id === "search") { focus.blur(); if (state.shown.length) set("row", { row: state.shown[0] }); } else goToAnswer(); },
-    n: () => jump(1), p: () => jump(-1), "/": () => { set("tab", { tab: "rows" }); byId("search")?.focus(); },
+    n: () => jump(1) || say(t("no_more")), p: () => jump(-1) || say(t("no_more")), "/": () => { set("tab", { tab: "rows" }); byId("search")?.focus(); },
     ArrowDown: () => step(1), ArrowUp: () => step(-1), PageDown: () => step(20), PageUp: () => step(-20),
     x: togglePick, b: toggleTrace, o: () => set("tab", { tab: "tensor" }), c: copyLink, d: switchTheme, l: language, "?": showHelp,
     m: () => byId("tree").querySelector("[tabindex='0']")?.focus(),
