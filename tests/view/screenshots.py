@@ -1,6 +1,6 @@
-"""`make screenshots`: the main views at two sizes and in two themes, as small PNGs in docs/images.
+"""`make screenshots`: the main views at two sizes and in two themes, one in Chinese, as small PNGs in docs/images.
 
-Look at them after a change of the page. Needs Chromium, playwright and Pillow.
+Look at them after a change of the page. Needs Chromium, playwright, Pillow and a Chinese font (fonts-noto-cjk).
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from msprobe.view.server import ViewServer  # noqa: E402
 from msprobe.view.session import Session  # noqa: E402
 
 # name of the view, dumps, the keys that lead there, what must be on screen then
+ANSWER = ("answer", "demo", (), "#answer .excerpt")
 VIEWS = (
     ("rows", "demo", ("Enter", "b"), "#path"),
-    ("answer", "demo", (), "#answer .excerpt"),
+    ANSWER,
     ("tensor", "tensors", ("Enter", "o"), "#worst"),
     ("trends", "ranks", ("Enter", "3"), "#curve_legend span"),
     ("ranks", "ranks", ("Enter", "4"), "#collective_list button"),
@@ -57,10 +58,10 @@ def save(picture: bytes, path: Path) -> None:
     image.save(path, optimize=True)
 
 
-def take(browser: Any, server: ViewServer, view: tuple[Any, ...], size: str, theme: str) -> None:
+def take(browser: Any, server: ViewServer, view: tuple[Any, ...], size: str, theme: str, locale: str = "en-US") -> None:
     name, _, keys, wanted = view
     width, height = SIZES[size]
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme, locale="en-US")
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme, locale=locale)
     address = f"http://127.0.0.1:{server.port}/"
     context.add_cookies([{"name": server.cookie, "value": server.secret, "url": address}])
     page = context.new_page()
@@ -71,7 +72,8 @@ def take(browser: Any, server: ViewServer, view: tuple[Any, ...], size: str, the
         page.wait_for_timeout(500)
     page.wait_for_selector(wanted)
     page.wait_for_timeout(500)
-    save(page.screenshot(), OUTPUT / f"view_{name}_{size}_{theme}.png")
+    language = "" if locale == "en-US" else f"_{locale[:2]}"
+    save(page.screenshot(), OUTPUT / f"view_{name}_{size}_{theme}{language}.png")
     context.close()
 
 
@@ -90,6 +92,8 @@ def main() -> None:
                 for size in SIZES:
                     for theme in ("light", "dark") if view[1] == name else ():
                         take(browser, server, view, size, theme)
+            if name == "demo":
+                take(browser, server, ANSWER, "1280", "light", "zh-CN")
             server.shutdown()
         browser.close()
     for path in sorted(OUTPUT.glob("view_*.png")):

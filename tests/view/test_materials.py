@@ -24,6 +24,7 @@ from msprobe.view.flow import Flow, Place
 from msprobe.view.material import Sides, open_material
 from msprobe.view.session import Contents, Session
 from msprobe.view.tensors import BLOCK, TensorPair
+from msprobe.view.unit_groups import MOST_KEPT
 
 DATA = Path(__file__).parent.parent / "dump" / "data"
 
@@ -35,14 +36,12 @@ DATA = Path(__file__).parent.parent / "dump" / "data"
 def test_dumps_of_mindstudio_probe_open(name: str, generation: str) -> None:
     contents = Contents(open_material(DATA / f"{generation}_{name}"))
     assert contents.table.count > 0
-    assert contents.answer()["verdict"] == "clean"
+    assert contents.answer["verdict"] == "clean"
     assert contents.details.of(0)["rows"]
 
 
 def test_two_generations_are_compared() -> None:
-    found = Contents(
-        open_material(DATA / "p83_statistics_L0_statistics", DATA / "p26_statistics_L0_statistics")
-    ).answer()
+    found = Contents(open_material(DATA / "p83_statistics_L0_statistics", DATA / "p26_statistics_L0_statistics")).answer
     assert found["verdict"] == "differs"
     assert found["row"] >= 0
     assert "ReLU" in found["sentence"]
@@ -71,7 +70,7 @@ def test_graph_mode_dumps_open_alone_and_beside_each_other(tmp_path: Path) -> No
     assert any(row.verdict == "error" for row in one.table.units[0].rows())
     pair = TensorPair(one.table.row(3), one.material.sides[0])
     assert pair.shape == (2, 3)
-    both = Contents(open_material(tmp_path / "a", graph_directory(tmp_path / "b"))).answer()
+    both = Contents(open_material(tmp_path / "a", graph_directory(tmp_path / "b"))).answer
     assert both["verdict"] == "differs"
     assert "ReLU-op2" in both["sentence"]
 
@@ -83,7 +82,7 @@ def test_an_overflow_names_its_producer(tmp_path: Path) -> None:
         "Torch.add.0.forward": call(bad, output=bad),
     }
     stacks = {"0": [["Torch.exp.0.forward"], ["File train.py, line 3, in f, \n y = torch.exp(x)"]]}
-    found = Contents(open_material(write_dump(tmp_path / "d", data, None, stacks))).answer()
+    found = Contents(open_material(write_dump(tmp_path / "d", data, None, stacks))).answer
     assert found["verdict"] == "found"
     assert "Torch.exp.0.forward" in found["sentence"]
     assert found["excerpt"]["lines"] == ["y = torch.exp(x)"]
@@ -96,7 +95,7 @@ def test_results_of_run_ut_open(tmp_path: Path) -> None:
     files.add("Functional.relu.0", "pass", "SKIP", "", [])
     files.close()
     contents = Contents(open_material(tmp_path))
-    answer = contents.answer()
+    answer = contents.answer
     assert answer["verdict"] == "found"
     assert "Functional.gelu.0.forward" in answer["sentence"]
     assert contents.table.row(answer["row"]).reason == "cosine 0.5"
@@ -132,6 +131,32 @@ def test_a_row_is_found_by_its_number(tmp_path: Path) -> None:
             assert table.row(number) is row
             number += 1
     assert number == table.count
+
+
+def test_rows_that_agree_are_made_again_when_they_are_looked_at(tmp_path: Path) -> None:
+    target, golden = ranks_dump(tmp_path / "t", 2, 4), ranks_dump(tmp_path / "g", 2, 4)
+    contents = Contents(open_material(target, golden))
+    assert all(isinstance(unit.groups, EqualGroups) for unit in contents.table.units[1:])
+    groups = contents.table.groups
+    assert len(groups) == sum(len(unit.groups) for unit in contents.table.units)
+    for number in range(len(groups)):
+        details = contents.details.of(number)
+        assert details["unit"] == groups.unit_of(number)
+        assert [one["row"] for one in details["rows"]] == [contents.table.first[number] + n for n in (0, 1)]
+        assert details["rows"][0]["target"] == details["rows"][0]["golden"]
+        assert contents.table.row(contents.table.first[number] + 1).name == f"{details['target']}.output.0"
+    assert len(groups._kept) == MOST_KEPT
+    row = contents.table.row(len(contents.table.first) + 3)
+    unit = groups.unit_of(contents.table.locate(len(contents.table.first) + 3)[0])
+    groups._kept.clear()
+    assert contents.table.number_of(unit, row) == len(contents.table.first) + 3
+    groups._kept.clear()
+    small = write_dump(tmp_path / "o", {"Functional.relu.0.forward": call(tensor(1.0), output=tensor(1.0))})
+    for root in (target, golden):
+        shutil.rmtree(root / "step3" / "rank1")
+        shutil.copytree(small / "step0" / "rank", root / "step3" / "rank1")
+    with pytest.raises(DumpError, match="step3/rank1 has changed on disk"):
+        contents.details.of(len(groups) - 1)
 
 
 def test_calls_matched_by_hand_are_judged_again_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +239,7 @@ def test_a_damaged_rank_costs_that_rank_only(tmp_path: Path) -> None:
     (tmp_path / "t" / "step0" / "rank0" / "dump.json").write_text("{")
     one = Contents(open_material(tmp_path / "t"))
     assert [unit.label for unit in one.table.units] == ["step0/rank1"]
-    assert any("it is not shown" in note for note in one.answer()["notes"])
+    assert any("it is not shown" in note for note in one.answer["notes"])
     both = Contents(open_material(tmp_path / "t", tmp_path / "g"))
     assert [unit.label for unit in both.table.units] == ["step0/rank1"]
     assert len(both.material.sides) == 1

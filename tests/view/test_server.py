@@ -14,7 +14,7 @@ import pytest
 from written import call, saved, tensor, write_dump
 
 from msprobe.cli import main
-from msprobe.view.server import HOST, POLICY, ViewServer
+from msprobe.view.server import HOST, ViewServer
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,7 @@ def test_only_the_page_itself_can_post(server: ViewServer) -> None:
         "//etc/passwd",
         "/etc/passwd",
         "/step0/rank/dump.json",
+        "/main.js",
     ],
 )
 def test_only_files_of_the_page_are_served(server: ViewServer, path: str) -> None:
@@ -134,11 +135,23 @@ def test_a_wrong_number_is_one_clear_error(server: ViewServer, query: str) -> No
 def test_every_answer_has_the_strict_policy(server: ViewServer) -> None:
     for path, headers in (("/", entered(server)), ("/api/answer", entered(server)), ("/", {})):
         _, _, given = ask(server, path, **headers)
-        assert given["Content-Security-Policy"] == POLICY
+        policy = given["Content-Security-Policy"]
         assert given["X-Content-Type-Options"] == "nosniff"
         assert given["Referrer-Policy"] == "no-referrer"
-    assert "unsafe" not in POLICY
-    assert POLICY.startswith("default-src 'none'")
+        assert "unsafe" not in policy
+        assert policy.startswith("default-src 'none'; script-src 'sha256-")
+        assert "'self'" not in policy.replace("connect-src 'self'", "")
+
+
+def test_the_page_is_one_document_that_asks_for_nothing_before_it_shows_the_answer(server: ViewServer) -> None:
+    status, content, _ = ask(server, "/", **entered(server))
+    assert status == 200
+    page = content.decode()
+    assert "src=" not in page.partition("<script>")[0]
+    assert '<link rel="stylesheet"' not in page
+    given = page.partition('id="first_answer">')[2].partition("</script>")[0]
+    answer = json.loads(ask(server, "/api/answer", **entered(server))[1])
+    assert json.loads(given) == answer
 
 
 def test_it_listens_on_this_machine_only(server: ViewServer) -> None:

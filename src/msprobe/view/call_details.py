@@ -12,6 +12,7 @@ from msprobe.compare.rows import ERROR, WARNING, Item, Row, is_tensor
 from msprobe.view.columns import Table
 from msprobe.view.flow import Flow, Place
 from msprobe.view.source_lines import excerpt_of, frames_of
+from msprobe.view.unit_groups import MOST_KEPT
 
 LONGEST = 2000
 MOST_SHARDS = 256
@@ -25,9 +26,6 @@ class CallDetails:
         self._table = table
         self._has_tensors = has_tensors
         self._flows: dict[int, Flow] = {}
-        self._starts: dict[int, int] = {}
-        for call, (unit, _) in enumerate(table.groups):
-            self._starts.setdefault(unit, call)
 
     def of(self, call: int) -> dict[str, Any]:
         unit, (match, rows) = self._table.groups[call]
@@ -79,12 +77,13 @@ class CallDetails:
         return found
 
     def _flow(self, call: int) -> tuple[Flow, int]:
-        unit = self._table.groups[call][0]
+        groups = self._table.groups
+        unit = groups.unit_of(call)
         if unit not in self._flows:
-            if len(self._flows) > 4:
+            if len(self._flows) >= MOST_KEPT:
                 self._flows.clear()
-            self._flows[unit] = Flow(list(self._table.units[unit].groups))
-        return self._flows[unit], self._starts[unit]
+            self._flows[unit] = Flow(groups.of_unit(unit))
+        return self._flows[unit], groups.starts[unit]
 
     def _link(self, start: int, at: Place, flow: Flow) -> dict[str, Any]:
         row = flow.row(at)

@@ -6,6 +6,7 @@ Two hundred thousand rows take a few megabytes, and the browser keeps one copy o
 from __future__ import annotations
 
 import bisect
+from array import array
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -19,6 +20,7 @@ from msprobe.compare.rows import ERROR, INTRODUCED, NOT_COMPARED, PASS, PROPAGAT
 from msprobe.dump.collectives import is_collective
 from msprobe.dump.names import module_class, module_path, parse_name
 from msprobe.dump.stack_frames import is_library, parse_frame
+from msprobe.view.unit_groups import UnitGroups
 
 VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
 ROLES = ("", INTRODUCED, PROPAGATED)
@@ -32,6 +34,7 @@ _CALL = {
     "how": "i4", "kind": "u1", "direction": "u1", "flags": "u1", "first": "i4",
     "ranks": "i4",
 }  # fmt: skip
+_CODES = {"i4": "i", "f4": "f", "u1": "B"}
 _NONE = float("nan")
 _LARGEST = 1.7e308
 _VERDICT = {verdict: place for place, verdict in enumerate(VERDICTS)}
@@ -64,7 +67,7 @@ class Table:
 
     def __init__(self, units: list[UnitResult]) -> None:
         self.units = units
-        self.groups: list[tuple[int, Group]] = []
+        self.groups = UnitGroups(units)
         self._texts = _Texts()
         self._reasons: dict[Reason, int] = {}
         self._sources: dict[int, int] = {}
@@ -72,18 +75,16 @@ class Table:
         self._paths: dict[str, str] = {}
         self._classes: dict[str, str] = {}
         self._plain: dict[int, list[str]] = {}
-        self._rows: dict[str, list[Any]] = {name: [] for name in _ROW}
-        self._calls: dict[str, list[Any]] = {name: [] for name in _CALL}
+        self._rows: dict[str, array[Any]] = {name: array(_CODES[kind]) for name, kind in _ROW.items()}
+        self._calls: dict[str, array[Any]] = {name: array(_CODES[kind]) for name, kind in _CALL.items()}
         for index, unit in enumerate(units):
             self._add_unit(index, unit)
-        self.first: list[int] = self._calls["first"]
+        self.first: array[int] = self._calls["first"]
         self.count = len(self._rows["call"])
 
     def locate(self, row: int) -> tuple[int, int]:
         """The call of a row, and the row's place in it."""
-        call = bisect.bisect_right(self.first, row) - 1
-        while not self.groups[call][1][1]:
-            call -= 1
+        call = bisect.bisect_right(self.first, row) - 1  # calls without rows have the number of the next call's row
         return call, row - self.first[call]
 
     def row(self, number_of_row: int) -> Row:
@@ -91,12 +92,8 @@ class Table:
         return self.groups[call][1][1][place]
 
     def number_of(self, unit: int, row: Row) -> int:
-        for call, (place, (_, rows)) in enumerate(self.groups):
-            if place == unit:
-                for offset, one in enumerate(rows):
-                    if one is row:
-                        return self.first[call] + offset
-        return -1
+        found = self.groups.locate(unit, row)
+        return -1 if found is None else self.first[found[0]] + found[1]
 
     def head(self) -> dict[str, Any]:
         """What the page needs in addition to the packed columns."""
@@ -124,23 +121,21 @@ class Table:
     def packed(self) -> bytes:
         """The columns one after the other, each at a multiple of eight bytes."""
         parts = []
-        with np.errstate(over="ignore"):
-            for columns, types in ((self._rows, _ROW), (self._calls, _CALL)):
-                for name, kind in types.items():
-                    raw = np.array(columns[name], np.dtype(f"<{kind}")).tobytes()
-                    parts.append(raw + b"\0" * (-len(raw) % 8))
+        for columns, types in ((self._rows, _ROW), (self._calls, _CALL)):
+            for name, kind in types.items():
+                raw = np.asarray(columns[name]).astype(f"<{kind}", copy=False).tobytes()
+                parts += [raw, b"\0" * (-len(raw) % 8)]
         return b"".join(parts)
 
     def _add_unit(self, index: int, unit: UnitResult) -> None:
         groups = list(unit.groups)  # a unit that is equal on both sides makes its rows each time
         ours, theirs = self._modules(groups, golden=False), self._modules(groups, golden=True)
         add = {name: column.append for name, column in self._calls.items()}
-        texts = self._texts
-        for group in groups:
+        texts, before = self._texts, len(self.groups)
+        self.groups.add(len(groups))
+        for number_of_call, group in enumerate(groups, before):
             match, rows = group
             call = match.call
-            number_of_call = len(self.groups)
-            self.groups.append((index, group))
             add["unit"](index)
             add["target"](texts(_title(match.target)))
             add["golden"](texts(_title(match.golden)))

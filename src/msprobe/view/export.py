@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import html
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +27,6 @@ from msprobe.view.session import Contents
 BLOCK = 200
 MOST_DETAILED = 5_000
 """If a comparison has more calls than this, the file has the details of the first calls that do not pass."""
-_STYLE = '<link rel="stylesheet" href="style.css">'
-_SCRIPT = '<script type="module" src="main.js"></script>'
-_POLICY = '<meta name="policy">'
 
 
 def export_comparison(comparison: Comparison, path: Path) -> None:
@@ -48,17 +44,12 @@ def export_material(material: Material, path: Path) -> None:
 
 
 def _parts(contents: Contents) -> Iterator[bytes]:
-    style, script = page_files.text("style.css"), page_files.joined_script()
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'"
-    page = page_files.text("index.html")
-    page = page.replace(_POLICY, f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
-    page = page.replace(_STYLE, f"<style>{style}</style>")
-    before, _, after = page.partition(_SCRIPT)
-    yield before.encode()
+    page = page_files.page(offline=True)
+    yield page.before.encode()
     for name, data in _data(contents):
         packed = base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
         yield f'<script type="text/plain" class="data" data-name="{html.escape(name)}">{packed}</script>\n'.encode()
-    yield f"<script>{script}</script>{after}".encode()
+    yield page.after.encode()
 
 
 def _detailed(table: Table) -> set[int]:
@@ -71,14 +62,10 @@ def _detailed(table: Table) -> set[int]:
     return set([*first, *others][:MOST_DETAILED])
 
 
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
 def _data(contents: Contents) -> Iterator[tuple[str, bytes]]:
     """The server's responses, under the same names."""
     table = contents.table
-    yield "answer", encode({**contents.answer(), "version": 0, "mapping": {}})
+    yield "answer", encode({**contents.answer, "version": 0, "mapping": {}})
     yield "table", encode(table.head())
     yield "columns", table.packed()
     wanted = _detailed(table)

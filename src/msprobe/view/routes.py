@@ -20,7 +20,7 @@ class Reply(NamedTuple):
 
 
 def answer(session: Session, query: Query) -> Reply:
-    return _json({**session.contents.answer(), "version": session.version, "mapping": session.mapping})
+    return _json({**session.contents.answer, "version": session.version, "mapping": session.mapping})
 
 
 def table(session: Session, query: Query) -> Reply:

@@ -1,8 +1,8 @@
 """The server: for this machine and this browser only. It reads only the paths of the command line.
 
 The address has a token that opens the page once and is exchanged for a cookie. Requests with another Host (a name that
-an attacker points at 127.0.0.1) or another Origin (a page of another site) are refused. Only the files of the page can
-be requested.
+an attacker points at 127.0.0.1) or another Origin (a page of another site) are refused. The page is one document; no
+file can be requested.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ from msprobe.view.session import Session
 
 HOST = "127.0.0.1"
 MOST_BODY = 4 << 20
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 _HEADERS = {
-    "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -62,6 +57,7 @@ class ViewServer(ThreadingHTTPServer):
         self.address = f"http://{HOST}:{self.port}/?token={self._token}"
         self.cookie = f"msprobe_{self.port}"
         self.secret = secrets.token_urlsafe(24)
+        self.policy = f"{page_files.page().policy}; form-action 'none'; frame-ancestors 'none'"
         self._lock = threading.Lock()
 
     def exchange(self, token: str) -> bool:
@@ -82,6 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "msprobe"
     sys_version = ""
     timeout = 60
+    wbufsize = -1  # a response is sent at once, not its headers first
+    disable_nagle_algorithm = True
     server: ViewServer
 
     def do_GET(self) -> None:
@@ -139,10 +137,16 @@ class _Handler(BaseHTTPRequestHandler):
             reply = routes.GET[parts.path](self.server.session, query)
             self._send(200, reply.body, reply.kind)
             return
-        page = page_files.served(parts.path)
-        if page is None:
+        if parts.path != "/":
             raise Refused(404, "There is no such page.")
-        self._send(200, page.body, page.kind)
+        self._send(200, self._page(), "text/html; charset=utf-8")
+
+    def _page(self) -> bytes:
+        """The page with its answer: one response is enough to show it. Names in it are data and cannot end a tag."""
+        answer = routes.answer(self.server.session, {}).body.replace(b"<", b"\\u003c")
+        data = b'<script type="application/json" id="first_answer">' + answer + b"</script>\n"
+        page = page_files.page()
+        return page.before.encode() + data + page.after.encode()
 
     def _enter(self, token: str) -> None:
         if not self.server.exchange(token):
@@ -176,6 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._finish(body, kind)
 
     def _finish(self, body: bytes, kind: str) -> None:
+        self.send_header("Content-Security-Policy", self.server.policy)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         self.send_header("Content-Type", kind)

@@ -31,8 +31,9 @@ class Contents:
         self.material = material
         self.table = Table(material.units)
         self.details = CallDetails(self.table, bool(material.sides))
+        self.answer = self._describe_answer()
 
-    def answer(self) -> dict[str, Any]:
+    def _describe_answer(self) -> dict[str, Any]:
         material, answer = self.material, self.material.answer
         row = answer.row
         return {
@@ -157,7 +158,7 @@ class Session:
             key = (self.version, row)
             if key not in self._tensors:
                 contents = self._contents
-                unit = contents.table.groups[contents.table.locate(row)[0]][0]
+                unit = contents.table.groups.unit_of(contents.table.locate(row)[0])
                 if not contents.material.sides:
                     raise DumpError("Results of run_ut have no tensors.")
                 self._tensors[key] = TensorPair(contents.table.row(row), contents.material.sides[unit])

@@ -42,6 +42,14 @@ export function drawing(canvas, height) {
   return { pen, width, height: tall };
 }
 
+// Resolves when the browser has painted what the page shows now, or soon in a tab that nobody looks at.
+export function painted() {
+  return new Promise((done) => {
+    requestAnimationFrame(() => setTimeout(done));
+    setTimeout(done, 250);
+  });
+}
+
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }

@@ -1,26 +1,12 @@
-// Selects the rows to show. Works in slices of a few milliseconds, so that typing and scrolling never wait for it.
+// Selects the rows to show.
 
 import { globMatches } from "./names.js";
+import { slices } from "./slices.js";
 import { emit, state } from "./state.js";
 import { INTRODUCED } from "./table_data.js";
 
-const SLICE = 8, LOOK_AT_CLOCK = 1024;
-let turn = 0;
-let matched = new Int32Array(0);
-const channel = new MessageChannel();
-let next = null;
-channel.port1.onmessage = () => { const work = next; next = null; if (work) work(); };
-
-// Waits for the next frame: one slice per frame, so that frames are not late.
-function later(work) {
-  next = work;
-  requestAnimationFrame(() => channel.port2.postMessage(0));
-}
-
-// The rows that pass the filters, before the zoom.
-export function matchedCount() {
-  return matched.length;
-}
+const run = slices();
+let matched = new Int32Array(0); // before the zoom
 
 export function applyRange() {
   const range = state.range;
@@ -29,21 +15,14 @@ export function applyRange() {
 }
 
 export function refilter() {
-  const mine = ++turn, table = state.table, found = new Int32Array(table.count), test = tester(table);
-  let at = 0, count = 0;
-  const work = () => {
-    if (mine !== turn) return;
-    const end = performance.now() + SLICE;
-    while (at < table.count) {
-      if (test(at)) found[count++] = at;
-      at++;
-      if (at % LOOK_AT_CLOCK === 0 && performance.now() > end) { later(work); return; }
-    }
+  const table = state.table, found = new Int32Array(table.count), test = tester(table);
+  let count = 0;
+  run(table.count, (from, to) => {
+    for (let at = from; at < to; at++) if (test(at)) found[count++] = at;
+  }, () => {
     matched = found.slice(0, count);
     applyRange();
-    emit("filtered");
-  };
-  work();
+  });
 }
 
 function tester(table) {
@@ -76,17 +55,17 @@ function textTester(table, query) {
     if (known[text] < 0) known[text] = has(table.texts[text].toLowerCase()) ? 1 : 0;
     return known[text] === 1;
   };
-  const { rows, call } = table;
-  const lower = new Map();
-  const low = (text) => {
-    if (!lower.has(text)) lower.set(text, table.texts[text].toLowerCase());
-    return lower.get(text);
+  const { rows, call } = table, names = new Map();
+  const named = (name, slot) => { // each step has the same names: each is checked once
+    const key = name * table.texts.length + slot;
+    let found = names.get(key);
+    if (found === undefined) names.set(key, found = name > 0 && has((table.texts[name] + "." + table.texts[slot]).toLowerCase()));
+    return found;
   };
   return (row) => {
     const one = rows.call[row];
     if (hit(call.target[one]) || hit(call.golden[one]) || hit(rows.reason[row]) || hit(call.source[one])) return true;
     if (!query.includes(".") && !isGlob) return hit(rows.slot[row]);
-    const slot = "." + low(rows.slot[row]);
-    return has(low(call.target[one]) + slot) || (call.golden[one] && has(low(call.golden[one]) + slot));
+    return named(call.target[one], rows.slot[row]) || named(call.golden[one], rows.slot[row]);
   };
 }

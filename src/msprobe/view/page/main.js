@@ -2,7 +2,7 @@
 
 import { goToAnswer, showAnswer } from "./views/answer_view.js";
 import { showCollecting } from "./views/collect_view.js";
-import { byId, copy, el, say } from "./elements.js";
+import { byId, copy, el, painted, say } from "./elements.js";
 import { refilter } from "./filter.js";
 import { showMatching } from "./views/match_view.js";
 import { jump, step } from "./navigate.js";
@@ -68,7 +68,7 @@ function keyPressed(event) {
   if (event.key === "Enter" && focus && (focus.tagName === "BUTTON" || focus.tagName === "A" || focus.tagName === "SUMMARY")) return;
   const tabs = tabsShown(), actions = {
     Enter: () => { if (focus?.id === "search") { focus.blur(); if (state.shown.length) set("row", { row: state.shown[0] }); } else goToAnswer(); },
-    n: () => jump(1), p: () => jump(-1), "/": () => { set("tab", { tab: "rows" }); byId("search")?.focus(); },
+    n: () => jump(1) || say(t("no_more")), p: () => jump(-1) || say(t("no_more")), "/": () => { set("tab", { tab: "rows" }); byId("search")?.focus(); },
     ArrowDown: () => step(1), ArrowUp: () => step(-1), PageDown: () => step(20), PageUp: () => step(-20),
     x: togglePick, b: toggleTrace, o: () => set("tab", { tab: "tensor" }), c: copyLink, d: switchTheme, l: language, "?": showHelp,
     m: () => byId("tree").querySelector("[tabindex='0']")?.focus(),
@@ -107,7 +107,11 @@ function edges() {
 async function load() {
   const answer = await source.answer();
   Object.assign(state, { answer, version: answer.version });
-  if (state.table === null) emit("answer");
+  if (state.table === null) {
+    paintTabs();
+    emit("answer");
+    await painted();
+  }
   const [head, buffer] = await Promise.all([source.table(), source.columns()]);
   const before = state.table, table = new Table(head, buffer);
   const row = before && state.row >= 0 ? table.find(before, state.row) : -1;
@@ -141,6 +145,7 @@ function build() {
   showRanks();
   showCollecting();
   edges();
+  byId("rows_box").append(el("p", { class: "dim", text: t("loading") }));
 }
 
 async function start() {

@@ -1,6 +1,6 @@
 // Formats names and numbers for people.
 
-const LONGEST = 2000;
+const LONGEST = 2000, LEAST_SLOT = 8;
 
 // A name that is too long is shortened in the middle: the beginning says what it is, the end which one.
 export function shorten(text, room) {
@@ -10,17 +10,38 @@ export function shorten(text, room) {
   return text.slice(0, room - 1 - tail) + "…" + text.slice(-tail);
 }
 
+// The name of a row in less room: first without what its neighbours have too (the class of a module, the first word),
+// then the outer modules as one letter each. What tells rows apart stays: numbers, the module, the call and its slot.
+export function shortenName(name, room) {
+  if (name.length <= room) return name;
+  const parts = name.split("."), phase = parts.findIndex((part) => part === "forward" || part === "backward" || part === "parameters_grad");
+  if (phase < 2) return shorten(name, room);
+  const isModule = parts[0] === "Module" || parts[0] === "Cell", last = isModule ? phase - 2 : phase - 3;
+  const text = () => parts.join(".").replaceAll("….", "…");
+  if (isModule && phase > 2) parts[phase - 1] = "…";
+  if (text().length > room) parts[0] = "…";
+  if (text().length > room) parts[phase] = { forward: "fwd", backward: "bwd" }[parts[phase]] || "grad";
+  for (let at = 1; at < last && text().length > room; at++) if (!/^\d+$/.test(parts[at])) parts[at] = parts[at].slice(0, 1);
+  const slot = parts.slice(isModule ? phase + 2 : phase + 1).join("."), call = text().length - slot.length;
+  return call + LEAST_SLOT > room ? shorten(text(), room) : text().slice(0, call) + shorten(slot, room - call);
+}
+
 export function title(text) {
   return shorten(text, LONGEST);
 }
 
-export function figure(value) {
+export function figure(value, digits = 6) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
   if (Number.isNaN(value)) return "";
   if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
   const size = Math.abs(value);
-  return value && (size >= 1e6 || size < 1e-3) ? value.toExponential(3) : String(+value.toPrecision(6));
+  return value && (size >= 1e6 || size < 1e-3) ? value.toExponential(3).replace(/\.?0*e\+?/, "e") : String(+value.toPrecision(digits));
+}
+
+// 1234567 as "1,234,567". The browser's own way loads its tables of languages first, which is slow.
+export function counted(value) {
+  return String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
 // `a*b?c` against a text, without regular expressions: a hostile name cannot make it slow.

@@ -28,7 +28,8 @@ export class Table {
     this.#work();
   }
 
-  // How each row and call looks, and the height of each row in the plot: the difference, or the norm of a single dump.
+  // How each row and call looks, and the height of each row in the plot: the difference, or the norm of a single dump;
+  // NaN and infinity are at the top.
   #work() {
     const { state, call, distance, target } = this.rows;
     let measured = false;
@@ -40,7 +41,7 @@ export class Table {
       if (look > this.callLooks[call[i]]) this.callLooks[call[i]] = look;
       const value = measured ? distance[i] : Math.abs(target[i]);
       const power = value > 0 ? Math.log10(value) : LOWEST;
-      const part = measured ? (power - LOWEST) / (HIGHEST - LOWEST) : (power + 6) / 12;
+      const part = value !== value && look > 1 ? 1 : measured ? (power - LOWEST) / (HIGHEST - LOWEST) : (power + 6) / 12;
       this.levels[i] = Math.max(0, Math.min(1, part)) * LEVELS;
     }
   }

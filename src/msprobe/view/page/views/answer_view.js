@@ -1,8 +1,9 @@
 // The answer on top: what differs first, the user's line, and both numbers.
 
 import { byId, dot, el } from "../elements.js";
-import { figure, title } from "../names.js";
+import { counted, figure, title } from "../names.js";
 import { goTo } from "../navigate.js";
+import { inLanguage } from "../sentences.js";
 import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
 
@@ -23,9 +24,10 @@ export function sideBySide(sides, golden) {
 }
 
 export function excerptOf(excerpt) {
-  const lines = excerpt.lines.map((line, at) => {
+  const indents = excerpt.lines.filter((line) => line.trim()).map((line) => line.length - line.trimStart().length), indent = Math.min(...indents, 80);
+  const digits = String(excerpt.first + excerpt.lines.length).length, lines = excerpt.lines.map((line, at) => {
     const number = excerpt.first + at;
-    return el("span", { class: number === excerpt.line ? "here" : "", text: String(number).padStart(5) + "  " + line });
+    return el("span", { class: number === excerpt.line ? "here" : "", text: String(number).padStart(digits) + "  " + line.slice(indent) });
   });
   return el("div", {}, el("div", { class: "dim mono wrap", text: excerpt.file + ":" + excerpt.line }),
     el("pre", { class: "excerpt", tabindex: "0" }, ...lines), excerpt.note ? el("div", { class: "dim", text: t(excerpt.note) }) : null);
@@ -33,7 +35,8 @@ export function excerptOf(excerpt) {
 
 function sentenceOf(answer) {
   if (!answer.sentence) return t(answer.verdict);
-  return (answer.kind === "comparison" ? t("origin") : answer.verdict === "same" ? "" : t("found")) + (answer.verdict === "same" ? "" : ": ") + answer.sentence;
+  const word = answer.kind === "comparison" ? t("origin") : answer.verdict === "same" ? "" : t("found");
+  return word + (answer.verdict === "same" ? "" : t("colon")) + inLanguage(answer.sentence);
 }
 
 function countsOf(answer) {
@@ -41,7 +44,7 @@ function countsOf(answer) {
   const looks = { pass: "pass", warning: "differs mild", error: "differs", not_compared: "not_compared" };
   return el("div", { class: "counts" }, ...verdicts.map((key) => {
     const word = answer.kind === "dump" ? verdictWord(looks[key], "dump") : key === "not_compared" ? t("v.not_compared") : t(key);
-    return el("span", {}, dot(looks[key]), word + " " + answer.counts[key].toLocaleString("en"));
+    return el("span", {}, dot(looks[key]), word + " " + counted(answer.counts[key]));
   }));
 }
 
@@ -55,7 +58,7 @@ export function goToAnswer() {
 function render() {
   const answer = state.answer, box = byId("answer");
   const heading = answer.golden ? `${title(answer.target)}  ${t("against")}  ${title(answer.golden)}` : title(answer.target);
-  const facts = el("dl", {}, ...answer.facts.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(text) })]));
+  const facts = el("dl", {}, ...answer.facts.flatMap(([key, text]) => [el("dt", { text: t(key) }), el("dd", { class: "mono", text: title(key === "source" ? text : inLanguage(text)) })]));
   const bad = !["same", "clean", "not_compared"].includes(answer.verdict);
   const good = answer.verdict === "same" || answer.verdict === "clean";
   const go = el("button", { id: "go", text: t("go") + " ↵", onclick: goToAnswer });

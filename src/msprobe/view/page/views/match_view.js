@@ -1,13 +1,13 @@
 // Matching by hand: one call of each run without a counterpart; the server judges everything again.
 
 import { byId, el, say } from "../elements.js";
-import { shorten, title } from "../names.js";
+import { shorten, shortenName, title } from "../names.js";
 import { goTo } from "../navigate.js";
 import { source } from "../source.js";
 import { on, state } from "../state.js";
 import { t } from "../words.js";
 
-const MOST = 300;
+const MOST = 300, LETTER = 7.25;
 const chosen = { target: "", golden: "" }, filters = { target: "", golden: "" };
 let reload = null, path = "";
 
@@ -20,7 +20,7 @@ function unmatched(side) {
 
 function listOf(side) {
   const names = unmatched(side).filter((name) => name.toLowerCase().includes(filters[side].toLowerCase()));
-  const lines = names.slice(0, MOST).map((name) => el("li", {}, el("button", { class: "mono", title: title(name), data: { name: title(name) }, "aria-pressed": String(chosen[side] === name), text: shorten(name, 70), onclick: () => { chosen[side] = chosen[side] === name ? "" : name; render(); } })));
+  const room = Math.floor((byId("middle").clientWidth / 2 - 50) / LETTER), lines = names.slice(0, MOST).map((name) => el("li", {}, el("button", { class: "mono", title: title(name), data: { name: title(name) }, "aria-pressed": String(chosen[side] === name), text: shortenName(name, room), onclick: () => { chosen[side] = chosen[side] === name ? "" : name; render(); } })));
   const search = el("input", { type: "search", id: "filter_" + side, "aria-label": `${t("filter")}: ${t("match_" + side)}`, placeholder: t("filter"), value: filters[side], oninput: (event) => { filters[side] = event.target.value; render(); byId("filter_" + side).focus(); } });
   return el("div", {}, el("h2", { text: `${t("match_" + side)} (${names.length})` }), search, el("ul", { id: "unmatched_" + side }, ...lines));
 }
@@ -51,7 +51,7 @@ async function save() {
 function render() {
   const box = byId("match"), { answer, table } = state;
   if (!table) return;
-  if (answer.kind !== "comparison" || !source.live) { box.replaceChildren(el("p", { text: t("match_two") })); return; }
+  if (answer.kind !== "comparison" || !source.live) { box.replaceChildren(el("p", { text: t(source.live ? "match_two" : "match_file") })); return; }
   const pairs = Object.entries(answer.mapping || {});
   const command = `msprobe compare ${answer.target} ${answer.golden} -dm ${path}`;
   box.replaceChildren(
@@ -59,10 +59,11 @@ function render() {
       el("button", { id: "save_mapping", disabled: !pairs.length, text: t("save"), onclick: save }), path ? el("span", { class: "mono wrap", id: "saved", text: `${t("saved")} ${path}` }) : null),
     path ? el("pre", { tabindex: "0", text: command }) : "",
     pairs.length ? el("div", {}, el("h2", { text: t("matched") }), ...pairs.map(([target, golden]) => el("div", { class: "mono wrap" }, `${shorten(target, 90)} → ${shorten(golden, 90)} `, el("button", { text: t("remove"), onclick: () => send(target, null) })))) : "",
+    el("p", { class: "dim", text: t("match_how") }),
     el("div", { class: "lists" }, listOf("target"), listOf("golden")));
 }
 
 export function showMatching(again) {
   reload = again;
-  for (const event of ["data", "language"]) on(event, render);
+  for (const event of ["data", "language", "size"]) on(event, render);
 }

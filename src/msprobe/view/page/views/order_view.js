@@ -3,6 +3,7 @@
 import { applyRange, refilter } from "../filter.js";
 import { colour, drawing, el, pixel } from "../elements.js";
 import { placeOf } from "../navigate.js";
+import { slices } from "../slices.js";
 import { on, set, state } from "../state.js";
 import { HIGHEST, LEVELS, LOOKS, LOWEST } from "../table_data.js";
 import { t } from "../words.js";
@@ -11,19 +12,39 @@ const MARGIN = 8;
 const plot = el("canvas", { id: "plot", role: "img" });
 const lanes = el("canvas", { id: "lanes", role: "img", hidden: true });
 export const strip = { plot: el("div", { class: "strip" }, plot), lanes: el("div", { class: "strip" }, lanes) };
-let from = -1, to = -1, waiting = false;
+const run = slices();
+let from = -1, to = -1, waiting = false, points = {};
 
-// One byte per pixel with the worst state there, then colours: two hundred thousand points in a few milliseconds.
-function points(width, height) {
-  const { shown, table } = state, count = shown.length, worst = new Uint8Array(width * height), room = height - 2 * MARGIN;
-  for (let at = 0; at < count; at++) {
-    const row = shown[at], x = (at * width / count) | 0, y = (MARGIN + room * (1 - table.levels[row] / LEVELS)) | 0, look = table.looks[row] + 1;
-    for (let place = y * width + x, line = 0; line < 3; line++, place += width) {
-      if (worst[place] < look) worst[place] = look;
-      if (worst[place + 1] < look && x + 1 < width) worst[place + 1] = look;
+// The worst state of each column of pixels at each level. Then draws: moving the mark or the brush only draws.
+function workOut(columns) {
+  const { shown, table } = state, count = shown.length, worst = new Uint8Array(columns * (LEVELS + 1)), { levels, looks } = table;
+  run(count, (from, to) => {
+    for (let at = from; at < to; at++) {
+      const row = shown[at], place = ((at * columns / count) | 0) * (LEVELS + 1) + levels[row];
+      if (worst[place] <= looks[row]) worst[place] = looks[row] + 1;
     }
+  }, () => { points = { shown, columns, worst }; draw(); });
+}
+
+// A point is two pixels wide and three high; where points overlap, the worst is on top.
+function paintPoints(pen, width, height) {
+  const { width: across, height: down } = pen.canvas, scale = across / width, { worst } = points;
+  const top = new Uint8Array(across * down), room = height - 2 * MARGIN;
+  for (let at = 0; at < worst.length; at++) {
+    if (!worst[at]) continue;
+    const x = Math.floor(Math.floor(at / (LEVELS + 1)) * scale), y = Math.floor((MARGIN + room * (1 - at % (LEVELS + 1) / LEVELS)) * scale);
+    for (let line = y; line < y + 3 * scale && line < down; line++)
+      for (let place = line * across + x, end = line * across + Math.min(x + 2 * scale, across); place < end; place++) if (top[place] < worst[at]) top[place] = worst[at];
   }
-  return worst;
+  paintStates(pen, top, () => 255);
+}
+
+// One byte per pixel with a state, then colours: faster than a rectangle for each.
+function paintStates(pen, states, opacity) {
+  const { width, height } = pen.canvas, image = pen.createImageData(width, height), out = new Uint32Array(image.data.buffer), inks = LOOKS.map((look) => pixel(colour(look)) & 0xffffff);
+  for (let line = 0, at = 0; line < height; line++)
+    for (let x = 0; x < width; x++, at++) if (states[at]) out[at] = inks[states[at] - 1] | opacity(states[at], line) << 24;
+  pen.putImageData(image, 0, 0);
 }
 
 // A text on a picture, with a ground of its own: points and lanes lie below it.
@@ -40,17 +61,16 @@ function draw() {
   waiting = false;
   const table = state.table;
   if (!table || !plot.isConnected || !plot.clientWidth) return;
+  const columns = Math.floor(plot.clientWidth);
+  if (points.shown !== state.shown || points.columns !== columns) { workOut(columns); return; }
   plot.setAttribute("aria-label", t(table.measured ? "plot" : "plot_norm"));
   plot.title = plot.getAttribute("aria-label");
-  const width = plot.width = Math.max(plot.clientWidth, 1), height = plot.height = Math.max(plot.clientHeight, 1), pen = plot.getContext("2d");
-  const worst = points(width, height), image = pen.createImageData(width, height), out = new Uint32Array(image.data.buffer), inks = LOOKS.map((look) => pixel(colour(look)));
-  for (let at = 0; at < worst.length; at++) if (worst[at]) out[at] = inks[worst[at] - 1];
-  pen.putImageData(image, 0, 0);
+  const { pen, width, height } = drawing(plot);
+  paintPoints(pen, width, height);
   const at = placeOf(state.row);
   pen.fillStyle = colour("accent");
   if (at >= 0) pen.fillRect(at * width / state.shown.length, 0, 2, height);
   if (from >= 0) { pen.globalAlpha = 0.25; pen.fillRect(Math.min(from, to), 0, Math.abs(to - from), height); pen.globalAlpha = 1; }
-  pen.font = "11px system-ui, sans-serif";
   const inksOfText = [colour("bg"), colour("fg")], dim = colour("dim"), powers = table.measured ? [-6, -3, 0] : [-3, 0, 3];
   for (const power of powers) {
     const part = table.measured ? (power - LOWEST) / (HIGHEST - LOWEST) : (power + 6) / 12, y = MARGIN + (height - 2 * MARGIN) * (1 - part);
@@ -72,24 +92,22 @@ function drawLanes() {
   lanes.hidden = !table || table.units.length < 2;
   if (lanes.hidden || !lanes.isConnected) return;
   const tall = Math.max(3, Math.min(14, Math.floor(120 / table.units.length)));
-  const { pen, width } = drawing(lanes, tall * table.units.length), inks = LOOKS.map(colour);
+  const { pen, height } = drawing(lanes, tall * table.units.length), { width: across, height: down } = lanes;
   lanes.setAttribute("aria-label", t("lanes"));
-  const sizes = new Int32Array(table.units.length), done = new Int32Array(table.units.length);
+  const sizes = new Int32Array(table.units.length), done = new Int32Array(table.units.length), worst = new Uint8Array(across * table.units.length);
   for (let c = 0; c < table.calls; c++) sizes[table.call.unit[c]]++;
-  const worst = new Uint8Array(Math.ceil(width) * table.units.length);
   for (let c = 0; c < table.calls; c++) {
-    const unit = table.call.unit[c], place = unit * Math.ceil(width) + ((done[unit]++ * width / sizes[unit]) | 0);
-    worst[place] = Math.max(worst[place], table.callLooks[c] + 1);
+    const unit = table.call.unit[c], place = unit * across + ((done[unit]++ * across / sizes[unit]) | 0);
+    if (worst[place] <= table.callLooks[c]) worst[place] = table.callLooks[c] + 1;
   }
   for (let unit = 0; unit < table.units.length; unit++)
-    for (let x = 0, last = 0; x < width; x++) {
-      last = worst[unit * Math.ceil(width) + x] || last;
-      if (!last) continue;
-      pen.globalAlpha = (last === 1 ? 0.3 : 1) * (state.unit < 0 || state.unit === unit ? 1 : 0.45);
-      pen.fillStyle = inks[last - 1];
-      pen.fillRect(x, unit * tall, 1, tall - (tall > 4 ? 1 : 0));
-    }
-  pen.globalAlpha = 1;
+    for (let at = unit * across + 1; at < (unit + 1) * across; at++) worst[at] ||= worst[at - 1];
+  const states = new Uint8Array(across * down), unitAt = (line) => Math.min(table.units.length - 1, Math.floor(line / down * table.units.length)), gap = tall > 4 ? down / height : 0;
+  for (let line = 0; line < down; line++) {
+    const unit = unitAt(line);
+    if (line < (unit + 1) * down / table.units.length - gap) states.set(worst.subarray(unit * across, (unit + 1) * across), line * across);
+  }
+  paintStates(pen, states, (look, line) => (look === 1 ? 77 : 255) * (state.unit < 0 || state.unit === unitAt(line) ? 1 : 0.45));
   const inksOfText = [colour("bg"), colour("fg")];
   if (tall >= 11) for (let unit = 0; unit < table.units.length; unit++) write(pen, table.units[unit].label, 4, unit * tall + tall - 3, inksOfText);
 }

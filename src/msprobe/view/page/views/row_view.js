@@ -2,13 +2,15 @@
 
 import { excerptOf, sideBySide } from "./answer_view.js";
 import { byId, dot, el } from "../elements.js";
-import { figure, shorten, title } from "../names.js";
+import { figure, shorten, shortenName, title } from "../names.js";
 import { goTo } from "../navigate.js";
+import { inLanguage } from "../sentences.js";
 import { source } from "../source.js";
 import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
 
 const known = new Map();
+const LETTER = 7.25;
 let turn = 0, traced = false;
 
 export async function detailsOf(call) {
@@ -32,7 +34,7 @@ function lookOf(one) {
 }
 
 function link(one) {
-  return el("button", { class: "mono", title: title(one.name), data: { row: one.row }, onclick: () => goTo(one.row) }, dot(lookOf(one)), shorten(one.name, 60));
+  return el("button", { class: "mono", title: title(one.name), data: { row: one.row }, onclick: () => goTo(one.row) }, dot(lookOf(one)), shortenName(one.name, Math.floor((byId("right").clientWidth - 66) / LETTER)));
 }
 
 function argumentsOf(details, two) {
@@ -118,7 +120,7 @@ async function render() {
   try { details = await detailsOf(table.rows.call[row]); } catch (error) { details = null; box.replaceChildren(el("p", { text: error.message })); if (mine !== turn) return; return; }
   if (mine !== turn) return;
   const look = table.look(row), name = table.name(row), two = state.answer.golden !== null;
-  const head = [el("h2", { class: "first mono wrap", id: "row_name", text: title(name) }), el("div", {}, dot(look), [verdictWord(look, state.answer.kind), table.reason(row)].filter(Boolean).join(" · "))];
+  const head = [el("h2", { class: "first mono wrap", id: "row_name", text: title(name) }), el("div", {}, dot(look), [verdictWord(look, state.answer.kind), inLanguage(table.reason(row))].filter(Boolean).join(" · "))];
   const one = details && details.rows.find((other) => other.row === row);
   if (!one) { box.replaceChildren(...head, el("p", { class: "dim", text: t("no_details") })); return; }
   const flow = [];

@@ -2,13 +2,14 @@
 
 import { applyRange, refilter } from "../filter.js";
 import { byId, dot, el } from "../elements.js";
-import { figure, shorten, title } from "../names.js";
+import { figure, shorten, shortenName, title } from "../names.js";
 import { NO_FILTER, placeOf } from "../navigate.js";
+import { inLanguage } from "../sentences.js";
 import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
 
-const HEIGHT = 24, SPARE = 6, LETTER = 7.25;
-const COLUMNS = [["verdict", 102], ["unit", 78], ["name", 420], ["difference", 76], ["target", 74], ["golden", 74], ["reason", 240]];
+const HEIGHT = 24, SPARE = 6, LETTER = 7.25, LEAST_NAME = 236;
+const COLUMNS = [["verdict", 124], ["unit", 80], ["name", 420], ["difference", 86], ["target", 86], ["golden", 86], ["reason", 200]];
 const widths = Object.fromEntries(COLUMNS);
 let pool = [], waiting = false, wanted = -1;
 
@@ -26,7 +27,7 @@ function layout() {
 // The name column takes the remaining width of the window.
 function fit() {
   const fixed = present().filter((name) => name !== "name").reduce((sum, name) => sum + widths[name], 0);
-  widths.name = Math.max(316, byId("scroll").clientWidth - fixed - 12);
+  widths.name = Math.max(LEAST_NAME, byId("scroll").clientWidth - fixed - 12);
   document.querySelector(".grip[data-column=name]")?.setAttribute("aria-valuenow", widths.name);
   layout();
 }
@@ -72,7 +73,7 @@ function lineOf(place) {
 
 function figures(row, side) {
   const { table } = state, plain = table.plain[row];
-  return plain ? plain[side === "target" ? 0 : 1] : figure(table.rows[side][row]);
+  return plain ? plain[side === "target" ? 0 : 1] : figure(table.rows[side][row], 5);
 }
 
 function fill(line, row, at) {
@@ -84,12 +85,12 @@ function fill(line, row, at) {
   line.mark.className = "dot " + look;
   line.word.data = (state.picks.has(row) ? "✓ " : "") + verdictWord(look, state.answer.kind);
   if (cells.unit) cells.unit.textContent = table.units[table.unit(row)].label;
-  cells.name.textContent = shorten(name, Math.floor((widths.name - 16) / LETTER));
+  cells.name.textContent = shortenName(name, Math.floor((widths.name - 16) / LETTER));
   cells.name.title = title(name);
-  if (cells.difference) cells.difference.textContent = figure(table.rows.distance[row]);
+  if (cells.difference) cells.difference.textContent = figure(table.rows.distance[row], 4);
   cells.target.textContent = shorten(figures(row, "target"), 14);
   if (cells.golden) cells.golden.textContent = shorten(figures(row, "golden"), 14);
-  const reason = table.reason(row);
+  const reason = inLanguage(table.reason(row));
   cells.reason.textContent = shorten(reason, 200);
   cells.reason.title = title(reason);
 }
@@ -141,7 +142,7 @@ function bar() {
   const units = state.table?.units || [];
   const choice = el("select", { id: "unit", "aria-label": t("unit"), onchange: (event) => { change({ unit: +event.target.value }); set("unit", {}); } }, el("option", { value: "-1", text: t("all_units") }), ...units.map((unit, at) => el("option", { value: at, text: unit.label, selected: at === state.unit })));
   return el("div", { class: "bar" },
-    el("input", { type: "search", id: "search", placeholder: t("search"), "aria-label": t("search"), value: state.query, oninput: (event) => change({ query: event.target.value }) }),
+    el("input", { type: "search", id: "search", placeholder: t("search"), title: t("search"), "aria-label": t("search"), value: state.query, oninput: (event) => change({ query: event.target.value }) }),
     units.length > 1 ? choice : null, ...boxes,
     kind === "check" ? null : el("label", {}, el("input", { type: "checkbox", id: "introduced", checked: state.introduced, onchange: (event) => change({ introduced: event.target.checked }) }), " " + t("introduced_only")),
     el("button", { id: "whole", hidden: true, text: t("whole"), onclick: clearFilters }), el("span", { class: "dim", id: "count" }));

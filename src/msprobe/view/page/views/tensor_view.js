@@ -133,7 +133,7 @@ function choices() {
     axes[place] = chosen;
     current.window = null;
     load();
-  } }, ...shape.map((size, at) => el("option", { value: at, text: `${at} (${size})`, selected: at === axes[place] }))));
+  } }, ...shape.map((size, at) => el("option", { value: at, text: `${t("axis")} ${at} (${size})`, selected: at === axes[place] }))));
   const others = shape.map((size, at) => axes.includes(at) ? null : el("label", {}, `${t("index")} ${at} `, el("input", { type: "number", min: 0, max: size - 1, value: index[at], data: { axis: at }, onchange: (event) => {
     index[at] = Math.max(0, Math.min(size - 1, Math.floor(+event.target.value) || 0));
     load();

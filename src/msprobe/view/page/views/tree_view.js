@@ -8,44 +8,49 @@ import { LOOKS } from "../table_data.js";
 import { t } from "../words.js";
 
 const MOST_CHILDREN = 2000, INDENT = 6, LETTER = 7.25;
-const natural = new Intl.Collator("en", { numeric: true });
-let nodes = new Map(), order = [], opened = new Set([""]), marked = "";
+let natural = null, nodes = new Map(), order = [], opened = new Set([""]), marked = "";
 
 function parentOf(path) {
   const cut = path.lastIndexOf(".");
   return cut < 0 ? "" : path.slice(0, cut);
 }
 
+function nodeOf(path) {
+  return { path, golden: path, children: new Set(), own: [0, 0], worst: [0, 0], inTarget: false, inGolden: false };
+}
+
 // Every module by its path in the target; a module that only the golden run has is under its own path.
 function build() {
-  const { texts, call, calls, callLooks } = state.table, renamed = new Map();
-  nodes = new Map([["", { path: "", golden: "", children: new Set(), forward: 0, backward: 0, inTarget: true, inGolden: true }]]);
-  order = [];
+  const { texts, call, calls, callLooks } = state.table, renamed = new Map(), found = new Map();
+  nodes = new Map([["", { ...nodeOf(""), inTarget: true, inGolden: true }]]);
   for (let c = 0; c < calls; c++)
     if (call.target_module[c] && call.golden_module[c]) renamed.set(call.golden_module[c], call.target_module[c]);
-  const seen = new Map();
   for (let c = 0; c < calls; c++) {
     if (state.unit >= 0 && call.unit[c] !== state.unit) continue;
-    const target = call.target_module[c], golden = call.golden_module[c];
-    const key = target || renamed.get(golden) || golden;
-    let leaf = seen.get(key);
-    if (!leaf) { leaf = ensure(texts[key]); seen.set(key, leaf); order.push(leaf); }
+    const target = call.target_module[c], golden = call.golden_module[c], key = target || renamed.get(golden) || golden;
+    let leaf = found.get(key);
+    if (!leaf) { leaf = ensure(texts[key]); found.set(key, leaf); }
     if (target) leaf.inTarget = true;
     if (golden) { leaf.inGolden = true; leaf.golden = texts[golden]; }
-    const side = call.direction[c] === 1 ? "backward" : "forward";
-    leaf["own_" + side] = Math.max(leaf["own_" + side] || 0, callLooks[c] + 1);
-    for (let node = leaf; node; node = node.path ? nodes.get(parentOf(node.path)) : null) {
-      if (target) node.inTarget = true;
-      if (golden) node.inGolden = true;
-      node[side] = Math.max(node[side], callLooks[c] + 1);
-    }
+    const side = call.direction[c];
+    if (leaf.own[side] <= callLooks[c]) leaf.own[side] = callLooks[c] + 1;
+  }
+  order = [...found.values()];
+  order.forEach(tellParents);
+}
+
+function tellParents(leaf) {
+  for (let node = leaf; node; node = node.path ? nodes.get(parentOf(node.path)) : null) {
+    node.inTarget ||= leaf.inTarget;
+    node.inGolden ||= leaf.inGolden;
+    for (const side of [0, 1]) node.worst[side] = Math.max(node.worst[side], leaf.own[side]);
   }
 }
 
 function ensure(path) {
   let node = nodes.get(path);
   if (!node) {
-    node = { path, golden: path, children: new Set(), forward: 0, backward: 0, inTarget: false, inGolden: false };
+    node = nodeOf(path);
     nodes.set(path, node);
     ensure(parentOf(path)).children.add(path);
   }
@@ -54,6 +59,7 @@ function ensure(path) {
 
 function visible() {
   const found = [];
+  natural ||= new Intl.Collator("en", { numeric: true }); // slow to make: not before the first paint
   const walk = (path, depth) => {
     const node = nodes.get(path), children = [...node.children].sort(natural.compare);
     found.push({ node, depth, leaf: !children.length });
@@ -65,7 +71,8 @@ function visible() {
 
 function marks(node) {
   const one = (value) => dot(value ? LOOKS[value - 1] : "none");
-  return [node.forward ? one(node.forward) : null, node.backward > 1 && node.backward !== node.forward || node.backward && !node.forward ? one(node.backward) : null];
+  const [forward, backward] = node.worst;
+  return [forward ? one(forward) : null, backward > 1 && backward !== forward || backward && !forward ? one(backward) : null];
 }
 
 function label(node) {
@@ -145,8 +152,8 @@ function drawMap() {
   const canvas = byId("map"), { pen, width, height } = drawing(canvas);
   const inks = LOOKS.map(colour), size = width / Math.max(order.length, 1);
   order.forEach((leaf, at) => {
-    for (const [side, top] of [["forward", 0], ["backward", height / 2 + 1]]) {
-      const look = leaf["own_" + side];
+    for (const [side, top] of [[0, 0], [1, height / 2 + 1]]) {
+      const look = leaf.own[side];
       if (!look) continue;
       pen.fillStyle = inks[look - 1];
       pen.globalAlpha = look === 1 ? 0.35 : 1;

@@ -1,0 +1,181 @@
+"""Every button, link and edge that tests/view/test_page.py does not use, each with what it must change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import planted
+import pytest
+from dumps import planted_pair, ranks_dump, unmatched_pair
+from polling import until
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return planted_pair(tmp_path_factory.mktemp("pair"), "changed activation")
+
+
+def name_of(page: Any) -> str:
+    found: str = page.inner_text("#row_name")
+    return found
+
+
+def drag(page: Any, selector: str, by: int) -> None:
+    box = page.locator(selector).bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + by, y, steps=4)
+    page.mouse.up()
+
+
+def test_the_answer_folds_and_its_button_goes_to_the_row(open_view: Open, pair: tuple[Path, Path]) -> None:
+    page = open_view(*pair).page
+    page.click("#fold")
+    assert not page.is_visible("#answer .excerpt")
+    page.click("#fold")
+    assert page.is_visible("#answer .excerpt")
+    page.keyboard.press("n")  # this fault was introduced once
+    until(page, "document.getElementById('message').textContent.startsWith('No other call')")
+    page.keyboard.press("PageDown")
+    until(page, "!document.getElementById('row_name').textContent.includes('relu')")
+    page.click("#go")
+    until(page, "document.getElementById('row_name').textContent.includes('relu')")
+    assert not page.is_visible("#answer .excerpt")
+
+
+def test_one_step_has_no_empty_lanes_and_a_click_on_the_plot_goes_to_the_row(
+    open_view: Open, pair: tuple[Path, Path]
+) -> None:
+    page = open_view(*pair).page
+    plot, rows = page.locator("#plot").bounding_box(), page.locator("#scroll").bounding_box()
+    assert rows["y"] - plot["y"] - plot["height"] < 8
+    before = page.evaluate("+document.querySelector('.row.picked').dataset.row")
+    page.mouse.click(plot["x"] + plot["width"] * 0.9, plot["y"] + 20)
+    until(page, f"+document.querySelector('.row.picked').dataset.row > {before} + 10")
+    total = page.evaluate("parseInt(document.getElementById('count').textContent)")
+    assert abs(page.evaluate("+document.querySelector('.row.picked').dataset.row") / total - 0.9) < 0.02
+    page.keyboard.press("PageUp")
+    page.keyboard.press("PageUp")
+    page.keyboard.press("PageDown")
+    assert abs(page.evaluate("+document.querySelector('.row.picked').dataset.row") / total - 0.9) > 0.02
+
+
+def test_the_buttons_of_a_row(open_view: Open, pair: tuple[Path, Path]) -> None:
+    page = open_view(*pair).page
+    page.click("#trace")
+    assert "relu" in page.inner_text("#path")
+    page.click("#trace")
+    assert page.locator("#path").count() == 0
+    page.locator("#right .arguments button").first.click()
+    until(page, "document.getElementById('row_name').textContent.endsWith('input.0')")
+    page.click("#pick")
+    page.wait_for_selector("#pick[aria-pressed=true]")
+    assert page.locator("#tab_collect").inner_text().endswith("(1)")
+    assert "✓" in page.inner_text("#rows .row.picked")
+    summary = page.locator("#right details summary")
+    summary.click()
+    assert page.locator("#right details .frame").first.is_visible()
+
+
+def test_columns_and_panels_are_resized_with_the_mouse(open_view: Open, pair: tuple[Path, Path]) -> None:
+    page = open_view(*pair).page
+    cell = "document.querySelector('#rows .row .mono').getBoundingClientRect().width"
+    wide = page.evaluate(cell)
+    drag(page, ".grip[data-column=name]", 80)
+    assert abs(page.evaluate(cell) - wide - 80) < 3
+    right = page.locator("#right").bounding_box()["width"]
+    drag(page, "#right_edge", -100)
+    assert abs(page.locator("#right").bounding_box()["width"] - right - 100) < 16
+    left = page.locator("#left").bounding_box()["width"]
+    drag(page, "#left_edge", 60)
+    assert abs(page.locator("#left").bounding_box()["width"] - left - 60) < 16
+
+
+def test_links_and_configs_are_copied_and_downloaded(open_view: Open, pair: tuple[Path, Path]) -> None:
+    opened = open_view(*pair, permissions=["clipboard-read", "clipboard-write"])
+    page = opened.page
+    copied = "navigator.clipboard.readText()"
+    page.keyboard.press("c")
+    until(page, "document.getElementById('message').textContent === 'Copied.'")
+    assert page.evaluate(copied) == page.url
+    page.keyboard.press("x")
+    page.keyboard.press("6")
+    page.get_by_role("button", name="Copy", exact=True).click()
+    until(page, "document.getElementById('message').textContent === 'Copied.'")
+    assert json.loads(page.evaluate(copied))["tensor"]["list"] == ["Functional.relu.0.forward"]
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download").click()
+    assert waiting.value.suggested_filename == "config.json"
+    assert json.loads(Path(waiting.value.path()).read_text())["task"] == "tensor"
+    page.locator("#collect .links button").click()
+    until(page, "document.getElementById('tab_rows').getAttribute('aria-selected') === 'true'")
+
+
+def test_a_match_is_filtered_made_and_removed(open_view: Open, tmp_path: Path) -> None:
+    page = open_view(*unmatched_pair(tmp_path), fresh=True).page
+    page.click("#tab_match")
+    assert "one call on each side" in page.inner_text("#match")
+    page.fill("#filter_golden", "nothing")
+    assert page.locator("#unmatched_golden button").count() == 0
+    page.fill("#filter_golden", "MISH")
+    page.locator("#unmatched_target button").click()
+    page.locator("#unmatched_golden button").click()
+    page.click("#do_match")
+    until(page, "document.getElementById('row_name').textContent.includes('mish')")
+    page.click("#tab_match")
+    page.get_by_role("button", name="Remove").click()
+    until(page, "document.querySelectorAll('#unmatched_target button').length === 1")
+
+
+def test_a_line_between_ranks_leads_to_its_collective(open_view: Open, tmp_path: Path) -> None:
+    page = open_view(ranks_dump(tmp_path / "t", wrong_rank=1), ranks_dump(tmp_path / "g")).page
+    page.keyboard.press("4")
+    box = page.locator("#ranks").bounding_box()
+    page.locator("#ranks").click(position={"x": box["width"] / 4, "y": box["height"] - 30})
+    until(page, "document.getElementById('row_name').textContent.includes('all_reduce.5')")
+
+
+@pytest.mark.parametrize("width", [1280, 2560])
+def test_all_rows_have_different_names_and_complete_numbers(
+    open_view: Open, pair: tuple[Path, Path], width: int
+) -> None:
+    """Two rows never look the same, although names are shortened; no number is cut."""
+    page = open_view(*pair, viewport={"width": width, "height": width * 9 // 16}).page
+    shown: dict[str, str] = {}
+    total = page.evaluate("parseInt(document.getElementById('count').textContent)")
+    for top in range(0, total * 24, 240):
+        page.evaluate(f"document.getElementById('scroll').scrollTop = {top}")
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        rows = page.evaluate(
+            "[...document.querySelectorAll('#rows .row')].map(row => [row.querySelector('.mono').title,"
+            " row.querySelector('.mono').textContent, [...row.querySelectorAll('.n, [role=cell]:first-child')]"
+            ".every(cell => cell.scrollWidth <= cell.clientWidth)])"
+        )
+        assert all(fits for _, _, fits in rows), [name for name, _, fits in rows if not fits]
+        shown.update({name: text for name, text, _ in rows})
+    assert len(shown) == total > 500
+    same = [name for name, text in shown.items() if list(shown.values()).count(text) > 1]
+    assert same == []
+
+
+def test_a_chinese_answer_has_no_english_sentence(open_view: Open, tmp_path: Path) -> None:
+    golden = planted.run("transformer", tmp_path / "golden")
+    for fault in ("wrong eps", "missing scale", "wrong backward", "changed activation"):
+        page = open_view(planted.run("transformer", tmp_path / fault, fault), golden, locale="zh-CN").page
+        said = [page.inner_text(".sentence"), *page.locator("#answer dd").all_inner_texts()]
+        keys = ["", *page.locator("#answer dt").all_inner_texts()]
+        for key, text in zip(keys, said):
+            if key not in ("调用", "模块", "源码", "库内"):
+                assert any("一" <= letter <= "鿿" for letter in text), (fault, key, text)
+        page.check("#introduced")
+        until(page, "document.querySelectorAll('#rows .row').length > 0")
+        reasons = page.locator("#rows .row [role=cell]:last-child").all_inner_texts()
+        assert all(any("一" <= letter <= "鿿" for letter in text) for text in reasons if text), (fault, reasons)
+    alone = open_view(planted.run("transformer", tmp_path / "nan", "nan source"), locale="zh-CN").page
+    assert "是第一个产生 NaN 或无穷的调用" in alone.inner_text(".sentence")
