@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, Optional
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.layout import statistics
+from msprobe.compare.layout.case import Case, Layout, reorder
 from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
 from msprobe.compare.layout.fixed import LayoutFile, balanced_sequence, fixed_placements, grid_of_file
 from msprobe.compare.layout.joined import Alone, Held, JoinedRun, join, pair_updates, sort_by_golden, sort_by_target
-from msprobe.compare.layout.search import OWNED, Case, Factors, Layout, Memory, kind_of, reorder, search
+from msprobe.compare.layout.search import OWNED, Factors, Memory, kind_of, oddness, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
 from msprobe.compare.layout.updates import pair_parameters
@@ -180,17 +181,18 @@ class _Rows:
         return made
 
     def arranged(self, ours: Sequence[Grid], theirs: Sequence[Grid]) -> tuple[Pair[Grid], list[Case]]:
-        """The arrangement of both sides' ranks that explains most of the first rows."""
+        """The arrangement of both sides' ranks that explains most of the first rows, in the plainest ways."""
         pairs = [Pair(a, b) for a in ours for b in theirs]
-        best: Optional[tuple[float, Pair[Grid]]] = None
+        best: Optional[tuple[float, int, Pair[Grid]]] = None
         for pair in pairs if len(pairs) > 1 else []:
             cases = [case for case in self.cases(pair, 3 * SAMPLE) if case.phase is Phase.FORWARD][:SAMPLE]
             for case in cases:
                 search(case, None, Memory())
             score = sum(case.explained for case in cases) + 0.5 * (pair.target.known + pair.golden.known)
-            if best is None or score > best[0]:
-                best = (score, pair)
-        chosen = best[1] if best is not None else pairs[0]
+            plainness = -sum(oddness(way) for case in cases if case.layout is not None for way in case.layout[:2])
+            if best is None or (score, plainness) > best[:2]:
+                best = (score, plainness, pair)
+        chosen = best[2] if best is not None else pairs[0]
         return chosen, self.cases(chosen)
 
     def unarranged(self, row: Row) -> Measurement:

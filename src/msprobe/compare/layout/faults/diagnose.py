@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Optional
 
 from msprobe.compare.calls import FORWARD, GRADS
+from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.dimensions import ALL_RANKS, MICROBATCH, ranks_text
 from msprobe.compare.layout.faults.evidence import (
     CLOSE,
@@ -29,7 +30,6 @@ from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_slic
 from msprobe.compare.layout.faults.reductions import of_partial_input, of_reduction, of_unreduced
 from msprobe.compare.layout.faults.weights import of_weight
 from msprobe.compare.layout.joined import Alone
-from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.shards import local_shape
 from msprobe.compare.layout.ways import A, P, R, possible_ways
 from msprobe.compare.origin.trace import Trace, module_of

@@ -7,9 +7,9 @@ from typing import Optional
 import numpy as np
 
 from msprobe.compare.calls import BACKWARD, GRADS
+from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, golden_at, group_text
 from msprobe.compare.layout.fitting import error_of
-from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.shards import load
 from msprobe.compare.layout.ways import Array, P
 from msprobe.compare.measure.distance import value_key
