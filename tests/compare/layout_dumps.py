@@ -200,6 +200,13 @@ def _update(ranks: dict[Any, Rank], x: dict[Any, Array], dp: int, tp: int, fault
             mean = grads[place]
         elif fault == "summed":
             mean = mean * dp
+        elif fault == "summed over all":
+            mean = mean * dp * tp
+        if fault.startswith("divided by "):
+            total, number = mean * dp, int(fault.rpartition(" ")[2])
+            mean = total / number
+            rank.call("Tensor.div_.0.forward", [total], mean, None)
+            rank.data["Tensor.div_.0.forward"]["input_args"].append({"type": "int", "value": number})
         rank.call("Tensor.add_.0.forward", [np.ones(WIDTH), mean], np.ones(WIDTH) - 0.1 * mean, None)
 
 

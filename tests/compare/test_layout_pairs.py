@@ -180,3 +180,55 @@ def test_another_batch_on_each_rank_is_compared_rank_by_rank(tmp_path: Path) -> 
     result = compare(target, golden)
     assert {unit.label for unit, _ in result.rows()} == {"step0/rank0", "step0/rank1"}
     assert result.verdict != "same"
+
+
+def test_the_golden_run_says_how_its_own_tensors_are_split(tmp_path: Path) -> None:
+    """Copies of one part of the data are no copies of what the golden run has split."""
+    found = compare(write_run(tmp_path / "a", 2, 1, "same data"), write_run(tmp_path / "b", 2, 2)).origin
+    assert found is not None
+    assert (found.kind, found.ranks) == ("shard mis-sliced", (1,))
+    assert "another part of the data" in found.sentence
+
+
+def test_a_division_by_another_number_is_judged_by_its_result(tmp_path: Path) -> None:
+    golden = write_run(tmp_path / "b", 4, 1, "divided by 4")
+    assert compare(write_run(tmp_path / "a", 2, 2, "divided by 2"), golden).verdict == "same"
+    found = compare(write_run(tmp_path / "c", 2, 2, "divided by 1"), golden).origin
+    assert found is not None
+    assert (found.kind, found.name) == ("gradient not averaged", "Tensor.div_.0.forward")
+    assert "summed, not averaged" in found.sentence
+
+
+def test_a_group_is_wrong_against_another_layout_too(tmp_path: Path) -> None:
+    found = compare(write_run(tmp_path / "a", 2, 2, "wrong group"), write_run(tmp_path / "b", 1, 2)).origin
+    assert found is not None
+    assert (found.kind, found.dimension) == ("wrong group", "dp")
+
+
+def write_stages(root: Path, world: int, summed: bool = True) -> Path:
+    """Two modules with one weight; with two ranks, each has one of them."""
+    made = np.random.default_rng(5)
+    grads = [made.normal(size=(4, 3)), made.normal(size=(4, 3))]
+    for number in range(world):
+        rank = Rank(root / "step0" / ("rank" if world == 1 else f"rank{number}"), True)
+        names = ["first", "last"] if world == 1 else [["first"], ["last"]][number]
+        for name in names:
+            given = np.full((2, 4), 1.0 + (name == "last"))
+            rank.call(f"Module.{name}.L.forward.0", [given], 2 * given, None, weight=np.ones((4, 3)))
+        for name in names[::-1]:
+            back = rank.item(np.full((2, 4), 3.0 + (name == "last")))
+            rank.data[f"Module.{name}.L.backward.0"] = {"input": [back], "output": [back]}
+            rank.data[f"Module.{name}.L.parameters_grad"] = {"weight": [rank.item(grads[name == "last"])]}
+            rank.parents.update({f"Module.{name}.L.backward.0": None, f"Module.{name}.L.parameters_grad": None})
+        given = sum(grads) if summed else grads[number]
+        rank.call("Tensor.add_.0.forward", [np.ones((4, 3)), given], np.ones((4, 3)) - given, None)
+        run: dict[str, Any] = {"msprobe": "0", "world_size": world, "settings": {"precision": "high"}}
+        write_dump(root, rank.data, rank.parents, rank=None if world == 1 else number, task="tensor", run=run)
+    return root
+
+
+def test_a_weight_of_two_stages_needs_both_gradients(tmp_path: Path) -> None:
+    found = compare(write_stages(tmp_path / "a", 2, summed=False), write_stages(tmp_path / "b", 1)).origin
+    assert found is not None
+    assert found.ranks == (0, 1)
+    assert "gradient not summed" in found.sentence

@@ -80,6 +80,7 @@ CASES = [
     (2, 1, "stale weight", "replica not synchronised", "Module.1.down.L.forward.0.parameters.weight", "dp", (1,)),
     (2, 1, "not averaged", "gradient not averaged", "Tensor.add_.0.forward", "dp", (0, 1)),
     (2, 2, "summed", "gradient not averaged", "Tensor.add_.0.forward", "dp", (0, 1, 2, 3)),
+    (2, 2, "summed over all", "gradient not averaged", "Tensor.add_.0.forward", "dp, tp", (0, 1, 2, 3)),
     (2, 1, "same data", "shard mis-sliced", "Functional.linear.0.forward", "dp", (1,)),
 ]
 

@@ -13,7 +13,7 @@ from msprobe.compare.layout import statistics
 from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order
 from msprobe.compare.layout.fixed import Balanced
 from msprobe.compare.layout.shards import Shards, load
-from msprobe.compare.layout.ways import A, Array, P, Way, assemble, axis_of
+from msprobe.compare.layout.ways import A, Array, P, R, Way, assemble, axis_of
 from msprobe.compare.measure import distance
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Reason
@@ -118,6 +118,10 @@ class Views:
         arrays = self._arrays[golden]
         rolled = np.roll(arrays, 1, axis)
         return all(error_of(arrays[place], rolled[place]) <= SAME for place in np.ndindex(arrays.shape))
+
+    def fits_golden(self, way: Way) -> bool:
+        """Whether a way has copies where the golden run has, and nowhere else: its own tensors say how it is split."""
+        return all((one == R) == self.is_copied(True, axis) for axis, one in enumerate(way.placements))
 
     def error(self, layout: Layout) -> float:
         ours, theirs = self.of(False, layout.target), self.of(True, layout.golden)

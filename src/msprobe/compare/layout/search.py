@@ -13,6 +13,7 @@ from msprobe.compare.layout.case import SAME, Case, Layout, Orders, Views
 from msprobe.compare.layout.fitting import EXPLAINED
 from msprobe.compare.layout.shards import Shards, local_shape
 from msprobe.compare.layout.ways import (
+    REDUCED,
     A,
     N,
     P,
@@ -36,6 +37,8 @@ MOST_WAYS = 400
 
 OWNED = "owned"
 """Stands for the ranks that do not have a call, among the dimensions by which a gradient is scaled."""
+Found = tuple[float, int, Layout]
+"""A layout with its error and how plain it is."""
 Factors = Mapping[tuple[str, str], float]
 """What a gradient that is split over a dimension must be multiplied by, by side and name of the dimension."""
 
@@ -86,7 +89,7 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
     views = Views(case)
     if views.obstacle:
         return
-    best: list[tuple[float, int, Layout]] = []
+    best: list[Found] = []
     for known in memory.usual(case.kind) if not case.recorded else ():
         error = views.error(known)
         if error <= SAME or (not case.saved and error <= EXPLAINED / 20):
@@ -106,11 +109,23 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
             if ordered is not None:
                 best.append((views.error(ordered), place, ordered))
         least = min(error for error, _, _ in best)
+    if least > EXPLAINED and case.golden.sizes:
+        best = _as_golden(best, case, views)
+        least = min(error for error, _, _ in best)
     limit = max(PLAIN_ENOUGH * least, SAME)
     if least <= EXPLAINED:
         limit = min(limit, EXPLAINED)
     error, _, case.layout = min((one for one in best if one[0] <= limit), key=lambda one: one[1])
     case.error = error
+
+
+def _as_golden(found: list[Found], case: Case, views: Views) -> list[Found]:
+    """What is left of layouts that do not explain a row: the golden run's own tensors say how it is split. Its parts
+    are no sums in the forward, unless nothing else fits: almost anything is near to a sum of something."""
+    fitting = [one for one in found if views.fits_golden(one[2].golden)] or found
+    if case.phase is not Phase.FORWARD:
+        return fitting
+    return [one for one in fitting if not any(p in REDUCED for way in one[2][:2] for p in way.placements)] or fitting
 
 
 def known_orders(case: Case, ours: Way) -> list[Orders]:

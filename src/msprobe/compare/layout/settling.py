@@ -88,6 +88,7 @@ def _but_for_a_factor(case: Case, views: Views) -> Optional[Layout]:
             continue
         made, golden = views.of(False, ours), views.of(True, theirs)
         for orders in known_orders(case, ours) if made and golden else ():
-            if all(fit(reorder(one, orders), golden[0]).error < MULTIPLE for one in made):
+            ordered = [reorder(one, orders) for one in made]
+            if all(fit(one, other).error < MULTIPLE for one in ordered for other in golden):
                 return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0, orders)
     return None

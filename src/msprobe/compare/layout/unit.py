@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
+
+import numpy as np
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
@@ -215,9 +218,10 @@ def _measure(case: Case) -> Measurement:
     reduced = any(one in REDUCED for way in (layout.target, layout.golden) for one in way.placements)
     if reduced and any(item.get("Norm") is None for item in (ours[0], theirs[0])):
         return Measurement(None, ADDED_UP)
-    found = [_of_statistics(row, one, theirs[0], layout.factor) for one in ours]
+    pairs = [(one, other) for one in ours for other in theirs if other is theirs[0] or other != theirs[0]]
+    found = [_of_statistics(row, one, other, layout.factor) for one, other in pairs]
     worst = max(range(len(found)), key=lambda place: found[place].distance or 0.0)
-    row.target = ours[worst]
+    row.target, row.golden = pairs[worst]
     return found[worst]
 
 
@@ -237,9 +241,9 @@ def _measure_arrays(case: Case, row: Row, layout: Layout) -> Measurement:
             return Measurement(None, one)
     ours = assemble(loaded[0], layout.target)  # type: ignore[arg-type]
     theirs = assemble(loaded[1], layout.golden)  # type: ignore[arg-type]
-    golden = theirs[0]
+    goldens = [theirs[0], *(one for one in theirs[1:] if not np.array_equal(one, theirs[0]))]
     worst: Optional[Measurement] = None
-    for array in ours:
+    for array, golden in itertools.product(ours, goldens):
         array = reorder(array, layout.orders)
         if layout.factor != 1.0:
             array = array * layout.factor
@@ -250,6 +254,6 @@ def _measure_arrays(case: Case, row: Row, layout: Layout) -> Measurement:
         if worst is None or (found.distance or 0.0) > (worst.distance or 0.0):
             worst = found
             row.target = statistics.of_array(case.target.first, array)
-    row.golden = statistics.of_array(case.golden.first, golden)
+            row.golden = statistics.of_array(case.golden.first, golden)
     assert worst is not None
     return worst
