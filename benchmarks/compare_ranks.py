@@ -4,7 +4,9 @@ differs by rounding, as between two machines.
 python benchmarks/compare_ranks.py [--ranks 1024] [--rounded 64] [--rows 10000] [--rounds 3]
 
 CPU time and memory of complete processes with start-up. Each rank has numbers of its own. The golden dump's files are
-hard links to the target's, except those of the rank that differs.
+hard links to the target's, except those of the rank that differs. How well two processes share the work is told by
+their CPU times too, because the wall time of a busy machine says little: at worst, the first process works before and
+after the others, never beside them.
 """
 
 from __future__ import annotations
@@ -102,6 +104,41 @@ subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=False)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"""
 
 
+_SPLIT = """import sys, time
+from concurrent.futures import process
+from msprobe.compare import compare
+work, log = process._process_worker, sys.argv[3]
+def measured(*given, **named):
+    work(*given, **named)
+    with open(log, "a") as file:
+        file.write(f"{time.process_time()}\\n")
+process._process_worker = measured
+compare(sys.argv[1], sys.argv[2], jobs=int(sys.argv[4]))
+print(time.process_time())"""
+
+
+def measure_split(work: Path, dumps: tuple[Path, Path], rounds: int) -> None:
+    """The CPU time of one process, against that of the first of two and the slower of its workers."""
+    ratios = []
+    for _ in range(rounds):
+        log = work / "workers"
+        log.write_text("")
+        alone, first = (
+            float(subprocess.run(
+                [sys.executable, "-c", _SPLIT, *map(str, dumps), str(log), jobs],
+                capture_output=True, text=True, check=True,
+            ).stdout)
+            for jobs in ("1", "2")
+        )  # fmt: skip
+        workers = [float(line) for line in log.read_text().split()]
+        ratios.append((alone / (first + max(workers)), alone, first, *workers))
+    ratio, alone, first, *workers = sorted(ratios)[len(ratios) // 2]
+    said = " and ".join(f"{one:.1f}" for one in workers)
+    print(
+        f"- one process {alone:.1f} CPU-s; of two, the first {first:.1f} and the workers {said}: {ratio:.2f} at worst"
+    )
+
+
 def check_answer(target: Path, golden: Path, ranks: int, template: dict[str, bytes]) -> None:
     """The origin is named, on the right rank; every row is counted."""
     done = subprocess.run([*OURS, str(target), str(golden), "--json"], capture_output=True, text=True, check=False)
@@ -125,19 +162,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         template = write_template(work / "template", args.rows)
-        dumps = {ranks: write_ranks(work, template, ranks) for ranks in (args.ranks // 8, args.ranks)}
+        counts = (args.ranks // 4, args.ranks // 2, args.ranks)
+        dumps = {ranks: write_ranks(work, template, ranks) for ranks in counts}
         os.sync()  # writing back must not be part of a time
         check_answer(*dumps[args.ranks], args.ranks, template)
-        few, all_ranks = ([*OURS, *map(str, dumps[ranks])] for ranks in dumps)
-        found = in_turn({"few": lambda: cost(few, work), "all": lambda: cost(all_ranks, work)}, args.rounds)
+        commands = {str(ranks): [*OURS, *map(str, dumps[ranks])] for ranks in counts}
+        all_ranks = commands[str(args.ranks)]
+        found = in_turn({name: lambda one=one: cost(one, work) for name, one in commands.items()}, args.rounds)
         memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
         two = in_turn(
             {"one": lambda: cost(all_ranks, work), "two": lambda: cost([*all_ranks, "--jobs", "2"], work)}, args.rounds
         )
+        measure_split(work, dumps[args.ranks], args.rounds)
         if args.rounded:
             measure_rounded(work, template, args.rounded, args.rounds)
-    print(f"- {found['all'][0]:.1f} CPU-s, {memory:.2f} GB in the largest process")
-    print(f"- {found['all'][0] / found['few'][0]:.1f} times the CPU time of {args.ranks // 8} ranks")
+    print(
+        f"- {memory:.2f} GB in the largest process; "
+        + ", ".join(f"{n} ranks {found[str(n)][0]:.1f} CPU-s" for n in counts)
+    )
     print(f"- two processes: {two['one'][1] / two['two'][1]:.2f} times as fast as one (wall)")
 
 

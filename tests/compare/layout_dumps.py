@@ -192,12 +192,21 @@ def _update(ranks: dict[Any, Rank], x: dict[Any, Array], dp: int, tp: int, fault
             "input": [rank.item(np.ones(()))],
             "output": [rank.item(given)],
         }
-        rank.parents["Functional.mse_loss.0.backward"] = None
+        split = given @ np.split(weights(1)[1], tp, 0)[place[1]].T  # what each tensor-parallel rank has of a gradient
+        rank.data["Functional.relu.1.backward"] = {"input": [rank.item(split)], "output": [rank.item(2 * split)]}
+        rank.parents.update({"Functional.mse_loss.0.backward": None, "Functional.relu.1.backward": None})
         mean = sum(grads[one, place[1]] for one in range(dp)) / dp
         if fault == "not averaged":
             mean = grads[place]
         elif fault == "summed":
             mean = mean * dp
+        elif fault == "summed over all":
+            mean = mean * dp * tp
+        if fault.startswith("divided by "):
+            total, number = mean * dp, int(fault.rpartition(" ")[2])
+            mean = total / number
+            rank.call("Tensor.div_.0.forward", [total], mean, None)
+            rank.data["Tensor.div_.0.forward"]["input_args"].append({"type": "int", "value": number})
         rank.call("Tensor.add_.0.forward", [np.ones(WIDTH), mean], np.ones(WIDTH) - 0.1 * mean, None)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from layout_dumps import BATCH, WIDTH, Rank, batch
-from written import write_dump
+from layout_dumps import BATCH, WIDTH, Rank, batch, write_run
+from written import call, tensor, write_dump
 
 from msprobe.compare import compare
 from msprobe.compare.calls import Call, Match
+from msprobe.compare.layout import settling
 from msprobe.compare.layout.averages import cover_averages
 from msprobe.compare.layout.joined import sort_by_target
 from msprobe.compare.layout.updates import Label, pair_parameters
+from msprobe.compare.layout.ways import Way, assemble, free_ways
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, Judgement, Row
 
 pytestmark = pytest.mark.fast
@@ -127,3 +130,105 @@ def test_other_divisors_do_not_matter_where_the_results_agree(agrees: bool) -> N
     cover_averages([(match, rows)], found)
     covered = [row.slot for row in rows if id(row) in found and found[id(row)].verdict == NOT_COMPARED]
     assert covered == (["input.0", "input.1"] if agrees else [])
+
+
+def test_what_is_the_same_on_every_rank_does_not_hide_a_factor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of two copies is a gradient of twice the size: only the rows after the first tell which it is."""
+    monkeypatch.setattr(settling, "SAMPLE", 2)
+    target, golden = write_run(tmp_path / "a", 1, 2), write_run(tmp_path / "b", 2, 2)
+    assert compare(target, golden).verdict == "same"
+
+
+def test_two_dimensions_cut_one_axis_in_either_order() -> None:
+    """FSDP2 on top of tensor parallelism cuts each tensor-parallel slice again."""
+    ways = [way for way in free_ways([2], [2, 2]) if way.placements == ("S(0)", "S(0)")]
+    shards = np.empty((2, 2), dtype=object)
+    for place in np.ndindex(2, 2):
+        shards[place] = np.array([place[0] * 10 + place[1]])
+    assert [assemble(shards, way)[0].tolist() for way in ways] == [[0, 1, 10, 11], [0, 10, 1, 11]]
+    assert Way(("S(0)", "R"), (1, 0)) in free_ways([2], [2, 2])
+
+
+def _add_exchange(root: Path, shape: list[int]) -> Path:
+    """Every rank makes one more call, in the backward pass."""
+    for file in root.rglob("dump.json"):
+        content = json.loads(file.read_text())
+        later = [(name, content["data"].pop(name)) for name in ("Functional.relu.1.backward", "Tensor.add_.0.forward")]
+        item = tensor(1.0, shape)
+        content["data"].update({"Distributed.all_reduce.7.forward": call(item, output=item), **dict(later)})
+        file.write_text(json.dumps(content))
+    return root
+
+
+def test_exchanges_of_other_tensors_have_nothing_to_do_with_each_other(tmp_path: Path) -> None:
+    target = _add_exchange(write_run(tmp_path / "a", 1, 2, saves=False), [3, 5])
+    golden = _add_exchange(write_run(tmp_path / "b", 1, 4, saves=False), [7, 2, 2])
+    result = compare(target, golden)
+    (row,) = [row for _, row in result.rows() if "all_reduce.7" in row.name and row.slot == "output.0"]
+    assert (row.verdict, row.judgement.reason.kind.name) == (NOT_COMPARED, "COVERED")
+    assert result.verdict == "same"
+
+
+def test_another_batch_on_each_rank_is_compared_rank_by_rank(tmp_path: Path) -> None:
+    """Half the batch is no part of the golden run's: its ranks have other data, not copies."""
+    golden = write_run(tmp_path / "b", 2, 1, mesh=False)
+    target = write_run(tmp_path / "a", 4, 1, mesh=False)
+    for rank in (2, 3):
+        (target / f"step0/rank{rank}").rename(tmp_path / f"unused{rank}")
+    for file in target.rglob("run.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "world_size": 2}))
+    result = compare(target, golden)
+    assert {unit.label for unit, _ in result.rows()} == {"step0/rank0", "step0/rank1"}
+    assert result.verdict != "same"
+
+
+def test_the_golden_run_says_how_its_own_tensors_are_split(tmp_path: Path) -> None:
+    """Copies of one part of the data are no copies of what the golden run has split."""
+    found = compare(write_run(tmp_path / "a", 2, 1, "same data"), write_run(tmp_path / "b", 2, 2)).origin
+    assert found is not None
+    assert (found.kind, found.ranks) == ("shard mis-sliced", (1,))
+    assert "another part of the data" in found.sentence
+
+
+def test_a_division_by_another_number_is_judged_by_its_result(tmp_path: Path) -> None:
+    golden = write_run(tmp_path / "b", 4, 1, "divided by 4")
+    assert compare(write_run(tmp_path / "a", 2, 2, "divided by 2"), golden).verdict == "same"
+    found = compare(write_run(tmp_path / "c", 2, 2, "divided by 1"), golden).origin
+    assert found is not None
+    assert (found.kind, found.name) == ("gradient not averaged", "Tensor.div_.0.forward")
+    assert "summed, not averaged" in found.sentence
+
+
+def test_a_group_is_wrong_against_another_layout_too(tmp_path: Path) -> None:
+    found = compare(write_run(tmp_path / "a", 2, 2, "wrong group"), write_run(tmp_path / "b", 1, 2)).origin
+    assert found is not None
+    assert (found.kind, found.dimension) == ("wrong group", "dp")
+
+
+def write_stages(root: Path, world: int, summed: bool = True) -> Path:
+    """Two modules with one weight; with two ranks, each has one of them."""
+    made = np.random.default_rng(5)
+    grads = [made.normal(size=(4, 3)), made.normal(size=(4, 3))]
+    for number in range(world):
+        rank = Rank(root / "step0" / ("rank" if world == 1 else f"rank{number}"), True)
+        names = ["first", "last"] if world == 1 else [["first"], ["last"]][number]
+        for name in names:
+            given = np.full((2, 4), 1.0 + (name == "last"))
+            rank.call(f"Module.{name}.L.forward.0", [given], 2 * given, None, weight=np.ones((4, 3)))
+        for name in names[::-1]:
+            back = rank.item(np.full((2, 4), 3.0 + (name == "last")))
+            rank.data[f"Module.{name}.L.backward.0"] = {"input": [back], "output": [back]}
+            rank.data[f"Module.{name}.L.parameters_grad"] = {"weight": [rank.item(grads[name == "last"])]}
+            rank.parents.update({f"Module.{name}.L.backward.0": None, f"Module.{name}.L.parameters_grad": None})
+        given = sum(grads) if summed else grads[number]
+        rank.call("Tensor.add_.0.forward", [np.ones((4, 3)), given], np.ones((4, 3)) - given, None)
+        run: dict[str, Any] = {"msprobe": "0", "world_size": world, "settings": {"precision": "high"}}
+        write_dump(root, rank.data, rank.parents, rank=None if world == 1 else number, task="tensor", run=run)
+    return root
+
+
+def test_a_weight_of_two_stages_needs_both_gradients(tmp_path: Path) -> None:
+    found = compare(write_stages(tmp_path / "a", 2, summed=False), write_stages(tmp_path / "b", 1)).origin
+    assert found is not None
+    assert found.ranks == (0, 1)
+    assert "gradient not summed" in found.sentence

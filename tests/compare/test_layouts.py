@@ -32,11 +32,30 @@ def test_a_clean_layout_is_the_same_as_one_device(tmp_path: Path, single: Path, 
     assert compare(single, tmp_path).verdict == "same"
 
 
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("mesh", [True, False])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [((1, 2), (1, 4)), ((2, 1), (1, 2)), ((1, 2), (2, 1)), ((2, 2), (1, 2)), ((1, 2), (2, 2)), ((4, 1), (2, 2))],
+)
+def test_one_layout_against_another(
+    tmp_path: Path, ours: tuple[int, int], theirs: tuple[int, int], mesh: bool, saves: bool
+) -> None:
+    target, golden = (
+        write_run(tmp_path / name, *sizes, saves=saves, mesh=mesh) for name, sizes in (("a", ours), ("b", theirs))
+    )
+    result = compare(target, golden)
+    assert [(row.name, row.reason) for _, row in result.rows() if row.verdict in ("warning", "error")] == []
+    assert result.verdict == "same"
+
+
+@pytest.mark.parametrize("mesh", [True, False])
 @pytest.mark.parametrize(("ours", "theirs"), [((1, 2), (1, 4)), ((2, 1), (1, 2)), ((2, 2), (1, 2)), ((4, 1), (2, 2))])
-def test_one_layout_against_another(tmp_path: Path, ours: tuple[int, int], theirs: tuple[int, int]) -> None:
-    target, golden = write_run(tmp_path / "a", *ours), write_run(tmp_path / "b", *theirs)
-    assert compare(target, golden).verdict == "same"
-    wrong = write_run(tmp_path / "c", *ours, fault="one rank")
+def test_a_fault_is_named_against_another_layout(
+    tmp_path: Path, ours: tuple[int, int], theirs: tuple[int, int], mesh: bool
+) -> None:
+    golden = write_run(tmp_path / "b", *theirs, mesh=mesh)
+    wrong = write_run(tmp_path / "c", *ours, fault="one rank", mesh=mesh)
     origin = compare(wrong, golden).origin
     assert origin is not None
     assert origin.name == "Functional.relu.1.forward"
@@ -61,6 +80,7 @@ CASES = [
     (2, 1, "stale weight", "replica not synchronised", "Module.1.down.L.forward.0.parameters.weight", "dp", (1,)),
     (2, 1, "not averaged", "gradient not averaged", "Tensor.add_.0.forward", "dp", (0, 1)),
     (2, 2, "summed", "gradient not averaged", "Tensor.add_.0.forward", "dp", (0, 1, 2, 3)),
+    (2, 2, "summed over all", "gradient not averaged", "Tensor.add_.0.forward", "dp, tp", (0, 1, 2, 3)),
     (2, 1, "same data", "shard mis-sliced", "Functional.linear.0.forward", "dp", (1,)),
 ]
 

@@ -14,7 +14,7 @@ from msprobe.dump.reader import items, leaves
 from msprobe.dump.record_keys import DAMAGED
 
 if TYPE_CHECKING:
-    from msprobe.compare.layout.search import Case
+    from msprobe.compare.layout.case import Case
     from msprobe.compare.measure.tensors import TensorMetrics
 
 PASS = "pass"

@@ -16,7 +16,7 @@ _OWN_PARTS = Reason(Kind.COVERED, "each run scales by the number of its own part
 def cover_averages(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
     """Adds the judgements of what a scaling was given, where only its result can be the same in both runs."""
     for match, rows in groups:
-        if match.call.direction != FORWARD or match.call.key.rpartition(".")[2] not in _SCALES:
+        if not is_scaling(match):
             continue
         if not _has_other_number(match, rows):
             continue
@@ -25,6 +25,10 @@ def cover_averages(groups: Sequence[Group], found: dict[int, Judgement]) -> None
             for row in rows:
                 if row.is_input and row.verdict in (WARNING, ERROR):
                     found[id(row)] = Judgement(NOT_COMPARED, 0.0, _OWN_PARTS)
+
+
+def is_scaling(match: Match) -> bool:
+    return match.call.direction == FORWARD and match.call.key.rpartition(".")[2] in _SCALES
 
 
 def _has_other_number(match: Match, rows: Sequence[Row]) -> bool:

@@ -16,6 +16,7 @@ from msprobe.compare.measure.distance import count, result_key
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
+from msprobe.dump.collectives import is_collective
 
 ADDED_UP = Reason(Kind.KIND, "a sum over ranks can only be put together from saved tensors")
 _AFTER_SUM = Reason(Kind.COVERED, f"{ADDED_UP.detail}; what was compared after it agrees")
@@ -50,9 +51,19 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
         for row in rows:
             if row.verdict == NOT_COMPARED and match.how == "unmatched" and row.why.kind is Kind.UNMATCHED:
                 found[id(row)] = Judgement(NOT_COMPARED, 0.0, _AFTER)
+            elif row.why.kind is Kind.SHAPE and _is_own_exchange(match, rows):
+                found.setdefault(id(row), Judgement(NOT_COMPARED, 0.0, _AFTER))
             elif row.why is ADDED_UP:
                 found.setdefault(id(row), Judgement(NOT_COMPARED, 0.0, _AFTER_SUM))
     return found
+
+
+def _is_own_exchange(match: Match, rows: Sequence[Row]) -> bool:
+    """Each layout exchanges other tensors between its ranks: two such calls that were matched by their place, and
+    whose tensors fit in no way, have nothing to do with each other."""
+    cases = [row.joined for row in rows if row.joined is not None]
+    exchanged = is_collective(match.call.key) or any(case.reduced for case in cases)
+    return exchanged and bool(cases) and all(case.layout is None for case in cases)
 
 
 Results = set[tuple[str, object]]

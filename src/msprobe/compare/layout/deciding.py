@@ -8,21 +8,30 @@ from pathlib import Path
 from typing import Any, Optional
 
 from msprobe.compare.layout.dimensions import ranks_text
+from msprobe.compare.measure.distance import value_key
+from msprobe.compare.rows import is_tensor
 from msprobe.compare.sources import Source
 from msprobe.dump.errors import DumpError
+from msprobe.dump.names import MODULE_PREFIXES
 
+_MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
+_TRIED, _NEAR = 8, 16
+"""So many results are looked at, on so many ranks: whoever cuts tensors by hand cuts them over neighbours."""
 _LISTED = 64
 """A damaged world_size may be any number: no more missing ranks than this are listed."""
 
 
 def other_layout(target: Sequence[Source], golden: Sequence[Source]) -> bool:
-    """Whether the ranks of one step do not simply pair: another number of ranks, other groups or other meshes."""
+    """Whether the ranks of one step do not simply pair: another number of ranks, other groups, other meshes, or parts
+    of tensors that the ranks of the other run all have complete."""
     ours, theirs = world_size(target), world_size(golden)
     if ours is not None and theirs is not None and ours != theirs:
         return True
     if ours is None or theirs is None:
         return len(target) != len(golden)
-    return len(target) == len(golden) > 1 and _arrangement(target) != _arrangement(golden)
+    if not len(target) == len(golden) > 1:
+        return False
+    return _arrangement(target) != _arrangement(golden) or _has_parts_of_copies(target, golden)
 
 
 def world_size(ranks: Sequence[Source]) -> Optional[int]:
@@ -51,6 +60,63 @@ def _arrangement(ranks: Sequence[Source]) -> Any:
             if isinstance(parallel.get("pipeline"), dict):
                 stages.add(str(parallel["pipeline"].get("stages")))
     return groups, meshes, stages
+
+
+def _has_parts_of_copies(target: Sequence[Source], golden: Sequence[Source]) -> bool:
+    """Whether the ranks of one run have parts of what is complete, and the same, on ranks of the other: plain tensors
+    that were cut by hand (sequence parallelism against tensor parallelism)."""
+    ours, theirs = _results(target[0]), _results(golden[0])
+    tried = 0
+    for name, one in ours.items():
+        for part, whole, parts, wholes in (
+            (one, theirs.get(name), target, golden),
+            (theirs.get(name), one, golden, target),
+        ):
+            times = _times(part, whole, len(target))
+            if times > 1 and tried < _TRIED:
+                tried += 1
+                near = min(len(target), _NEAR)
+                if _count_values(wholes[:near], name) * times <= near < _count_values(parts[:near], name) * times:
+                    return True
+    return False
+
+
+def _results(source: Source) -> dict[str, dict[str, Any]]:
+    """The first results of modules, where they are tensors; nothing of a damaged dump, which is reported later."""
+    try:
+        names = [name for name in source.records if name.startswith(_MODULES) and ".forward." in name]
+        return {name: one for name in names if (one := _first_result(source, name)) is not None}
+    except DumpError:
+        return {}
+
+
+def _first_result(source: Source, name: str) -> Optional[dict[str, Any]]:
+    record = source.records.get(name)
+    output = record.get("output") if isinstance(record, dict) else None
+    first = output[0] if isinstance(output, list) and output else None
+    return first if isinstance(first, dict) and is_tensor(first) else None
+
+
+def _times(part: Optional[dict[str, Any]], whole: Optional[dict[str, Any]], world: int) -> int:
+    """How often a part goes into the complete tensor, along one dimension and over ranks that divide the world."""
+    if part is None or whole is None:
+        return 1
+    small, large = (one["shape"] for one in (part, whole))
+    if len(small) != len(large) or not all(type(size) is int and size > 0 for size in (*small, *large)):
+        return 1
+    odd = [(a, b) for a, b in zip(small, large) if a != b]
+    if len(odd) != 1 or odd[0][1] % odd[0][0]:
+        return 1
+    times: int = odd[0][1] // odd[0][0]
+    return times if world % times == 0 else 1
+
+
+def _count_values(ranks: Sequence[Source], name: str) -> int:
+    """How many different values a result has on some ranks."""
+    try:
+        return len({value_key(_first_result(rank, name)) for rank in ranks})
+    except DumpError:
+        return len(ranks)
 
 
 def check_ranks(path: Path, ranks: Sequence[Source]) -> None:

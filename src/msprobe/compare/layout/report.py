@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.dimensions import Grid, ranks_text
-from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.sources import Source
 

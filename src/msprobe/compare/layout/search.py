@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Optional, Union
-
-import numpy as np
+from typing import Optional
 
 from msprobe.compare.calls import GRADS, Match
-from msprobe.compare.layout import statistics
-from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order
-from msprobe.compare.layout.fixed import Balanced
-from msprobe.compare.layout.shards import Shards, load, local_shape
+from msprobe.compare.layout.case import SAME, Case, Layout, Orders, Views
+from msprobe.compare.layout.fitting import EXPLAINED
+from msprobe.compare.layout.shards import Shards, local_shape
 from msprobe.compare.layout.ways import (
+    REDUCED,
     A,
-    Array,
     N,
     P,
     R,
     Way,
     X,
-    assemble,
     axis_of,
     free_ways,
     possible_ways,
@@ -32,72 +27,18 @@ from msprobe.compare.layout.ways import (
 )
 from msprobe.compare.measure import distance
 from msprobe.compare.phases import Phase
-from msprobe.compare.reasons import Reason
 from msprobe.compare.rows import Row
 
 SAMPLE = 24
 """So many rows decide how the ranks are arranged, and so many how the backward is scaled."""
 PLAIN_ENOUGH = 10.0
 """A plainer layout is preferred to one that explains the values better by less than this factor."""
-SAME = 1e-5
 MOST_WAYS = 400
-
-Orders = tuple[tuple[int, tuple[int, ...]], ...]
-
-
-class Layout(NamedTuple):
-    """How the shards of both sides of a row are put together; `orders` are those of slices, by axis."""
-
-    target: Way
-    golden: Way
-    factor: float = 1.0
-    orders: Orders = ()
-
-
-@dataclass
-class Case:
-    """A row with its shards, and the layout that was found for it."""
-
-    row: Row
-    phase: Phase
-    target: Shards
-    golden: Shards
-    kind: tuple[str, ...]
-    layout: Optional[Layout] = None
-    error: float = math.inf
-    reduced: bool = False
-    """Its values are given to a collective that sums: the shards may be parts of a sum."""
-    fixed: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
-    """The placements of both sides that are known, by dimension."""
-    balanced: Optional[Balanced] = None
-    """How the target cuts sequences, where that is not in order."""
-    owned: tuple[bool, bool] = (False, False)
-    """Only some ranks of a stage have such a call (an expert's): its input may come from all of them."""
-
-    @property
-    def recorded(self) -> bool:
-        return any(self.fixed)
-
-    @property
-    def text(self) -> str:
-        """How the shards were put together: `tp S(0), dp R`."""
-        return "" if self.layout is None else self.describe(self.target, self.layout.target)
-
-    @staticmethod
-    def describe(shards: Shards, way: Way) -> str:
-        return ", ".join(f"{name} {placement}" for name, placement in zip(shards.names, way.placements))
-
-    @property
-    def explained(self) -> bool:
-        return self.error <= EXPLAINED
-
-    @property
-    def saved(self) -> bool:
-        return self.target.saved and self.golden.saved
-
 
 OWNED = "owned"
 """Stands for the ranks that do not have a call, among the dimensions by which a gradient is scaled."""
+Found = tuple[float, int, Layout]
+"""A layout with its error and how plain it is."""
 Factors = Mapping[tuple[str, str], float]
 """What a gradient that is split over a dimension must be multiplied by, by side and name of the dimension."""
 
@@ -148,7 +89,7 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
     views = Views(case)
     if views.obstacle:
         return
-    best: list[tuple[float, int, Layout]] = []
+    best: list[Found] = []
     for known in memory.usual(case.kind) if not case.recorded else ():
         error = views.error(known)
         if error <= SAME or (not case.saved and error <= EXPLAINED / 20):
@@ -168,11 +109,23 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
             if ordered is not None:
                 best.append((views.error(ordered), place, ordered))
         least = min(error for error, _, _ in best)
+    if least > EXPLAINED and case.golden.sizes:
+        best = _as_golden(best, case, views)
+        least = min(error for error, _, _ in best)
     limit = max(PLAIN_ENOUGH * least, SAME)
     if least <= EXPLAINED:
         limit = min(limit, EXPLAINED)
     error, _, case.layout = min((one for one in best if one[0] <= limit), key=lambda one: one[1])
     case.error = error
+
+
+def _as_golden(found: list[Found], case: Case, views: Views) -> list[Found]:
+    """What is left of layouts that do not explain a row: the golden run's own tensors say how it is split. Its parts
+    are no sums in the forward, unless nothing else fits: almost anything is near to a sum of something."""
+    fitting = [one for one in found if views.fits_golden(one[2].golden)] or found
+    if case.phase is not Phase.FORWARD:
+        return fitting
+    return [one for one in fitting if not any(p in REDUCED for way in one[2][:2] for p in way.placements)] or fitting
 
 
 def known_orders(case: Case, ours: Way) -> list[Orders]:
@@ -223,11 +176,12 @@ def pairs_of(case: Case) -> list[tuple[Way, Way]]:
         return [(nothing, way) for way in _keep(_fitting(theirs, shape, reductions), theirs, case.fixed[1])]
     left, right = (_free(one, reductions, fixed) for one, fixed in zip((ours, theirs), case.fixed))
     found = [(a, b) for a, shape in left for b, other in right if shape == other]
-    found.sort(key=lambda pair: _oddness(pair[0]) + _oddness(pair[1]))
+    found.sort(key=lambda pair: oddness(pair[0]) + oddness(pair[1]))
     return found[:MOST_WAYS]
 
 
-def _oddness(way: Way) -> int:
+def oddness(way: Way) -> int:
+    """0 for copies, more for slices, most for sums."""
     return sum(0 if one == R else 1 if axis_of(one) is not None else 3 for one in way.placements)
 
 
@@ -270,81 +224,3 @@ def _reductions(case: Case) -> tuple[str, ...]:
     if word.startswith(("max", "amax", "all_reduce")):
         found.append(X)
     return tuple(found)
-
-
-class Views:
-    """The tensors, or the statistics, that the ways of one case make; each is made once."""
-
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self._made: dict[tuple[bool, Way], Any] = {}
-        self.obstacle: Union[Reason, None] = None
-        self._arrays: tuple[Array, Array] = (np.empty(0), np.empty(0))
-        if case.saved:
-            loaded = load(case.target), load(case.golden)
-            for one in loaded:
-                if isinstance(one, Reason):
-                    self.obstacle = one
-            if self.obstacle is None:
-                self._arrays = loaded  # type: ignore[assignment]
-
-    def of(self, golden: bool, way: Way) -> list[Any]:
-        key = (golden, way)
-        if key not in self._made:
-            shards = self._case.golden if golden else self._case.target
-            try:
-                if self._case.saved:
-                    self._made[key] = assemble(self._arrays[golden], way)
-                else:
-                    self._made[key] = statistics.merge(shards, way)
-            except ValueError:
-                self._made[key] = []
-        found: list[Any] = self._made[key]
-        return found
-
-    def error(self, layout: Layout) -> float:
-        ours, theirs = self.of(False, layout.target), self.of(True, layout.golden)
-        if not ours or not theirs:
-            return math.inf
-        if self._case.saved:
-            golden = theirs[0]
-            found = [
-                error_of(
-                    layout.factor * reorder(one, layout.orders)
-                    if layout.factor != 1.0
-                    else reorder(one, layout.orders),
-                    golden,
-                )
-                for one in ours
-            ]
-            return max([*found, *(error_of(one, golden) for one in theirs[1:])])
-        if any(placement in (P, A) for way in (layout.target, layout.golden) for placement in way.placements):
-            if not statistics.may_add_up(self._case.target, self._case.golden, layout.factor):
-                return math.inf
-            exact = distance.count(self._case.golden.first) == 1  # the mean of one element is its value
-            least = 0.0 if exact else 0.5 * EXPLAINED
-            return max(least, *(statistics.error_of(one, theirs[0], layout.factor) for one in ours))
-        found = [statistics.error_of(one, theirs[0], layout.factor) for one in ours]
-        return max([*found, *(statistics.error_of(one, theirs[0]) for one in theirs[1:])])
-
-    def reorder(self, layout: Layout) -> Optional[Layout]:
-        """The same with the slices along sharded axes in the order in which they explain the golden value."""
-        ours, theirs = self.of(False, layout.target), self.of(True, layout.golden)
-        if not ours or not theirs or ours[0].shape != theirs[0].shape:
-            return None
-        axes = {axis_of(one) for way in (layout.target, layout.golden) for one in way.placements} - {None}
-        array = reorder(layout.factor * ours[0] if layout.factor != 1.0 else ours[0], layout.orders)
-        known = {axis for axis, _ in layout.orders}
-        sliced = sorted(axis for axis in axes if axis is not None and axis not in known)
-        for axis in [*sliced, *(one for one in range(array.ndim) if one not in axes)]:
-            order = find_order(array, theirs[0], axis)
-            if order is not None:
-                return layout._replace(orders=(*layout.orders, (axis, tuple(int(one) for one in order))))
-        return None
-
-
-def reorder(array: Array, orders: Orders) -> Array:
-    for axis, order in orders:
-        if array.shape[axis] == len(order):
-            array = np.take(array, order, axis)
-    return array

@@ -8,20 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import Optional
 
 from msprobe.compare.calls import GRADS
+from msprobe.compare.layout.case import Case, Layout, Views, reorder
 from msprobe.compare.layout.fitting import EXPLAINED, fit
-from msprobe.compare.layout.search import (
-    SAMPLE,
-    Case,
-    Factors,
-    Layout,
-    Memory,
-    Views,
-    factor_of,
-    known_orders,
-    pairs_of,
-    reorder,
-)
-from msprobe.compare.layout.ways import REDUCED, Way
+from msprobe.compare.layout.search import SAMPLE, Factors, Memory, factor_of, known_orders, pairs_of
+from msprobe.compare.layout.ways import REDUCED, R, Way
 from msprobe.compare.phases import Phase
 
 MULTIPLE = 1e-3
@@ -40,7 +30,7 @@ def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]
     of_weights = [case for case in backward if case.row.match.call.direction == GRADS]
     owned = [case for case in of_calls[SAMPLE:] if any(case.owned)]
     sample = [*of_calls[:SAMPLE], *of_weights[: SAMPLE // 3], *owned[: SAMPLE // 3]]
-    trials = [(case, Views(case), pairs_of(case)) for case in sample]
+    trials = [(case, views := Views(case), _ways_without_copies(case, views)) for case in sample]
     dimensions = [(side, name, size) for side, name, size in names if size > 1]
     best: tuple[int, int, dict[tuple[str, str], float]] = (-1, 0, {})
     for chosen in itertools.product((False, True), repeat=len(dimensions)):
@@ -49,6 +39,20 @@ def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]
         if (explained, -sum(chosen)) > best[:2]:
             best = (explained, -sum(chosen), factors)
     return best[2]
+
+
+def _ways_without_copies(case: Case, views: Views) -> list[tuple[Way, Way]]:
+    """The ways of a case, without those that add up, or put side by side, what is the same on every rank: it would
+    hide a factor."""
+    pairs = pairs_of(case)
+    copied = [
+        {axis for axis, size in enumerate(shards.sizes) if size > 1 and views.is_copied(golden, axis)}
+        for golden, shards in ((False, case.target), (True, case.golden))
+    ]
+    kept = [
+        pair for pair in pairs if all(way.placements[axis] == R for way, axes in zip(pair, copied) for axis in axes)
+    ]
+    return kept or pairs
 
 
 def _is_explained(case: Case, views: Views, pairs: Sequence[tuple[Way, Way]], factors: Factors) -> bool:
@@ -84,6 +88,7 @@ def _but_for_a_factor(case: Case, views: Views) -> Optional[Layout]:
             continue
         made, golden = views.of(False, ours), views.of(True, theirs)
         for orders in known_orders(case, ours) if made and golden else ():
-            if all(fit(reorder(one, orders), golden[0]).error < MULTIPLE for one in made):
+            ordered = [reorder(one, orders) for one in made]
+            if all(fit(one, other).error < MULTIPLE for one in ordered for other in golden):
                 return Layout(ours, theirs, case.layout.factor if case.layout is not None else 1.0, orders)
     return None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
+
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.layout import statistics
+from msprobe.compare.layout.case import Case, Layout, reorder
 from msprobe.compare.layout.covering import ADDED_UP
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
 from msprobe.compare.layout.fixed import LayoutFile, balanced_sequence, fixed_placements, grid_of_file
 from msprobe.compare.layout.joined import Alone, Held, JoinedRun, join, pair_updates, sort_by_golden, sort_by_target
-from msprobe.compare.layout.search import OWNED, Case, Factors, Layout, Memory, kind_of, reorder, search
+from msprobe.compare.layout.search import OWNED, Factors, Memory, kind_of, oddness, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
 from msprobe.compare.layout.updates import pair_parameters
@@ -180,17 +184,18 @@ class _Rows:
         return made
 
     def arranged(self, ours: Sequence[Grid], theirs: Sequence[Grid]) -> tuple[Pair[Grid], list[Case]]:
-        """The arrangement of both sides' ranks that explains most of the first rows."""
+        """The arrangement of both sides' ranks that explains most of the first rows, in the plainest ways."""
         pairs = [Pair(a, b) for a in ours for b in theirs]
-        best: Optional[tuple[float, Pair[Grid]]] = None
+        best: Optional[tuple[float, int, Pair[Grid]]] = None
         for pair in pairs if len(pairs) > 1 else []:
             cases = [case for case in self.cases(pair, 3 * SAMPLE) if case.phase is Phase.FORWARD][:SAMPLE]
             for case in cases:
                 search(case, None, Memory())
             score = sum(case.explained for case in cases) + 0.5 * (pair.target.known + pair.golden.known)
-            if best is None or score > best[0]:
-                best = (score, pair)
-        chosen = best[1] if best is not None else pairs[0]
+            plainness = -sum(oddness(way) for case in cases if case.layout is not None for way in case.layout[:2])
+            if best is None or (score, plainness) > best[:2]:
+                best = (score, plainness, pair)
+        chosen = best[2] if best is not None else pairs[0]
         return chosen, self.cases(chosen)
 
     def unarranged(self, row: Row) -> Measurement:
@@ -213,9 +218,10 @@ def _measure(case: Case) -> Measurement:
     reduced = any(one in REDUCED for way in (layout.target, layout.golden) for one in way.placements)
     if reduced and any(item.get("Norm") is None for item in (ours[0], theirs[0])):
         return Measurement(None, ADDED_UP)
-    found = [_of_statistics(row, one, theirs[0], layout.factor) for one in ours]
+    pairs = [(one, other) for one in ours for other in theirs if other is theirs[0] or other != theirs[0]]
+    found = [_of_statistics(row, one, other, layout.factor) for one, other in pairs]
     worst = max(range(len(found)), key=lambda place: found[place].distance or 0.0)
-    row.target = ours[worst]
+    row.target, row.golden = pairs[worst]
     return found[worst]
 
 
@@ -235,9 +241,9 @@ def _measure_arrays(case: Case, row: Row, layout: Layout) -> Measurement:
             return Measurement(None, one)
     ours = assemble(loaded[0], layout.target)  # type: ignore[arg-type]
     theirs = assemble(loaded[1], layout.golden)  # type: ignore[arg-type]
-    golden = theirs[0]
+    goldens = [theirs[0], *(one for one in theirs[1:] if not np.array_equal(one, theirs[0]))]
     worst: Optional[Measurement] = None
-    for array in ours:
+    for array, golden in itertools.product(ours, goldens):
         array = reorder(array, layout.orders)
         if layout.factor != 1.0:
             array = array * layout.factor
@@ -248,6 +254,6 @@ def _measure_arrays(case: Case, row: Row, layout: Layout) -> Measurement:
         if worst is None or (found.distance or 0.0) > (worst.distance or 0.0):
             worst = found
             row.target = statistics.of_array(case.target.first, array)
-    row.golden = statistics.of_array(case.golden.first, golden)
+            row.golden = statistics.of_array(case.golden.first, golden)
     assert worst is not None
     return worst

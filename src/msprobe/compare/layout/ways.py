@@ -78,7 +78,8 @@ def _uneven(local: Shape, whole: Shape, sizes: Sequence[int]) -> list[Way]:
 def free_ways(local: Shape, sizes: Sequence[int], reductions: Sequence[str] = (P, A)) -> list[Way]:
     """Ways where the shape of the complete tensor is not known."""
     choices = [[R, *reductions, *(shard(axis) for axis in range(len(local)))] for _ in sizes]
-    return sorted((Way(placements) for placements in itertools.product(*choices)), key=_plainness)
+    made = itertools.product(*choices)
+    return sorted((Way(placements, order) for placements in made for order in _orders(placements)), key=_plainness)
 
 
 def _orders(placements: Sequence[str]) -> Iterable[tuple[int, ...]]:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from typing import Optional
 
 from msprobe.compare.calls import FORWARD, GRADS
+from msprobe.compare.layout.averages import is_scaling
+from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.dimensions import ALL_RANKS, MICROBATCH, ranks_text
 from msprobe.compare.layout.faults.evidence import (
     CLOSE,
@@ -26,15 +28,15 @@ from msprobe.compare.layout.faults.evidence import (
     place_text,
 )
 from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_slice
-from msprobe.compare.layout.faults.reductions import of_partial_input, of_reduction, of_unreduced
+from msprobe.compare.layout.faults.reductions import of_partial_input, of_reduction, of_two_stages, of_unreduced
 from msprobe.compare.layout.faults.weights import of_weight
 from msprobe.compare.layout.joined import Alone
-from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.shards import local_shape
 from msprobe.compare.layout.ways import A, P, R, possible_ways
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
+from msprobe.compare.rows import ERROR
 from msprobe.dump.collectives import is_collective
 
 
@@ -43,6 +45,7 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
     ranks whose training loop differs, `alone` the calls that only some ranks make."""
     if found.kind == "training":
         return replace(found, ranks=training)
+    found = _by_result(found, trace)
     case = found.row.joined if found.row is not None else None
     diagnosis = None
     if case is not None and case.layout is not None:
@@ -65,11 +68,22 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
     )
 
 
+def _by_result(found: Candidate, trace: Trace) -> Candidate:
+    """A gradient that is divided by another number is judged by what the division gives: each layout has its own."""
+    if found.kind != "argument" or found.phase is not Phase.AFTER or not is_scaling(found.match):
+        return found
+    rows = [row for row in trace.groups[found.index][1] if not row.is_input and row.joined is not None]
+    return replace(found, row=rows[0]) if rows and any(row.verdict == ERROR for row in rows) else found
+
+
 def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
     """By the saved tensors, else by statistics as far as they tell."""
     if case.saved:
         views = load_case(case)
-        tests = (of_weight, of_order, _of_gradient, _of_factor, of_reduction, of_partial_input, of_slice, _of_copy)
+        tests = (
+            *(of_weight, of_order, _of_gradient, _of_factor, of_two_stages),
+            *(of_reduction, of_partial_input, of_slice, _of_copy),
+        )
         made = (test(found, case, trace, views) for test in tests if views is not None)
     else:
         made = (test(found, case, trace, None) for test in (of_weight, of_unreduced, _of_factor, _of_copy))
@@ -127,14 +141,18 @@ def _of_factor(found: Candidate, case: Case, trace: Trace, views: Optional[Loade
 
 
 def _sizes(case: Case, trace: Trace) -> dict[str, int]:
-    """The dimensions of the run with their sizes, those of the row first."""
+    """The dimensions of the run with their sizes, those of the row first; then all ranks."""
     found = dict(zip(case.target.names, case.target.sizes))
     for _, rows in trace.groups:
         for row in rows:
             if row.joined is not None:
                 for name, size in zip(row.joined.target.names, row.joined.target.sizes):
                     found.setdefault(name, size)
-    return {name: size for name, size in found.items() if size > 1}
+    found = {name: size for name, size in found.items() if size > 1}
+    ranks = [name for name in found if name != MICROBATCH]
+    if len(ranks) > 1:
+        found[", ".join(ranks)] = math.prod(found[name] for name in ranks)
+    return found
 
 
 def _batch_dimensions(trace: Trace) -> set[str]:

@@ -10,9 +10,9 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from msprobe.compare.layout import statistics
+from msprobe.compare.layout.case import Case, Layout, reorder
 from msprobe.compare.layout.dimensions import ALL_RANKS, ranks_text
 from msprobe.compare.layout.fitting import Fit, error_of, fit
-from msprobe.compare.layout.search import Case, Layout, reorder
 from msprobe.compare.layout.shards import Shards, load
 from msprobe.compare.layout.ways import REDUCED, Array, R, Way, assemble, axis_of
 from msprobe.compare.origin.trace import Trace, module_of

@@ -10,6 +10,7 @@ from typing import Optional
 import numpy as np
 
 from msprobe.compare.calls import module_path
+from msprobe.compare.layout.case import Case, Layout
 from msprobe.compare.layout.dimensions import ranks_text
 from msprobe.compare.layout.faults.evidence import (
     CLOSE,
@@ -22,7 +23,6 @@ from msprobe.compare.layout.faults.evidence import (
     place_text,
 )
 from msprobe.compare.layout.fitting import error_of, find_order, fit
-from msprobe.compare.layout.search import Case, Layout
 from msprobe.compare.layout.ways import Array, P, assemble, axis_of
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text

@@ -7,11 +7,12 @@ from typing import Optional
 import numpy as np
 
 from msprobe.compare.calls import BACKWARD, GRADS
-from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, golden_at, group_text
+from msprobe.compare.layout.case import Case
+from msprobe.compare.layout.dimensions import ranks_text
+from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, golden_at, group_text, load_case
 from msprobe.compare.layout.fitting import error_of
-from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.shards import load
-from msprobe.compare.layout.ways import Array, P
+from msprobe.compare.layout.ways import Array, P, assemble
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
@@ -29,18 +30,33 @@ def of_reduction(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
             other = row.joined
             if other is None or row is case.row or other.layout is None or not other.explained or row.is_input:
                 continue
+            if other.target.sizes != case.target.sizes or other.target.first.get("shape") is None:
+                continue
             axes = other.layout.target.along(P)
-            if len(axes) != 1 or other.target.sizes != case.target.sizes or other.target.first.get("shape") is None:
+            unsure = not axes and _may_be_parts(other)
+            parts = load(other.target) if unsure or len(axes) == 1 else None
+            if parts is None or isinstance(parts, Reason):
                 continue
-            parts = load(other.target)
-            if isinstance(parts, Reason) or _seen(views, parts).flat[0].shape != views.shards.flat[0].shape:
+            if _seen(views, parts).flat[0].shape != views.shards.flat[0].shape:
                 continue
-            if _alike(parts, np.roll(parts, 1, axes[0])):
-                continue
-            diagnosis = _compare_reductions(found, case, trace, views, parts, axes[0], index)
-            if diagnosis is not None:
-                return diagnosis
+            for axis in range(parts.ndim) if unsure else axes:
+                if _alike(parts, np.roll(parts, 1, axis)) or (unsure and not _gives_golden(views, parts, axis)):
+                    continue
+                diagnosis = _compare_reductions(found, case, trace, views, parts, axis, index)
+                if diagnosis is not None:
+                    return diagnosis
     return None
+
+
+def _may_be_parts(case: Case) -> bool:
+    """Where both runs give parts of a sum to a collective, their parts agree side by side as slices would."""
+    return case.reduced and bool(case.golden.sizes)
+
+
+def _gives_golden(views: Loaded, parts: Array, axis: int) -> bool:
+    """Whether the sum along a dimension is what every rank should have."""
+    sums = _seen(views, _sums(parts, axis))
+    return all(error_of(sums[place], golden_at(views, place)) < CLOSE for place in np.ndindex(sums.shape))
 
 
 def _compare_reductions(
@@ -122,6 +138,30 @@ def _sums(parts: Array, axis: Optional[int]) -> Array:
 
 def _alike(ours: Array, theirs: Array) -> bool:
     return all(error_of(ours[place], theirs[place]) < CLOSE for place in np.ndindex(ours.shape))
+
+
+def of_two_stages(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
+    """A weight that two stages of a pipeline have: each updates it by its own gradient, not by their sum."""
+    if found.phase is not Phase.AFTER or views.golden.size < 2:
+        return None
+    ours = assemble(views.shards, views.layout.target)[0]
+    for match, rows in trace.groups:
+        for row in rows if match.call.direction == GRADS else ():
+            other = row.joined
+            if other is None or set(other.target.ranks) & set(case.target.ranks):
+                continue
+            own = load_case(other)
+            theirs = assemble(own.shards, own.layout.target)[0] if own is not None else None
+            if theirs is None or theirs.shape != ours.shape or error_of(ours + theirs, views.golden) > CLOSE:
+                continue
+            where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
+            said = (
+                f"gradient not summed: {where} is what {ranks_text(case.target.ranks)} computed alone; with the "
+                f"gradient of {row.slot.partition('.')[2]} of {match.call.key} on {ranks_text(other.target.ranks)} "
+                "it is the golden run's: two stages have this weight"
+            )
+            return Diagnosis("gradient not averaged", said, tuple(sorted({*case.target.ranks, *other.target.ranks})))
+    return None
 
 
 def of_unreduced(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:

@@ -8,10 +8,10 @@ from typing import Optional
 import numpy as np
 
 from msprobe.compare.calls import module_path
+from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.dimensions import parallel_of, ranks_text
 from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, copies_of, name_dimensions
 from msprobe.compare.layout.faults.guilty import of_slice
-from msprobe.compare.layout.search import Case
 from msprobe.compare.layout.ways import Array, R, assemble
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
