@@ -53,7 +53,7 @@ MD5, ONLY_L0, ONLY_L1, TENSOR = Recipe(summary="md5"), Recipe(level="L0"), Recip
 EAGER_EXPERTS = {"experts_implementation": "eager"}
 
 wrong("smollm3", "rotation in the layer without", assigned(A1, "use_rope", 1), A1)
-wrong("smollm3", "mask not given to a layer", without_mask(A0), A0, L0, call="scaled_dot")
+wrong("cohere2", "mask not given to a layer", without_mask(A0), A0, L0, call="scaled_dot")
 wrong("arcee", "from the second step on", from_second_step(f"{L1}.mlp.up_proj", 1.02), f"{L1}.mlp.up_proj", step=1)
 wrong("arcee", "eps of the last norm, L0", assigned("model.norm", "variance_epsilon", 1e-2), "model.norm", recipe=ONLY_L0)
 fault("cohere2", "window of three", "forward", None, Expect(modules=("", "model", A0), direction="forward"), wrong={}, wrong_config={"sliding_window": 3})
@@ -63,7 +63,7 @@ wrong("granite_moe", "share of the residual", assigned(L1, "residual_multiplier"
 wrong("granite_moe", "one expert for each word", assigned(f"{L0}.block_sparse_moe.router", "top_k", 1), f"{L0}.block_sparse_moe.router", call="topk", says=(r"\b1\b",))
 wrong("granite_moe", "softmax over words", edited(f"{L1}.block_sparse_moe.router", "torch.softmax(top_k_logits, dim=-1)", "torch.softmax(top_k_logits, dim=0)"), f"{L1}.block_sparse_moe.router", call="softmax", says=("dim",))
 wrong("phimoe", "gate and up swapped", edited(f"{L0}.mlp.experts", "gate, up = ", "up, gate = "), f"{L0}.mlp.experts*", kind="wiring", config=EAGER_EXPERTS)
-wrong("phimoe", "weights of the experts squared", edited(f"{L1}.mlp.experts", "* top_k_weights[token_idx, top_k_pos, None]", "* top_k_weights[token_idx, top_k_pos, None] ** 2"), f"{L1}.mlp.experts", call="pow|mul", config=EAGER_EXPERTS)
+wrong("phimoe", "weights of the experts damped", edited(f"{L1}.mlp.experts", "* top_k_weights[token_idx, top_k_pos, None]", "* 0.9 * top_k_weights[token_idx, top_k_pos, None]"), f"{L1}.mlp.experts", call="mul", config=EAGER_EXPERTS)
 wrong("qwen3_next", "gate of the attention left out", edited(A1, "attn_output = attn_output * torch.sigmoid(gate)", "attn_output = attn_output * 1.0"), A1, call="sigmoid|mul")
 wrong("qwen3_next", "shared expert without its gate", edited(f"{L0}.mlp", "F.sigmoid(self.shared_expert_gate(hidden_states_reshaped)) * ", ""), f"{L0}.mlp", f"{L0}.mlp.shared_expert_gate", says=("missing",))
 wrong("qwen3_next", "decay of the linear attention", edited(f"{L0}.linear_attn", "F.softplus(a.float() + self.dt_bias)", "F.softplus(a.float() + self.dt_bias) * 1.1"), f"{L0}.linear_attn", call="mul")

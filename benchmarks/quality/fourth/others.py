@@ -55,7 +55,7 @@ L0, L1 = "model.layers.0", "model.layers.1"
 ADAM, SGD = torch.optim.AdamW, torch.optim.SGD
 
 weight("granite_moe", "one element of an expert", perturbed(f"{L0}.block_sparse_moe.experts.down_proj", factor=1.3, part=True), f"{L0}.block_sparse_moe.experts.down_proj")
-weight("siglip", "scale of the logits", perturbed("logit_scale", factor=1.05), "logit_scale")
+weight("siglip", "scale of the logits", added("logit_scale", 0.05), "logit_scale")
 weight("temporal", "length of a normed weight", perturbed("blocks.1.conv1.parametrizations.weight.original0", factor=1.04), "blocks.1.conv1.parametrizations.weight.original0")
 weight("towers", "temperature", added("temperature", 0.1), "temperature")
 weight("mamba2", "decay of the state", added("backbone.layers.0.mixer.A_log", 0.05), "backbone.layers.0.mixer.A_log")
