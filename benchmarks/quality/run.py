@@ -8,6 +8,7 @@ python benchmarks/quality/run.py --keep DIR                   keeps the dumps; r
 python benchmarks/quality/run.py --write-docs                 everything, into docs/quality.md as well
 python benchmarks/quality/run.py --unseen                     the cases in unseen/ instead
 python benchmarks/quality/run.py --third                      the cases in third/ instead
+python benchmarks/quality/run.py --fourth                     the cases in fourth/ instead
 
 It uses the msprobe of the interpreter that runs it.
 """
@@ -68,21 +69,24 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     sets = {"dest": "chosen", "action": "store_const"}
     parser.add_argument("--unseen", const="unseen", help="the second set, of other models (unseen/)", **sets)
     parser.add_argument("--third", const="third", help="the third set, of other models again (third/)", **sets)
+    parser.add_argument("--fourth", const="fourth", help="the fourth set, of other models and loops (fourth/)", **sets)
     parser.add_argument("--list", action="store_true", help="only list the cases")
     parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/quality.md")
     return parser.parse_args(arguments)
 
 
 def load(chosen: str | None = None) -> list[Case]:
-    """All cases of the tuned set, of `unseen` or of `third`. Imported late: it imports torch and transformers."""
+    """All cases of the tuned set, or of another one. Imported late: it imports torch and transformers."""
     import clean  # noqa: F401
     import faults  # noqa: F401
     from cases import CLEAN, FAULTS
+    from fourth.cases import is_fourth
     from third.cases import is_third
     from unseen.cases import is_unseen
 
     def set_of(case: Case) -> str | None:
-        return "third" if is_third(case) else "unseen" if is_unseen(case) else None
+        sets = {"third": is_third, "unseen": is_unseen, "fourth": is_fourth}
+        return next((name for name, has in sets.items() if has(case)), None)
 
     return [case for case in [*FAULTS, *CLEAN] if set_of(case) == chosen]
 

@@ -21,50 +21,21 @@ from architectures import (
     masked_tokens,
     tokens,
 )
+from parts import IDS, NO_DROPOUT, generator, sentences, sound, translation, waves
 from torch import nn
 
 from third import own
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-IDS = {key: DECODER[key] for key in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
+SEED = 9000
 PICTURE = {
     "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 16,
     "patch_size": 4, "num_labels": 5, **NO_DROPOUT,
-}  # fmt: skip
-SOUND = {
-    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40, "vocab_size": 18,
-    "conv_dim": (12, 12), "conv_stride": (4, 2), "conv_kernel": (8, 4), "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 6, "num_conv_pos_embedding_groups": 3, "hidden_dropout": 0.0, "attention_dropout": 0.0,
-    "activation_dropout": 0.0, "feat_proj_dropout": 0.0, "final_dropout": 0.0, "layerdrop": 0.0, "pad_token_id": 0,
-    "mask_time_prob": 0.0, "apply_spec_augment": False, "ctc_loss_reduction": "mean",
-}  # fmt: skip
-TRANSLATION = {
-    "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 3,
-    "decoder_attention_heads": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "max_position_embeddings": 32,
-    "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": None, "vocab_size": VOCABULARY,
 }  # fmt: skip
 EXPERTS = {**DECODER, "moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2}
 
 
 def _generator(step: int) -> torch.Generator:
-    return torch.Generator().manual_seed(9000 + step)
-
-
-def waves(step: int) -> Batch:
-    generator = _generator(step)
-    sound = torch.randn(SIZE, 360, generator=generator)
-    return {"input_values": sound, "labels": torch.randint(3, 18, (SIZE, 5), generator=generator)}
-
-
-def sentences(step: int) -> Batch:
-    generator = _generator(step)
-    ids = torch.randint(3, VOCABULARY, (SIZE, 11), generator=generator)
-    mask = torch.ones_like(ids)
-    mask[0, 8:] = 0
-    labels = torch.randint(3, VOCABULARY, (SIZE, 6), generator=generator)
-    labels[3, 4:] = -100
-    return {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask, "labels": labels}
+    return generator(SEED, step)
 
 
 def opinions(step: int) -> Batch:
@@ -75,8 +46,8 @@ def opinions(step: int) -> Batch:
 
 def windows(step: int) -> Batch:
     """Longer sequences, the first token attends to all."""
-    generator = _generator(step)
-    ids = torch.randint(3, VOCABULARY, (2, 16), generator=generator)
+    made = _generator(step)
+    ids = torch.randint(3, VOCABULARY, (2, 16), generator=made)
     everywhere = torch.zeros_like(ids)
     everywhere[:, 0] = 1
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "global_attention_mask": everywhere,
@@ -85,20 +56,20 @@ def windows(step: int) -> Batch:
 
 def boxes(step: int) -> Batch:
     """Pictures with one or two objects each."""
-    generator = _generator(step)
+    made = _generator(step)
     labels = [
-        {"class_labels": torch.randint(0, 4, (count,), generator=generator),
-         "boxes": 0.2 + 0.3 * torch.rand(count, 4, generator=generator)}
+        {"class_labels": torch.randint(0, 4, (count,), generator=made),
+         "boxes": 0.2 + 0.3 * torch.rand(count, 4, generator=made)}
         for count in (1, 2)
     ]  # fmt: skip
-    return {"pixel_values": torch.randn(2, 3, 32, 32, generator=generator), "labels": labels}
+    return {"pixel_values": torch.randn(2, 3, 32, 32, generator=made), "labels": labels}
 
 
 def pairs(step: int) -> Batch:
     """Pictures with captions."""
-    generator = _generator(step)
-    ids = torch.randint(3, VOCABULARY, (SIZE, 8), generator=generator)
-    return {"pixel_values": torch.randn(SIZE, 3, 16, 16, generator=generator), "input_ids": ids, "labels": ids.clone()}
+    made = _generator(step)
+    ids = torch.randint(3, VOCABULARY, (SIZE, 8), generator=made)
+    return {"pixel_values": torch.randn(SIZE, 3, 16, 16, generator=made), "input_ids": ids, "labels": ids.clone()}
 
 
 def _gemma(changes: dict[str, Any]) -> nn.Module:
@@ -140,14 +111,14 @@ TRANSFORMERS = [
     _text("funnel", "Funnel", "ForMaskedLM", {"vocab_size": VOCABULARY, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8,
           "d_inner": 48, "num_decoder_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0},
           masked_tokens, attention=False),
-    _text("mbart", "MBart", "ForConditionalGeneration", TRANSLATION, sentences),
+    _text("mbart", "MBart", "ForConditionalGeneration", translation(24, 3, 40, 32), sentences(SEED, (11, 6), (0, 8), (3, 4))),
     Model("deit", _builder("DeiT", "ForImageClassification", PICTURE), images, _own_loss, True),
     Model("beit", _builder("Beit", "ForImageClassification", {**PICTURE, "drop_path_rate": 0.0, "use_relative_position_bias": True}),
           images, _own_loss, True),
     Model("dinov2", _builder("Dinov2", "ForImageClassification", {**PICTURE, "mlp_ratio": 2, "layerscale_value": 0.5}), images, _own_loss, True),
     Model("regnet", _builder("RegNet", "ForImageClassification", {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2],
           "groups_width": 4, "num_labels": 5, "layer_type": "y"}), images, _own_loss),
-    Model("hubert", _builder("Hubert", "ForCTC", SOUND), waves, _own_loss, True),
+    Model("hubert", _builder("Hubert", "ForCTC", sound(24, 3, 40, 18, 12)), waves(SEED, 360, 18, 5), _own_loss, True),
     Model("blip", _builder("Blip", "ForConditionalGeneration", {
           "text_config": {**ENCODER, **NO_DROPOUT, "bos_token_id": 1, "eos_token_id": 2, "sep_token_id": 2, "encoder_hidden_size": 24,
                           "projection_dim": 16},

@@ -20,37 +20,20 @@ from architectures import (
     masked_tokens,
     tokens,
 )
+from parts import IDS, NO_DROPOUT, generator, sentences, sound, translation, waves
 from torch import Tensor, nn
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-GPT = {key: DECODER[key] for key in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
+SEED = 5000
 
 
 def _generator(step: int) -> torch.Generator:
-    return torch.Generator().manual_seed(5000 + step)
-
-
-def waves(step: int) -> Batch:
-    generator = _generator(step)
-    sound = torch.randn(SIZE, 400, generator=generator)
-    return {"input_values": sound, "labels": torch.randint(3, 20, (SIZE, 6), generator=generator)}
+    return generator(SEED, step)
 
 
 def maps(step: int) -> Batch:
-    generator = _generator(step)
-    pixels = torch.randn(SIZE, 3, 32, 32, generator=generator)
-    return {"pixel_values": pixels, "labels": torch.randint(0, 5, (SIZE, 32, 32), generator=generator)}
-
-
-def sentences(step: int) -> Batch:
-    """Source and answer of different lengths, the source padded."""
-    generator = _generator(step)
-    ids = torch.randint(3, VOCABULARY, (SIZE, 9), generator=generator)
-    mask = torch.ones_like(ids)
-    mask[1, 6:] = 0
-    labels = torch.randint(3, VOCABULARY, (SIZE, 7), generator=generator)
-    labels[2, 5:] = -100
-    return {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask, "labels": labels}
+    made = _generator(step)
+    pixels = torch.randn(SIZE, 3, 32, 32, generator=made)
+    return {"pixel_values": pixels, "labels": torch.randint(0, 5, (SIZE, 32, 32), generator=made)}
 
 
 class Diffusion(nn.Module):
@@ -81,9 +64,9 @@ class Diffusion(nn.Module):
 
 
 def _points(step: int) -> Batch:
-    generator = _generator(step)
-    clean = torch.randn(16, 8, generator=generator)
-    return {"clean": clean, "moment": torch.randint(0, 20, (16,), generator=generator)}
+    made = _generator(step)
+    clean = torch.randn(16, 8, generator=made)
+    return {"clean": clean, "moment": torch.randint(0, 20, (16,), generator=made)}
 
 
 def _noise_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -108,10 +91,10 @@ class Speech(nn.Module):
 
 
 def _utterances(step: int) -> Batch:
-    generator = _generator(step)
+    made = _generator(step)
     return {
-        "features": torch.randn(SIZE, 8, 24, generator=generator),
-        "text": torch.randint(1, 12, (SIZE, 5), generator=generator),
+        "features": torch.randn(SIZE, 8, 24, generator=made),
+        "text": torch.randint(1, 12, (SIZE, 5), generator=made),
     }
 
 
@@ -137,11 +120,11 @@ class ActorCritic(nn.Module):
 
 
 def _episodes(step: int) -> Batch:
-    generator = _generator(step)
+    made = _generator(step)
     return {
-        "state": torch.randn(32, 10, generator=generator),
-        "action": torch.randint(0, 6, (32,), generator=generator),
-        "reward": torch.randn(32, generator=generator),
+        "state": torch.randn(32, 10, generator=made),
+        "action": torch.randint(0, 6, (32,), generator=made),
+        "reward": torch.randn(32, generator=made),
     }
 
 
@@ -162,35 +145,22 @@ def _encoder(name: str, family: str, head: str, sizes: dict[str, Any], attention
     return Model(name, _builder(family, head, {**ENCODER, **NO_DROPOUT, **sizes}), masked_tokens, _own_loss, attention)
 
 
-SEQUENCE = {
-    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
-    "dropout": 0.0, "vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    "decoder_start_token_id": 2, "forced_eos_token_id": None,
-}  # fmt: skip
-SOUND = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 20,
-    "conv_dim": (16, 16), "conv_stride": (4, 2), "conv_kernel": (8, 4), "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "hidden_dropout": 0.0, "attention_dropout": 0.0,
-    "activation_dropout": 0.0, "feat_proj_dropout": 0.0, "final_dropout": 0.0, "layerdrop": 0.0,
-    "mask_time_prob": 0.0, "pad_token_id": 0, "ctc_loss_reduction": "mean", "apply_spec_augment": False,
-}  # fmt: skip
 JAMBA = {
     **DECODER, "num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
     "expert_layer_period": 2, "expert_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4,
     "use_mamba_kernels": False,
 }  # fmt: skip
 TRANSFORMERS = [
-    _gpt("falcon", "Falcon", {**GPT, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}),
+    _gpt("falcon", "Falcon", {**IDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}),
     _gpt("olmo2", "Olmo2", DECODER),
     _gpt("gpt_neox", "GPTNeoX", {**ENCODER, "bos_token_id": 1, "eos_token_id": 2}, masked_tokens),
-    _gpt("bloom", "Bloom", {**GPT, "hidden_size": 32, "n_layer": 2, "n_head": 4}, masked_tokens, attention=False),
+    _gpt("bloom", "Bloom", {**IDS, "hidden_size": 32, "n_layer": 2, "n_head": 4}, masked_tokens, attention=False),
     _gpt("starcoder2", "Starcoder2", DECODER),
     _gpt("cohere", "Cohere", {**DECODER, "use_qk_norm": True}),
     _gpt("glm", "Glm", {**DECODER, "head_dim": 8}, masked_tokens),
     _gpt("granite", "Granite", {**DECODER, "residual_multiplier": 0.7, "embedding_multiplier": 3.0,
                                 "logits_scaling": 2.0, "attention_multiplier": 0.3}),
-    _gpt("gptj", "GPTJ", {**GPT, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 64,
+    _gpt("gptj", "GPTJ", {**IDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 64,
                           "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}, attention=False),
     _gpt("rwkv", "Rwkv", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY, "context_length": 32,
                           "attention_hidden_size": 32, "intermediate_size": 48}, attention=False),
@@ -200,14 +170,16 @@ TRANSFORMERS = [
         "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8, "type_vocab_size": 0,
         "max_relative_positions": 64, "share_att_key": True, "norm_rel_ebd": "layer_norm"}, attention=False),
     _encoder("albert", "Albert", "ForMaskedLM", {"embedding_size": 24, "num_hidden_layers": 3}),
-    Model("bart", _builder("Bart", "ForConditionalGeneration", SEQUENCE), sentences, _own_loss, True),
+    Model("bart", _builder("Bart", "ForConditionalGeneration", translation(32, 4, 48, 64)),
+          sentences(SEED, (9, 7), (1, 6), (2, 5)), _own_loss, True),
     Model("swin", _builder("Swin", "ForImageClassification", {
         "image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4,
         "drop_path_rate": 0.0, "num_labels": 5}), images, _own_loss),
     Model("convnext", _builder("ConvNext", "ForImageClassification", {
         "hidden_sizes": [8, 16], "depths": [2, 2], "num_stages": 2, "patch_size": 2, "num_labels": 5,
         "layer_scale_init_value": 0.5}), images, _own_loss),
-    Model("wav2vec2", _builder("Wav2Vec2", "ForCTC", SOUND), waves, _own_loss, True),
+    Model("wav2vec2", _builder("Wav2Vec2", "ForCTC", sound(32, 4, 48, 20, 16)), waves(SEED, 400, 20, 6),
+          _own_loss, True),
     Model("segformer", _builder("Segformer", "ForSemanticSegmentation", {
         "num_encoder_blocks": 2, "depths": [2, 2], "sr_ratios": [2, 1], "hidden_sizes": [16, 32],
         "patch_sizes": [3, 3], "strides": [2, 2], "num_attention_heads": [2, 4], "mlp_ratios": [2, 2],

@@ -13,6 +13,7 @@ from msprobe.compare.execute import Outcome, Task, run
 from msprobe.compare.inputs import Inputs, open_inputs, pair_again
 from msprobe.compare.judge.explain_missing import explain
 from msprobe.compare.judge.presets import PRESETS, Preset
+from msprobe.compare.judge.totals import explain_totals
 from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.layout.covering import cover
 from msprobe.compare.layout.faults.diagnose import diagnose
@@ -165,7 +166,7 @@ class _Stages:
             events = [], []
         other_update = any(one.kind == "how" for one in training)
         explained = explain(groups, stacks, other_parts, other_update)
-        _apply(explained, groups)
+        _apply({**explained, **explain_totals(groups)}, groups)
         if joined is not None:
             _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)
         trace = follow(groups, stacks)

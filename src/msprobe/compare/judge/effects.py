@@ -9,7 +9,7 @@ from typing import Optional
 from msprobe.compare.calls import BACKWARD, Call, forward_name, module_path
 from msprobe.compare.measure.distance import ValueKey, count, value_key
 from msprobe.compare.reasons import Kind
-from msprobe.compare.rows import PASS, Group, Row, is_tensor
+from msprobe.compare.rows import NOT_COMPARED, PASS, Group, Row, is_tensor
 
 
 class Effects:
@@ -23,7 +23,9 @@ class Effects:
         self._golden = golden
         self._cut: set[str] = set()
         self._large: set[str] = set()
+        self._giving: set[str] = set()
         self._bad_gradients: list[str] = []
+        self._good_gradients: list[str] = []
         for match, rows in groups:
             call = match.golden if golden else match.target
             if call is None:
@@ -34,11 +36,13 @@ class Effects:
                 self._cut.add(call.name)
             if call.kind == "module" and any(_is_large(row) for row in results(rows)):
                 self._large.add(call.name)
+            if call.kind == "module" and any(row.golden or row.target for row in results(rows)):
+                self._giving.add(call.name)
             if call.kind in ("module", "grads") and match.how != "unmatched" and _were_compared(results(rows)):
                 agree = results_agree(rows)
                 self._agree[call.key if call.kind == "grads" else call.name] = agree
-                if call.kind == "grads" and not agree:
-                    self._bad_gradients.append(module_path(call.key))
+                if call.kind == "grads":
+                    (self._good_gradients if agree else self._bad_gradients).append(module_path(call.key))
 
     @functools.cached_property
     def _used(self) -> dict[tuple[str, ValueKey], bool]:
@@ -57,6 +61,8 @@ class Effects:
     def covering(self, call: Call, rows: Sequence[Row]) -> str:
         """Why an unmatched call does not matter; empty where it may."""
         module = self.agreeing_module(call)
+        if module is None and call.direction == BACKWARD and not self.is_doubtful(call):
+            module = self.module_with_same_results(call)
         if module is not None:
             return f"the results of {module} agree"
         given = [row.golden if self._golden else row.target for row in rows if not row.is_input]
@@ -85,19 +91,40 @@ class Effects:
         name = self._parent.get(forward_name(call), call.parent) if call.direction == BACKWARD else call.parent
         while name is not None:
             module = self._calls.get(name)
-            if module is not None and module.name in self._large and self._agree.get(module.name):
-                backward = self._agree.get(f"{module.key}.{BACKWARD}.{module.number}", call.direction != BACKWARD)
-                if backward and not self._has_bad_gradient(module_path(module.key)):
-                    return module.name
+            if module is not None and self._computes_the_same(module, call):
+                return module.name
             name = self._parent.get(name)
         return None
 
-    def _has_bad_gradient(self, path: str) -> bool:
+    def _computes_the_same(self, module: Call, call: Call) -> bool:
+        if module.name not in self._large or not self._agree.get(module.name):
+            return False
+        return self._backward_agrees(module, call) and not self._has_gradient(module, self._bad_gradients)
+
+    def _backward_agrees(self, module: Call, call: Call) -> bool:
+        """A module whose input needs no gradient (the first one) gives none: its weights' gradients tell."""
+        name = f"{module.key}.{BACKWARD}.{module.number}"
+        if name in self._agree or call.direction != BACKWARD:
+            return self._agree.get(name, True)
+        return name not in self._giving and self._has_gradient(module, self._good_gradients)
+
+    def _has_gradient(self, module: Call, gradients: Sequence[str]) -> bool:
+        """Whether one of these gradients is of a weight inside the module."""
+        path = module_path(module.key)
         inside = path + "." if path else ""
-        return any(bad == path or bad.startswith(inside) for bad in self._bad_gradients)
+        return any(one == path or one.startswith(inside) for one in gradients)
 
     def agreeing_module(self, call: Call) -> Optional[str]:
         """The nearest module around a call whose results (or parameters' gradients) were compared, if they agree."""
+        nearest = self._nearest(call)
+        return nearest if nearest is not None and self._agree[nearest] else None
+
+    def is_doubtful(self, call: Call) -> bool:
+        """The results of that module do not agree."""
+        nearest = self._nearest(call)
+        return nearest is not None and not self._agree[nearest]
+
+    def _nearest(self, call: Call) -> Optional[str]:
         name = self._parent.get(forward_name(call), call.parent) if call.direction == BACKWARD else call.parent
         while name is not None:
             module = self._calls.get(name)
@@ -106,7 +133,7 @@ class Effects:
                 inside = [f"{module.key}.{BACKWARD}.{module.number}", module.key]
             for result in inside:
                 if result in self._agree:
-                    return result if self._agree[result] else None
+                    return result
             name = self._parent.get(name)
         return None
 
@@ -120,8 +147,8 @@ def _is_large(row: Row) -> bool:
 
 
 def _were_compared(found: Sequence[Row]) -> bool:
-    """Something else than rounding is among the results."""
-    return any(row.why.kind is not Kind.ROUNDING for row in found)
+    """Something else than rounding, or than results that cannot be compared (another shape), is among the results."""
+    return any(row.verdict != NOT_COMPARED or row.absent for row in found)
 
 
 def results_agree(rows: Sequence[Row]) -> bool:

@@ -8,22 +8,27 @@ agrees there, or where a call's own results agree, the rest is covered by that.
 from __future__ import annotations
 
 import functools
-import math
 from collections import Counter
 from collections.abc import Sequence
 
 from msprobe.compare.align.translate import operation_of
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
-from msprobe.compare.judge.effects import Effects, results, results_agree
-from msprobe.compare.measure.distance import of_statistics, result_key
+from msprobe.compare.calls import BACKWARD, GRADS, Match
+from msprobe.compare.judge.effects import Effects, results
+from msprobe.compare.judge.explain_items import (
+    Judgements,
+    covered,
+    explain_hidden,
+    explain_items,
+    explain_moved,
+    is_other_api,
+    may_be_unused,
+    moved_rows,
+)
+from msprobe.compare.measure.distance import result_key
 from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
-from msprobe.compare.reasons import BENIGN, Kind, Reason
-from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
+from msprobe.compare.reasons import BENIGN, Kind
+from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Judgement, Row, is_tensor
 
-Judgements = dict[int, Judgement]
-"""New judgements by the row's id."""
-SAME_NUMBERS = 1e-6
-"""How far statistics of the same numbers may be apart: their sums have another order."""
 LARGE = 0.05
 """Beyond this, a difference inside a module would show in its results."""
 _NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
@@ -62,7 +67,7 @@ def _gradients_agree(groups: Sequence[Group]) -> bool:
 
 def _explain_parts(groups: Sequence[Group]) -> Judgements:
     """Neither run computes what the other does before the gradients are complete."""
-    why = _covered("the runs take the batch in another number of parts, and what is computed from all gradients agrees")
+    why = covered("the runs take the batch in another number of parts, and what is computed from all gradients agrees")
     phases = phases_of(groups)
     return {
         id(row): why
@@ -82,7 +87,7 @@ class _Explainer:
         self._other_way = other_update or _updates_in_another_way(groups, self._run.phases)
         self._found: Judgements = {}
         self._doubtful: set[str] = set()  # modules that hold one whose results differ
-        self._reordered: dict[str, list[tuple[Row, bool]]] = {}
+        self._reordered: dict[tuple[str, str], list[tuple[Row, bool]]] = {}
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
 
     @functools.cached_property
@@ -112,7 +117,7 @@ class _Explainer:
     def _cover_reordered(self) -> None:
         """Calls that a module makes in another order, though its results agree: most values are found elsewhere in it
         (sums on the way are not). Or it is written in another way: one run makes calls that the other does not."""
-        for module, rows in self._reordered.items():
+        for (module, _), rows in self._reordered.items():
             mostly = 2 * sum(elsewhere for _, elsewhere in rows) >= len(rows)
             # A small difference inside may hide in the results; a large one that does not show there is made up for.
             large = all(row.distance is None or row.distance > LARGE for row, _ in rows)
@@ -120,7 +125,7 @@ class _Explainer:
             if mostly or rewritten or self._has_same_terms(rows):
                 for row, _ in rows:
                     why = f"{row.reason}: other values at this place, but the results of {module} agree"
-                    self._found[id(row)] = _covered(why)
+                    self._found[id(row)] = covered(why)
 
     def _has_same_terms(self, rows: Sequence[tuple[Row, bool]]) -> bool:
         """The rows are of sums alone, or of products alone, that take the same terms in another order."""
@@ -143,15 +148,15 @@ class _Explainer:
             if self._other_way and self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks):
                 self._cover_update(rows)
             elif is_made_by_engine(match, self._stacks) and self._backward_agrees:
-                covered = _covered("made in the backward of a function, and all gradients that were compared agree")
-                self._found.update((id(row), covered) for row in rows if row.verdict != PASS)
+                why = "made in the backward of a function, and all gradients that were compared agree"
+                self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS)
             elif match.how != "unmatched":
                 self._explain_matched(place, match, rows)
             elif not match.call.recompute:
                 side = self._sides[match.target is None]
                 why = side.covering(match.call, rows) or self._run.why(place)
                 if why:
-                    self._found.update((id(row), _covered(why)) for row in rows)
+                    self._found.update((id(row), covered(why)) for row in rows)
         self._cover_reordered()
         return self._found
 
@@ -166,7 +171,7 @@ class _Explainer:
         for match, rows in self._groups:
             for row in rows if match.call.direction == BACKWARD else ():
                 if row.verdict == ERROR and row.why.kind is Kind.NULL:
-                    self._found[id(row)] = _covered(
+                    self._found[id(row)] = covered(
                         f"{row.reason}; one run recomputes, and all parameters' gradients agree"
                     )
 
@@ -184,34 +189,40 @@ class _Explainer:
         bad = [(match, row) for match, rows in self._groups for row in rows if row.verdict in (WARNING, ERROR)]
         if all(match.call.direction == BACKWARD and row.why.kind in _NUMBERS for match, row in bad):
             why = "one run computes this in more calls, and what is computed from all gradients agrees"
-            self._found.update((id(row), _covered(f"{row.reason}; {why}")) for _, row in bad)
-            self._found.update((id(row), _covered(why)) for row in alone)
+            self._found.update((id(row), covered(f"{row.reason}; {why}")) for _, row in bad)
+            self._found.update((id(row), covered(why)) for row in alone)
 
     def _cover_update(self, rows: Sequence[Row]) -> None:
         why = "the two runs update their weights in another way (foreach or fused optimizers, fused weights)"
-        self._found.update((id(row), _covered(why)) for row in rows if row.verdict != PASS)
+        self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS)
 
     def _explain_matched(self, place: int, match: Match, rows: Sequence[Row]) -> None:
         found, side = self._found, self._sides[0]
-        _explain_items(match, rows, found)
+        explain_items(match, rows, found)
         if match.call.kind == "api":
             lost = [row for row in rows if row.why.kind is Kind.GRADIENT]
             if any(not row.is_input for row in lost) and side.has_gradient_around(match.call):
                 found.update((id(row), Judgement(PASS, 0.0, row.why)) for row in lost)
-        bad = [row for row in rows if row.verdict != PASS and row.why.kind in _NUMBERS and id(row) not in found]
+        bad = [row for row in rows if row.verdict != PASS and _is_number(match, row) and id(row) not in found]
         module = side.module_with_same_results(match.call) if bad else None
         if module is not None:
-            self._reordered.setdefault(module, []).extend((row, self._is_elsewhere(row)) for row in bad)
-            if side.agreeing_module(match.call) is None:
+            place_of = (module, match.call.direction)
+            self._reordered.setdefault(place_of, []).extend((row, self._is_elsewhere(row)) for row in bad)
+            if side.is_doubtful(match.call):
                 self._doubtful.add(module)
-            if match.target is not None and match.golden is not None and match.target.key != match.golden.key:
+            if is_other_api(match):
                 alone = [row for row in rows if row.absent and not is_tensor(row.target or row.golden)]
-                found.update((id(row), _covered(f"the results of {module} agree")) for row in alone)
-        moved = [row for row in _moved(match, rows) if id(row) not in found]
+                found.update((id(row), covered(f"the results of {module} agree")) for row in alone)
+        moved = [row for row in moved_rows(match, rows) if id(row) not in found]
         hidden = [row for row in rows if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
         if moved or hidden:
-            _explain_moved(match, rows, moved, side, found)
-            _explain_hidden(match, rows, hidden, side, self._run.why(place), found)
+            explain_moved(match, rows, moved, side, found)
+            explain_hidden(match, rows, hidden, side, self._run.why(place), found)
+
+
+def _is_number(match: Match, row: Row) -> bool:
+    """Other values, a number in place of a tensor, or a gradient that only one run has."""
+    return row.why.kind in (*_NUMBERS, Kind.KIND) or bool(row.absent and match.call.direction == BACKWARD)
 
 
 def _place(match: Match) -> tuple[str, str]:
@@ -237,85 +248,6 @@ def _updates_in_another_way(groups: Sequence[Group], phases: Sequence[Phase]) ->
         or (listed[False] and not listed[True])
         or (listed[True] and listed[False] and not any(single.values()))
     )
-
-
-def _covered(why: str) -> Judgement:
-    return Judgement(NOT_COMPARED, 0.0, Reason(Kind.COVERED, why))
-
-
-def _explain_items(match: Match, rows: Sequence[Row], found: Judgements) -> None:
-    """Arguments that only one side gives or that differ, and extra outputs of another API, where the results agree.
-
-    A null against a value counts as such in a forward only: in a backward it is a gradient that was lost."""
-    null = [row for row in rows if row.measurement.reason.kind is Kind.NULL]
-    given = [row for row in rows if row.verdict in (WARNING, ERROR) and _may_be_unused(match, row)]
-    if not null and not given and all(not row.absent for row in rows):
-        return
-    if not results_agree([row for row in rows if not row.absent and row not in null]):
-        return
-    if match.call.direction == FORWARD:
-        for row in null:
-            found[id(row)] = _covered(f"{row.reason}, but the results of {match.call.name} agree")
-        for row in given:
-            found[id(row)] = Judgement(PASS, 0.0, row.why)
-    other_api = match.target is not None and match.golden is not None and match.target.key != match.golden.key
-    for row in rows:
-        if row.absent and (other_api or row.is_input or not is_tensor(row.target or row.golden)):
-            found[id(row)] = _covered(f"the results of {match.call.name} agree")
-
-
-def _may_be_unused(match: Match, row: Row) -> bool:
-    """A flag, a size or a name whose change may change no number. Numbers with a fraction (an eps, a momentum) may
-    act where the results do not show it."""
-    if row.why.kind is not Kind.ARGUMENT or not row.is_input:
-        return False
-    if "dropout" in match.call.key.lower():
-        return True
-    return not any(isinstance((item or {}).get("value"), float) for item in (row.target, row.golden))
-
-
-def _moved(match: Match, rows: Sequence[Row]) -> list[Row]:
-    """Differing rows of an API that hold the same numbers on both sides: only their order can differ."""
-    if match.call.kind != "api":
-        return []
-    bad = [row for row in rows if row.verdict in (WARNING, ERROR) and row.why.kind in (Kind.VALUES, Kind.BYTES)]
-    return [row for row in bad if _same_numbers(row)]
-
-
-def _same_numbers(row: Row) -> bool:
-    """The statistics, which do not see the order, agree but for the order of their own sums."""
-    if not is_tensor(row.target) or not is_tensor(row.golden) or row.target is None or row.golden is None:
-        return False
-    away = row.distance
-    if away is None or math.isinf(away) or row.measured is not None or row.measurement.reason.kind is Kind.BYTES:
-        away = of_statistics(row.target, row.golden).distance  # the row was measured by files or by checksums
-    return away is not None and away <= SAME_NUMBERS
-
-
-def _explain_moved(match: Match, rows: Sequence[Row], moved: list[Row], side: Effects, found: Judgements) -> None:
-    """A sum over elements in another order: harmless where the call's results, or those of its module, agree."""
-    module = side.agreeing_module(match.call)
-    settled = results_agree([row for row in rows if row not in moved])
-    for row in moved:
-        if module is not None or (settled and row.is_input):
-            why = f"the same numbers in another order, and the results of {module or match.call.name} agree"
-            found[id(row)] = _covered(why)
-
-
-def _explain_hidden(
-    match: Match, rows: Sequence[Row], hidden: list[Row], side: Effects, later: str, found: Judgements
-) -> None:
-    """Infinities hide what else a tensor holds (a mask of -inf), another shape what it would show: what is computed
-    from it shows it."""
-    if not hidden:
-        return
-    module = side.agreeing_module(match.call)
-    settled = results_agree([row for row in rows if row not in hidden])
-    for row in hidden:
-        if settled and row.is_input:
-            found[id(row)] = _covered(f"{row.reason}, and the results of {match.call.name} agree")
-        elif module is not None or later:
-            found[id(row)] = _covered(f"{row.reason}, and {f'the results of {module} agree' if module else later}")
 
 
 class _Run:
@@ -347,4 +279,4 @@ class _Run:
 def _differs(match: Match, row: Row) -> bool:
     if row.verdict not in (WARNING, ERROR):
         return False
-    return row.why.kind is not Kind.NULL and not _may_be_unused(match, row)
+    return row.why.kind is not Kind.NULL and not may_be_unused(match, row)

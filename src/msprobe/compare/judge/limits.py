@@ -48,8 +48,17 @@ class Noise:
         self.level = 0.0
         self.at_start = 0.0
         self.kinks = 0.0
+        self.ported = False
+        """The complete run computes in another dtype."""
+        self.average = 0.0
+        """The largest difference of a norm or mean that was accepted in this step."""
         self._forward = 0.0
         self._coarsest = 0.0
+
+    def start_step(self, ported: bool) -> None:
+        self.at_start = self.level
+        self.ported = ported
+        self.average = 0.0
 
     def learn(self, row: Row, away: float, context: Context) -> None:
         self.level = max(self.level, away)
@@ -86,6 +95,8 @@ class Noise:
         extreme = min(max(own, AMPLIFICATION * level, given), cap)
         if context.has_kink and context.direction == BACKWARD:
             extreme = min(max(extreme, TAIL * math.sqrt(self._forward)), WIDEST)
+        if self.ported and level:
+            eps = max(eps, self._coarsest)  # calls of a port that still compute in float32 are given what does not
         if eps <= COARSE or row.golden is None:
             return Limits(extreme, extreme)
         root = math.sqrt(max(distance.count(row.golden), 1))
@@ -93,14 +104,22 @@ class Noise:
             return Limits(extreme, min(extreme, max(0.75 * eps, 2.0 * own / root)))
         kinks = max(self.kinks, math.sqrt(self._forward)) if self.kinks and context.direction != FORWARD else 0.0
         spread = 2.0 * min(extreme, max(8.0 * eps, 1.5e-3, kinks), 0.25) / root
-        average_given, extreme_given = context.given()
+        average_given, extreme_given = (0.0, 0.0) if row.is_input and context.direction == FORWARD else context.given()
         if context.direction != FORWARD and len(row.golden["shape"]) == 1:
             # Kernels add the gradients of biases and norms up in the type itself.
             spread = max(spread, min(0.5 * eps * math.sqrt(context.summed(distance.count(row.golden))), SUM_CAP))
         own_share = 2.0 if context.direction == FORWARD else 3.0  # a backward sums over what rounding has touched twice
         floor = max(min(own_share * eps, 0.01 * own_share), spread, 4.0 * average_given)
         cap = max(min(5.0 * eps, AVERAGE_CAP), spread, 1.1 * average_given)
+        inherited = 0.0
         if context.is_relative:
-            product = max(SQUARED * average_given, extreme_given)
-            floor, cap = max(floor, product), max(cap, product)
+            inherited = max(SQUARED * average_given, extreme_given)
+        elif self.ported:
+            # How far elements are off is not seen in a norm, until something cancels or weighs them otherwise. A fault
+            # of a call shows in the first step; later the weights differ too.
+            inherited = 2.0 * max(extreme_given, self._forward) if self.at_start else max(extreme_given, 0.5 * kinks)
+            if context.has_calls and context.direction != FORWARD:
+                inherited = max(inherited, 2.0 * self.average)  # it adds up what the calls inside gave
+                extreme = max(extreme, inherited)
+        floor, cap = max(floor, inherited), max(cap, inherited)
         return Limits(extreme, min(extreme, floor, cap))

@@ -44,7 +44,7 @@ class Context:
     ) -> None:
         """`has_calls`: calls inside this one were recorded, and have shown how far they cancel."""
         call = match.call
-        self._has_calls = has_calls
+        self.has_calls = has_calls
         floats = [r for r in rows if r.golden and is_tensor(r.golden) and distance.epsilon(r.golden)]
         inputs = [r.golden for r in floats if r.is_input and r.golden]
         self.module = call.kind == "module"
@@ -55,6 +55,8 @@ class Context:
         self._gradients = gradients
         self.accepted = 0.0
         """The largest difference of an input that passed: a result that is off by no more introduces none."""
+        self.is_misled = False
+        """An input does not pass: what the call gives may, but excuses nothing after it."""
         if match.how == "fused":
             self._take_whole_calls(match)
         self.direction = call.direction
@@ -88,7 +90,7 @@ class Context:
 
     @functools.cached_property
     def _input_floor(self) -> float:
-        if self.is_relative or (self._has_calls and self.direction == FORWARD):
+        if self.is_relative or (self.has_calls and self.direction == FORWARD):
             return 0.0
         return min([s for s in (_scale(r) for r in self._floats if r.is_input) if s > 0], default=0.0)
 
@@ -164,3 +166,24 @@ def epsilon_of(row: Row) -> float:
         return 0.0
     ours, theirs = distance.epsilon(row.target), distance.epsilon(row.golden)
     return max(ours, theirs) if ours and theirs else 0.0
+
+
+def is_normalised_step(row: Row) -> bool:
+    """A weight that Adam updated: noise in a gradient near zero may reverse its step, and does no more than that."""
+    match = row.match
+    if row.is_input or match.target is None or match.golden is None or row.golden is None or row.target is None:
+        return False
+    if match.call.key.rpartition(".")[2] not in ("addcdiv_", "_foreach_addcdiv_"):
+        return False
+    values = [
+        abs(value)
+        for call in (match.target, match.golden)
+        for slot, item in slots(call)
+        for value in [item.get("value") if item else None]
+        if slot.startswith("input") and isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    if len(values) < 2:
+        return False
+    step = 2.0 * max(values)
+    pairs = [(distance.number(row.target.get(key)), distance.number(row.golden.get(key))) for key in ("Max", "Min")]
+    return all(t is not None and g is not None and abs(t - g) <= step for t, g in pairs)

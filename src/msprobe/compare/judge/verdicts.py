@@ -19,11 +19,11 @@ from msprobe.compare.judge.exemptions import Exemptions
 from msprobe.compare.judge.limits import AVERAGE_CAP, COARSE, TAIL, Noise
 from msprobe.compare.judge.precision import DtypePair, float_dtypes, run_wide_dtypes
 from msprobe.compare.judge.presets import Preset
-from msprobe.compare.judge.rounding import Context, GradientSize, epsilon_of
+from msprobe.compare.judge.rounding import Context, GradientSize, epsilon_of, is_normalised_step
 from msprobe.compare.measure import distance
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
-from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor, slots
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor
 
 WARNING_BAND = 4.0
 """Up to this many tolerances a difference is a warning, beyond an error."""
@@ -95,10 +95,10 @@ class Judge:
     def _start_step(self, groups: Sequence[Group], measured: Optional[Mapping[str, float]]) -> None:
         self._measured = measured
         self._groups = groups
-        self.noise.at_start = self.noise.level
         # A run that recomputes forwards may run them without gradients the first time.
         self._recomputed = any(match.how == "unmatched" and match.call.recompute for match, _ in groups)
         self.run_wide = run_wide_dtypes(groups)
+        self.noise.start_step(bool(self.run_wide))
         self._exemptions = Exemptions()
         self._parents = {call.parent for match, _ in groups for call in (match.target, match.golden) if call}
         self._weights.clear()
@@ -152,7 +152,7 @@ class Judge:
                 found.append(PASSED if _is_alike(row) else self._with_properties(row, PASSED))
             elif row.measurement.reason.kind is Kind.NULL:
                 found.append(Judgement(ERROR))
-            elif row.is_input and self._noise_keys and distance.direction_key(row.golden) in self._noise_keys:
+            elif self._noise_keys and (row.is_input or call.direction == GRADS) and self._is_noise(row):
                 found.append(Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY))
             elif self._preset is not None:
                 found.append(Judgement(*self._preset.judge(row)))
@@ -161,11 +161,15 @@ class Judge:
                 judged = self._judge_difference(row, context)
                 if row.is_input and judged.verdict == PASS:
                     context.accepted = max(context.accepted, away)
+                context.is_misled |= row.is_input and judged.verdict != PASS
                 self.other_bytes += judged.verdict == PASS and row.measurement.reason.kind is Kind.BYTES
                 found.append(self._with_properties(row, judged))
         if self._noise_keys and any(one.verdict in (WARNING, ERROR) for one in found):
-            self._excuse_noise(rows, found)
+            self._excuse_noise(match, rows, found)
         return found
+
+    def _is_noise(self, row: Row) -> bool:
+        return distance.direction_key(row.golden) in self._noise_keys
 
     def _has_calls(self, match: Match) -> bool:
         return any(call.name in self._parents for call in (match.target, match.golden) if call)
@@ -176,7 +180,7 @@ class Judge:
             return Judgement(WARNING if not self.noise.level else PASS)
         if self._is_run_wide_argument(row):
             return PASSED
-        if self.noise.level and context.direction == FORWARD and _is_normalised_step(row):
+        if self.noise.level and context.direction == FORWARD and is_normalised_step(row):
             self._noise_keys.add(distance.direction_key(row.golden) or ())
             return Judgement(NOT_COMPARED, 0.0, _SCALED_UP)
         if context.module and not row.is_input and self._rejected:
@@ -194,6 +198,7 @@ class Judge:
         away = self._away(row, context)
         if away <= extreme and measurement.average <= limits.average and self.noise.knows(away, context):
             self._accept(row, context)
+            self.noise.average = max(self.noise.average, measurement.average)
             return Judgement(PASS, extreme)
         share = context.share_of_inputs(row)
         away, average = share * away, share * measurement.average
@@ -201,6 +206,7 @@ class Judge:
             average = measurement.average  # a small result need not be one that cancelled: its norm tells
         if away <= extreme and average <= limits.average:
             self._learn(row, away, context)
+            self.noise.average = max(self.noise.average, average)
             return Judgement(PASS, extreme)
         values = _values_of(row) if row.is_input or context.module or context.direction == GRADS else None
         if values is not None and values in self._accepted:
@@ -226,7 +232,7 @@ class Judge:
         self._accept(row, context)
 
     def _accept(self, row: Row, context: Context) -> None:
-        if not row.is_input:
+        if not row.is_input and not context.is_misled:
             values = _values_of(row)
             if values is not None:
                 self._accepted.add(values)
@@ -244,15 +250,19 @@ class Judge:
             if key is not None:
                 self._noise_keys.add(key)
 
-    def _excuse_noise(self, rows: Sequence[Row], found: list[Judgement]) -> None:
+    def _excuse_noise(self, match: Match, rows: Sequence[Row], found: list[Judgement]) -> None:
         """What is computed from a tensor of nothing but rounding is nothing but rounding: in clip lists and optimizers
-        the results of the same size, or at the same place of a list."""
+        the results of the same size, or at the same place of a list; after the backward all that one call makes of it;
+        in a backward all that it gives, where no other gradient came in."""
         sizes, places = set(), set()
         for row, judgement in zip(rows, found):
             if judgement.reason is _NOISE_ONLY and row.golden is not None:
                 sizes.add(distance.count(row.golden))
                 if row.slot.startswith("input.0."):
                     places.add(row.slot.split(".")[2])
+        given = [one for row, one in zip(rows, found) if row.is_input and is_tensor(row.golden)]
+        linear = match.call.direction == BACKWARD and given and all(one.reason is _NOISE_ONLY for one in given)
+        alone = linear or (self._phase is Phase.AFTER and sizes and not places)
         for place, (row, judgement) in enumerate(zip(rows, found)):
             if judgement.verdict not in (WARNING, ERROR) or not is_tensor(row.golden) or row.golden is None:
                 continue
@@ -261,7 +271,7 @@ class Judge:
                 found[place] = Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY)  # an extreme of it is what was excused
                 continue
             listed = row.slot.startswith(("input.", "output.")) and parts[-1] in places
-            if listed or (not places and distance.count(row.golden) in sizes):
+            if alone or listed or (not places and distance.count(row.golden) in sizes):
                 found[place] = Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY)
                 key = distance.direction_key(row.golden)
                 if key is not None:
@@ -322,24 +332,3 @@ def _as_float32(value: float) -> float:
         return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
         return value
-
-
-def _is_normalised_step(row: Row) -> bool:
-    """A weight that Adam updated: noise in a gradient near zero may reverse its step, and does no more than that."""
-    match = row.match
-    if row.is_input or match.target is None or match.golden is None or row.golden is None or row.target is None:
-        return False
-    if match.call.key.rpartition(".")[2] not in ("addcdiv_", "_foreach_addcdiv_"):
-        return False
-    values = [
-        abs(value)
-        for call in (match.target, match.golden)
-        for slot, item in slots(call)
-        for value in [item.get("value") if item else None]
-        if slot.startswith("input") and isinstance(value, (int, float)) and not isinstance(value, bool)
-    ]
-    if len(values) < 2:
-        return False
-    step = 2.0 * max(values)
-    pairs = [(distance.number(row.target.get(key)), distance.number(row.golden.get(key))) for key in ("Max", "Min")]
-    return all(t is not None and g is not None and abs(t - g) <= step for t, g in pairs)

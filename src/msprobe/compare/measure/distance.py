@@ -20,6 +20,8 @@ from msprobe.stats import dtypes
 STATISTICS = ("Max", "Min", "Mean", "Norm")
 SENTINEL = 1e4
 """An extreme this much larger than the other one is a mask, not data."""
+ONE_VALUE = 0.9
+"""The share of the sum of squares that a mask's value has at least."""
 
 _ALIASES = {
     **{row.mindspore.lower(): row.name for row in dtypes.TABLE if row.mindspore},
@@ -84,22 +86,26 @@ def number(value: object) -> Optional[float]:
 
 def scale(item: dict[str, Any]) -> float:
     """The root mean square of a tensor, from its norm; 0 when it cannot be known or a mask hides it."""
-    return _scale(number(item.get("Max")), number(item.get("Min")), number(item.get("Norm")), count(item))
-
-
-def _scale(high: Optional[float], low: Optional[float], norm: Optional[float], elements: int) -> float:
+    norm, elements = number(item.get("Norm")), count(item)
     if norm is None or elements == 0 or not math.isfinite(norm):
         return 0.0
-    if low is not None and high is not None and is_masked(low, high):
-        return min(abs(low), abs(high))
+    if _is_masked(item):
+        return min(abs(number(item.get(key)) or 0.0) for key in ("Max", "Min"))
     return norm / math.sqrt(elements)
 
 
-def is_masked(low: float, high: float) -> bool:
-    small, large = abs(low), abs(high)
-    if large < small:
-        small, large = large, small
-    return large >= SENTINEL and small * SENTINEL <= large
+def _is_masked(item: dict[str, Any]) -> bool:
+    """One huge value, repeated, hides the others. Data of a wide range (squares of gradients) is no mask: the sum of
+    its squares is far less than that of one value with this sum."""
+    high, low, mean, norm = (number(item.get(key)) for key in STATISTICS)
+    if high is None or low is None:
+        return False
+    small, large = sorted((abs(low), abs(high)))
+    if large < SENTINEL or small * SENTINEL > large:
+        return False
+    if mean is None or norm is None or not math.isfinite(mean):
+        return True
+    return norm * norm >= ONE_VALUE * large * abs(mean) * count(item)
 
 
 ValueKey = tuple[object, ...]
@@ -228,12 +234,8 @@ def _largest(
     values: list[tuple[Optional[float], Optional[float]]], target: dict[str, Any], golden: dict[str, Any]
 ) -> Measurement:
     worst, average, reason = 0.0, 0.0, ""
-    (high, other_high), (low, other_low), _, (norm, other_norm) = values
-    elements, others = count(target), count(golden)
-    size = max(_scale(high, low, norm, elements), _scale(other_high, other_low, other_norm, others))
-    masked = any(
-        low is not None and high is not None and is_masked(low, high) for low, high in zip(values[1], values[0])
-    )
+    size = max(scale(target), scale(golden))
+    masked = _is_masked(target) or _is_masked(golden)
     for name, (t, g) in zip(("maximum", "minimum", "mean", "norm"), values):
         if t is None or g is None or t == g or (t != t and g != g):
             continue

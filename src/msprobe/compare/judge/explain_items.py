@@ -1,0 +1,100 @@
+"""Single rows of a call that differ and changed nothing: arguments that do nothing, numbers in another order, and what
+infinities or another shape hide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msprobe.compare.calls import FORWARD, Match
+from msprobe.compare.judge.effects import Effects, results_agree
+from msprobe.compare.measure.distance import of_statistics
+from msprobe.compare.reasons import Kind, Reason
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Judgement, Row, is_tensor
+
+Judgements = dict[int, Judgement]
+"""New judgements by the row's id."""
+SAME_NUMBERS = 1e-6
+"""How far statistics of the same numbers may be apart: their sums have another order."""
+
+
+def is_other_api(match: Match) -> bool:
+    return match.target is not None and match.golden is not None and match.target.key != match.golden.key
+
+
+def covered(why: str) -> Judgement:
+    return Judgement(NOT_COMPARED, 0.0, Reason(Kind.COVERED, why))
+
+
+def explain_items(match: Match, rows: Sequence[Row], found: Judgements) -> None:
+    """Arguments that only one side gives or that differ, and extra outputs of another API, where the results agree.
+
+    A null against a value counts as such in a forward only: in a backward it is a gradient that was lost."""
+    null = [row for row in rows if row.measurement.reason.kind is Kind.NULL]
+    given = [row for row in rows if row.verdict in (WARNING, ERROR) and may_be_unused(match, row)]
+    if not null and not given and all(not row.absent for row in rows):
+        return
+    if not results_agree([row for row in rows if not row.absent and row not in null]):
+        return
+    if match.call.direction == FORWARD:
+        for row in null:
+            found[id(row)] = covered(f"{row.reason}, but the results of {match.call.name} agree")
+        for row in given:
+            found[id(row)] = Judgement(PASS, 0.0, row.why)
+    for row in rows:
+        if row.absent and (is_other_api(match) or row.is_input or not is_tensor(row.target or row.golden)):
+            found[id(row)] = covered(f"the results of {match.call.name} agree")
+
+
+def may_be_unused(match: Match, row: Row) -> bool:
+    """A flag, a size or a name whose change may change no number. Numbers with a fraction (an eps, a momentum) may
+    act where the results do not show it."""
+    if row.why.kind is not Kind.ARGUMENT or not row.is_input:
+        return False
+    if "dropout" in match.call.key.lower():
+        return True
+    return not any(isinstance((item or {}).get("value"), float) for item in (row.target, row.golden))
+
+
+def moved_rows(match: Match, rows: Sequence[Row]) -> list[Row]:
+    """Differing rows of an API that hold the same numbers on both sides: only their order can differ."""
+    if match.call.kind != "api":
+        return []
+    bad = [row for row in rows if row.verdict in (WARNING, ERROR) and row.why.kind in (Kind.VALUES, Kind.BYTES)]
+    return [row for row in bad if _same_numbers(row)]
+
+
+def _same_numbers(row: Row) -> bool:
+    """The statistics, which do not see the order, agree but for the order of their own sums."""
+    if not is_tensor(row.target) or not is_tensor(row.golden) or row.target is None or row.golden is None:
+        return False
+    away = row.distance
+    if away is None or math.isinf(away) or row.measured is not None or row.measurement.reason.kind is Kind.BYTES:
+        away = of_statistics(row.target, row.golden).distance  # the row was measured by files or by checksums
+    return away is not None and away <= SAME_NUMBERS
+
+
+def explain_moved(match: Match, rows: Sequence[Row], moved: list[Row], side: Effects, found: Judgements) -> None:
+    """A sum over elements in another order: harmless where the call's results, or those of its module, agree."""
+    module = side.agreeing_module(match.call)
+    settled = results_agree([row for row in rows if row not in moved])
+    for row in moved:
+        if module is not None or (settled and row.is_input):
+            why = f"the same numbers in another order, and the results of {module or match.call.name} agree"
+            found[id(row)] = covered(why)
+
+
+def explain_hidden(
+    match: Match, rows: Sequence[Row], hidden: list[Row], side: Effects, later: str, found: Judgements
+) -> None:
+    """Infinities hide what else a tensor holds (a mask of -inf), another shape what it would show: what is computed
+    from it shows it."""
+    if not hidden:
+        return
+    module = side.agreeing_module(match.call)
+    settled = results_agree([row for row in rows if row not in hidden])
+    for row in hidden:
+        if settled and row.is_input:
+            found[id(row)] = covered(f"{row.reason}, and the results of {match.call.name} agree")
+        elif module is not None or later:
+            found[id(row)] = covered(f"{row.reason}, and {f'the results of {module} agree' if module else later}")
