@@ -27,6 +27,8 @@ EXPERTS = 4
 def write_experts(root: Path, world: int, fault: str = "") -> Path:
     """A module whose tokens go to one of four experts each; with several ranks, each has some of the experts."""
     tokens, chosen = batch(), np.arange(BATCH) % EXPERTS
+    if fault == "tokens":
+        chosen[2] = 3  # the router sends this token to another expert
     made = np.random.default_rng(3)
     weights = [made.normal(size=(WIDTH, WIDTH)) for _ in range(EXPERTS)]
     normed = tokens / np.abs(tokens).max()
@@ -75,6 +77,15 @@ def test_a_wrong_expert_is_named_with_its_rank(tmp_path: Path, fault: str, name:
     assert name in found.name
     assert found.module == "Module.moe.experts.3.Expert"
     assert found.ranks == (1,)
+
+
+def test_experts_that_got_other_numbers_of_tokens_are_named(tmp_path: Path) -> None:
+    result = compare(write_experts(tmp_path / "ranks", 2, "tokens"), write_experts(tmp_path / "single", 1))
+    assert result.verdict != "same"
+    (said,) = [note for note in result.notes if note.startswith("tokens per expert")]
+    assert said == "tokens per expert differ: moe.experts.2 got 1, not 2; moe.experts.3 got 3, not 2"
+    clean = compare(write_experts(tmp_path / "clean", 2), tmp_path / "single")
+    assert not [note for note in clean.notes if note.startswith("tokens per expert")]
 
 
 def _call(name: str, order: int) -> Call:
