@@ -243,3 +243,16 @@ def test_a_weight_of_two_stages_needs_both_gradients(tmp_path: Path) -> None:
     assert found is not None
     assert found.ranks == (0, 1)
     assert "gradient not summed" in found.sentence
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_golden_copies_that_disagree_are_not_passed_over(tmp_path: Path, saves: bool) -> None:
+    """The file says that every rank has a copy; the golden run's ranks have different tensors."""
+    file = tmp_path / "layout.yaml"
+    file.write_text('rows: {"Functional.linear.0.forward.input.0": {dp: R, tp: R}}')
+    target, golden = (
+        write_run(tmp_path / "a", 2, 1, "same data", saves=saves),
+        write_run(tmp_path / "b", 2, 2, saves=saves),
+    )
+    rows = {row.name: row for _, row in compare(target, golden, layout=file).rows()}
+    assert rows["Functional.linear.0.forward.input.0"].verdict == ERROR
