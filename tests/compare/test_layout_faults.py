@@ -92,10 +92,38 @@ def test_a_parameter_that_no_optimizer_updates_is_named(
         assert "does not update b.weight" in result.origin.sentence
 
 
-def test_a_bad_layout_is_one_error_and_exit_2(tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = write_run(tmp_path, 1, 2)
-    (run / "step0" / "rank1").rename(tmp_path / "elsewhere")
-    assert main(["compare", str(run), str(single)]) == 2
+def _harm(run: Path, other: Path, harm: str) -> None:
+    own = run / "step0" / "rank1"
+    if harm == "a missing rank":
+        own.rename(run / "elsewhere")
+    elif harm == "another run":
+        own.rename(run / "elsewhere")
+        (other / "step0" / "rank1").rename(own)
+    else:
+        for rank, placement in ((0, "S(1)"), (1, "S(0)")):
+            file = run / "step0" / f"rank{rank}" / "dump.json"
+            content = json.loads(file.read_text())
+            weight = content["data"]["Module.1.up.L.forward.0"]["parameters"]["weight"]
+            weight["layout"] = {"shape": [6, 12], "mesh": 0, "placements": ["R", placement]}
+            file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("golden", ["one device", "a layout"])
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        ("a missing rank", "rank 1 of 2 is missing"),
+        ("another run", "are not of one run"),
+        ("placements", "contradict each other"),
+    ],
+)
+def test_a_bad_layout_is_one_error_and_exit_2(
+    tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str], harm: str, sentence: str, golden: str
+) -> None:
+    run, other = write_run(tmp_path / "run", 1, 2), write_run(tmp_path / "other", 2, 2)
+    _harm(run, write_run(tmp_path / "third", 1, 4), harm)
+    assert main(["compare", str(run), str(single if golden == "one device" else other)]) == 2
     said = capsys.readouterr()
-    assert "rank 1 of 2 is missing" in said.err + said.out
+    assert sentence in said.err + said.out
+    assert "Traceback" not in said.err
     assert "Same" not in said.out

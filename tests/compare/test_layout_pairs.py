@@ -27,6 +27,8 @@ EXPERTS = 4
 def write_experts(root: Path, world: int, fault: str = "") -> Path:
     """A module whose tokens go to one of four experts each; with several ranks, each has some of the experts."""
     tokens, chosen = batch(), np.arange(BATCH) % EXPERTS
+    if fault == "tokens":
+        chosen[2] = 3  # the router sends this token to another expert
     made = np.random.default_rng(3)
     weights = [made.normal(size=(WIDTH, WIDTH)) for _ in range(EXPERTS)]
     normed = tokens / np.abs(tokens).max()
@@ -75,6 +77,15 @@ def test_a_wrong_expert_is_named_with_its_rank(tmp_path: Path, fault: str, name:
     assert name in found.name
     assert found.module == "Module.moe.experts.3.Expert"
     assert found.ranks == (1,)
+
+
+def test_experts_that_got_other_numbers_of_tokens_are_named(tmp_path: Path) -> None:
+    result = compare(write_experts(tmp_path / "ranks", 2, "tokens"), write_experts(tmp_path / "single", 1))
+    assert result.verdict != "same"
+    (said,) = [note for note in result.notes if note.startswith("tokens per expert")]
+    assert said == "tokens per expert differ: moe.experts.2 got 1, not 2; moe.experts.3 got 3, not 2"
+    clean = compare(write_experts(tmp_path / "clean", 2), tmp_path / "single")
+    assert not [note for note in clean.notes if note.startswith("tokens per expert")]
 
 
 def _call(name: str, order: int) -> Call:
@@ -232,3 +243,16 @@ def test_a_weight_of_two_stages_needs_both_gradients(tmp_path: Path) -> None:
     assert found is not None
     assert found.ranks == (0, 1)
     assert "gradient not summed" in found.sentence
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_golden_copies_that_disagree_are_not_passed_over(tmp_path: Path, saves: bool) -> None:
+    """The file says that every rank has a copy; the golden run's ranks have different tensors."""
+    file = tmp_path / "layout.yaml"
+    file.write_text('rows: {"Functional.linear.0.forward.input.0": {dp: R, tp: R}}')
+    target, golden = (
+        write_run(tmp_path / "a", 2, 1, "same data", saves=saves),
+        write_run(tmp_path / "b", 2, 2, saves=saves),
+    )
+    rows = {row.name: row for _, row in compare(target, golden, layout=file).rows()}
+    assert rows["Functional.linear.0.forward.input.0"].verdict == ERROR

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-from msprobe.compare.calls import Match, module_path
+from msprobe.compare.calls import FORWARD, Match, module_path
+from msprobe.compare.layout.shards import local_shape
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, WARNING, Group, Judgement
 from msprobe.dump.names import MODULE_PREFIXES
 
 _MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
+_LISTED = 4
 _OWN_TOKENS = Reason(Kind.COVERED, "each rank has its own tokens and experts; experts and results are compared")
 
 
@@ -28,6 +30,22 @@ def cover_dispatch(groups: Sequence[Group], found: dict[int, Judgement]) -> None
                 unexplained = row.joined is not None and not row.joined.explained
                 if unexplained and row.verdict in (WARNING, ERROR):
                     found[id(row)] = Judgement(NOT_COMPARED, 0.0, _OWN_TOKENS)
+
+
+def tokens_note(groups: Sequence[Group]) -> list[str]:
+    """Which experts got another number of tokens than in the golden run: the first size of what they were given."""
+    found = []
+    for match, rows in groups:
+        if match.call.kind != "module" or match.call.direction != FORWARD:
+            continue
+        case = next((row.joined for row in rows if row.is_input and row.joined is not None), None)
+        if case is None or not any(case.owned) or any(len(side.items) > 1 for side in (case.target, case.golden)):
+            continue
+        shapes = [local_shape(side.first) for side in (case.target, case.golden)]
+        if all(shapes) and shapes[0][0] != shapes[1][0] and shapes[0][1:] == shapes[1][1:]:
+            found.append(f"{module_path(match.call.key)} got {shapes[0][0]}, not {shapes[1][0]}")
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    return [f"tokens per expert differ: {'; '.join(found[:_LISTED])}{more}"] if found else []
 
 
 def _modules(groups: Sequence[Group]) -> tuple[set[str], set[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.dimensions import Grid, ranks_text
+from msprobe.compare.layout.dispatch import tokens_note
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.sources import Source
 
@@ -47,8 +48,7 @@ def joined_notes(unit: JoinedUnit) -> list[str]:
     for side, count in (("target", unit.microbatches.target), ("golden run", unit.microbatches.golden)):
         if count > 1:
             notes.append(f"the {side} takes the batch in {count} microbatches")
-    notes += _by_statistics(cases)
-    return notes
+    return [*tokens_note(unit.groups), *notes, *_by_statistics(cases)]
 
 
 def _arrangement(grid: Grid, stages: Sequence[Sequence[int]]) -> str:
