@@ -208,3 +208,10 @@ def test_many_steps_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_many_unfinished_steps_are_named_as_ranges() -> None:
     labels = [f"step{n}/rank{r}" for n in (*range(3, 40), 45) for r in (0, 1)]
     assert _places([*labels, "rank"]) == "rank, step3-39/rank0, step45/rank0, step3-39/rank1, step45/rank1"
+
+
+@pytest.mark.parametrize("verb", ["show", "view", "compare"])
+def test_the_directory_above_names_its_dumps(dump: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [str(dump.parent)] * (2 if verb == "compare" else 1)
+    assert main([verb, *given]) == 2
+    assert "is not a dump, but holds some: dump. Give one of them." in capsys.readouterr().err

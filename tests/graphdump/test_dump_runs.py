@@ -226,6 +226,31 @@ def test_kernels_are_names_of_the_graph_types_and_expressions():
     assert kinds == {"Cast", "BiasAdd", "BiasAddGrad", "AssignAdd"}
 
 
+BOTH = {"input", "output"}
+
+
+@pytest.mark.parametrize(
+    ("sides", "iterations", "saved"),
+    [
+        ((0, BOTH), ("1", (1,)), ("tensor", True, False)),
+        ((1, {"input"}), ("0-1", (0, 1)), ("statistic", False, True)),
+        ((2, {"output"}), ("all", (0, 1, 2)), ("full", True, True)),
+    ],
+    ids=["0 1 tensor", "1 0-1 statistic", "2 all full"],
+)
+def test_each_value_of_sides_iterations_and_saved_data(sides, iterations, saved):
+    """Each run has one value of input_output, iteration and saved_data: (what is written, what it must give)."""
+    keys = {"input_output": sides[0], "iteration": iterations[0], "saved_data": saved[0]}
+    run = Run((), {"dump_mode": 1, "kernels": ["MatMul"], **keys})
+    found = [tensor for tensor in run.dump.tensors if tensor.iteration is not None]
+    assert {tensor.type for tensor in found} == {"MatMul"}
+    assert {tensor.io for tensor in found} == sides[1]
+    assert run.dump.iterations == iterations[1]
+    assert all(bool(tensor.file) == saved[1] and (tensor.row is not None) == saved[2] for tensor in found)
+    assert any(file.endswith(".npy") for file in run.files) == saved[1]
+    assert run.losses == bare()
+
+
 def test_a_name_of_the_graph_alone_selects_that_operator():
     (name,) = [name for name in full().dump.order(0, 0) or () if "norm-LayerNorm/Cast-op" in name][:1]
     run = Run((), {"dump_mode": 1, "kernels": [name], "iteration": "0"})

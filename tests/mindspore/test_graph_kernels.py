@@ -59,6 +59,22 @@ def test_statistics_of_the_chosen_operators_and_steps(tmp_path: Path):
     assert not any(tensor.file for tensor in dump.tensors)
 
 
+def test_each_way_to_name_an_operator_and_each_side_stands_alone(tmp_path: Path):
+    """A type, an expression and the name in the graph: each selects the one Exp, with one value of data_mode."""
+    name = ""
+    for mode, sides in (("all", {"input", "output"}), ("input", {"input"}), ("output", {"output"})):
+        wanted = {"all": "exp", "input": "name-regex(.*/Exp-op.*)", "output": name}[mode]
+        top = tmp_path / mode
+        top.mkdir()
+        ended = run(top, section={"list": [wanted], "data_mode": [mode]}, step=[0])
+        assert ended.returncode == 0, ended.stderr
+        dump = GraphDump(top / "d")
+        tensors = [tensor for tensor in dump.tensors if tensor.iteration is not None]
+        assert {tensor.type for tensor in tensors} == {"Exp"}, wanted
+        assert {tensor.io for tensor in tensors} == sides
+        (name,) = [operator.name for operator in dump.operators if operator.type == "Exp" and operator.in_files]
+
+
 def test_a_resumed_training_has_its_own_step_numbers(tmp_path: Path):
     ended = run(tmp_path, "model", "resumed", section={"list": ["Exp"]}, step=[7, 8])
     assert ended.returncode == 0, ended.stderr
@@ -107,7 +123,7 @@ def test_overflow_at_o2_is_the_debug_dump_alone(tmp_path: Path):
     [
         ("tensor", {}, False, "needs pyACL, .* or use jit_level O0 or O1"),
         ("structure", {}, True, "use jit_level O0 or O1"),
-        ("tensor", {"list": ["name-regex(.*Exp.*)"]}, True, "no regular expressions"),
+        ("tensor", {"list": ["name-regex(.*/Exp-op.*)"]}, True, "no regular expressions"),
     ],
 )
 def test_what_o2_cannot_do_says_what_to_use(tmp_path: Path, task: str, section: Any, has_acl: bool, words: str):

@@ -54,7 +54,11 @@ def save(picture: bytes, path: Path) -> None:
     """With few colours a picture is a third of the size and looks the same."""
     from PIL import Image
 
-    image = Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    image = (
+        Image.open(io.BytesIO(picture))
+        .convert("RGB")
+        .quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    )
     image.save(path, optimize=True)
 
 

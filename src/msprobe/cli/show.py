@@ -33,11 +33,15 @@ def run(args: argparse.Namespace) -> int:
 
     from msprobe.cli.framework import check_framework
     from msprobe.dump.errors import DumpError
+    from msprobe.dump.nearby import explain_missing
     from msprobe.dump.reader import open_dump
     from msprobe.dump.summary import summarise
     from msprobe.report.terminal import progress
 
-    dump = open_dump(args.path)
+    try:
+        dump = open_dump(args.path)
+    except DumpError as error:
+        raise explain_missing(args.path, error) from None
     summaries = []
     unread: list[DumpError] = []
     for rank in progress(dump.ranks, len(dump.ranks), "reading"):

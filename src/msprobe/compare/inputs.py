@@ -14,6 +14,7 @@ from msprobe.compare.graph_source import open_graph_dump
 from msprobe.compare.layout.deciding import check_ranks, other_layout
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.errors import DumpError
+from msprobe.dump.nearby import explain_missing
 from msprobe.dump.plural import count
 from msprobe.dump.reader import open_dump
 
@@ -122,32 +123,13 @@ def open_sources(path: Path, gaps: list[str]) -> list[Source]:
     """What can be compared at a path: a dump of msprobe or mindstudio-probe, or a graph-mode directory."""
     try:
         dump = open_dump(path)
-    except DumpError:
+    except DumpError as error:
         ranks = open_graph_dump(path)
         if ranks:
             return list(ranks)
-        inside = _dumps_inside(path)
-        if inside:
-            raise DumpError(f"{path} is not a dump, but holds some: {', '.join(inside)}. Give one of them.") from None
-        raise
+        raise explain_missing(path, error) from None
     gaps += [f"{note}; nothing was compared there" for note in dump.notes]
     return list(dump.ranks)
-
-
-def _dumps_inside(path: Path) -> list[str]:
-    """The first of the dumps one level below a directory."""
-    found: list[str] = []
-    try:
-        children = sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
-    except OSError:
-        return []
-    for child in children[:200]:
-        try:
-            open_dump(child)
-        except DumpError:
-            continue
-        found.append(child.name)
-    return found[:5]
 
 
 def pair_again(golden: Sequence[Source], path: Path) -> list[Pair[Source]]:

@@ -91,7 +91,7 @@ function matchOf(details) {
 
 function measuredOf(row) {
   const pairs = [[t("relative"), row.distance], [t("tolerance"), row.tolerance], ...Object.entries(row.metrics || {}).map(([key, value]) => [key.replaceAll("_", " "), value])];
-  return el("table", {}, el("tbody", {}, ...pairs.filter(([, value]) => value !== null && value !== undefined).map(([key, value]) => el("tr", {}, el("th", { scope: "row", text: key }), el("td", { class: "mono", text: figure(value) })))));
+  return el("table", {}, el("tbody", {}, ...pairs.filter(([key, value]) => value !== null && value !== undefined && !(key === "first special" && value < 0)).map(([key, value]) => el("tr", {}, el("th", { scope: "row", text: key }), el("td", { class: "mono", text: figure(value) })))));
 }
 
 function buttons(row) {

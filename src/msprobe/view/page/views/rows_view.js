@@ -8,7 +8,7 @@ import { inLanguage } from "../sentences.js";
 import { on, set, state } from "../state.js";
 import { t, verdictWord } from "../words.js";
 
-const HEIGHT = 24, SPARE = 6, LETTER = 7.25, LEAST_NAME = 236;
+const HEIGHT = 24, SPARE = 6, LETTER = 7.25, LEAST_NAME = 228;
 const COLUMNS = [["verdict", 124], ["unit", 80], ["name", 420], ["difference", 86], ["target", 86], ["golden", 86], ["reason", 200]];
 const widths = Object.fromEntries(COLUMNS);
 let pool = [], waiting = false, wanted = -1;

@@ -7,7 +7,7 @@ import { on, set, state } from "../state.js";
 import { LOOKS } from "../table_data.js";
 import { t } from "../words.js";
 
-const MOST_CHILDREN = 2000, INDENT = 6, LETTER = 7.25;
+const MOST_CHILDREN = 2000, TWIST = 12, INDENT = 4, LETTER = 7.25;
 let natural = null, nodes = new Map(), order = [], opened = new Set([""]), marked = "";
 
 function parentOf(path) {
@@ -81,11 +81,11 @@ function label(node) {
 
 function render() {
   const two = state.answer.golden !== null, tree = byId("tree"), focused = document.activeElement?.dataset?.path;
-  const wide = tree.clientWidth / (two ? 2 : 1) - 9;
+  const wide = (tree.clientWidth - TWIST) / (two ? 2 : 1) - 9; // the columns differ by the twist
   const lines = visible().map(({ node, depth, leaf }) => {
     const open = opened.has(node.path), kind = state.table.classes[node.path] || "";
     const cell = (name, there, twist) => {
-      const inner = el("span", { class: "mono" }), dots = marks(node).filter(Boolean), left = Math.floor((wide - depth * INDENT - (twist ? 14 : 0) - dots.length * 15) / LETTER);
+      const inner = el("span", { class: "mono" }), dots = marks(node).filter(Boolean), left = Math.floor((wide - depth * INDENT - dots.length * 15) / LETTER);
       inner.style.paddingLeft = depth * INDENT + "px";
       if (twist) inner.append(el("span", { class: "twist", text: leaf ? "" : open ? "▾" : "▸" }));
       if (there) inner.append(...dots, shorten(name, Math.max(left, 6)), left - name.length > kind.length ? el("span", { class: "dim", text: " " + kind }) : "");
