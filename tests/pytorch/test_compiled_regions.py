@@ -336,6 +336,23 @@ def test_open_regions_stay_closed_at_L0(tmp_path, told):
     dump, _ = dump_of(tmp_path, "whole", "L0", "open")
     assert "Module.Net.forward.0" in dump.names
     assert len(told("at level L0 compiled regions stay closed")) == 1
+    assert len(told('With "compile": "eager" it does')) == 1
+    assert not told('With "compile": "open" it does')
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_open_region_of_which_torch_compiles_nothing_is_named(tmp_path, told, in_place):
+    """Torch does not compile its own containers in place."""
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()))
+    if in_place:
+        model[1].compile(backend="eager")
+    else:
+        model[1] = torch.compile(model[1], backend="eager")
+    with collecting(tmp_path, model, level="mix", compile="open") as dump:
+        model(torch.randn(2, 4))
+    assert ("Functional.gelu.0.forward" in dump.names) is not in_place
+    assert len(told("Sequential ran without a graph")) == in_place
 
 
 @pytest.mark.parametrize("way", ["whole", "in place"])

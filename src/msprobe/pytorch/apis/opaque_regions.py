@@ -78,6 +78,7 @@ class OpaqueRegions:
         self._modules = modules
         self._recorder = recorder
         self._open = _OpenRegions()
+        self._ran: set[int] = set()  # ids of the open regions in which a call ran that msprobe sees
         self._hooks: dict[int, tuple[Any, Any]] = {}  # for modules without own hooks
         self._global_hooks = GlobalHooks()
         self._dynamo: Any = None
@@ -179,7 +180,7 @@ class OpaqueRegions:
             take_off(self._mode)
         record = None
         try:
-            api = _api_of(region, self._compile == OPEN)
+            api = _api_of(region, self._compile == OPEN, EAGER if self._mode is None else OPEN)
             is_open = self._compile == OPEN and api.prefix == "Compiled"
             if self._mode is not None and not named and not is_open and not self._mode.busy:
                 record = self._mode.open_opaque(api, args)
@@ -192,6 +193,8 @@ class OpaqueRegions:
             take_off(self._mode)
         elif region.action == "left":
             put_on(self._mode)
+            if self._compile == OPEN and id(region.compiled) not in self._ran:
+                _log_unseen(region.compiled)
         if region.record is not None and self._mode is not None:
             self._mode.close_opaque(region.record, output, graph_breaks(region.compiled))
 
@@ -243,6 +246,7 @@ class OpaqueRegions:
         compiling = torch._guards.TracingContext.try_get() is not None
         if self._mode is not None and self._open.regions[-1].action == "left" and not self._mode.busy and not compiling:
             put_on(self._mode)
+            self._ran.add(id(self._open.regions[-1].compiled))
             self._open.regions.append(_Region(id(frame), "entered"))
 
     def _leave_compiled(self, scope: Mapping[str, Any]) -> None:
@@ -273,11 +277,11 @@ def effective_mode(compile: str, with_apis: bool) -> str:
     return compile
 
 
-def _api_of(region: Any, is_open: bool) -> Api:
+def _api_of(region: Any, is_open: bool, advice: str) -> Api:
     compiled = not isinstance(region, _FUSED) or is_compiled_in_place(region)
     if compiled:
         name = name_region(getattr(region, "_orig_mod", region))
-        _log_compiled(name, region, is_open)
+        _log_compiled(name, region, is_open, advice)
         return Api("Compiled", name)
     name = type(region).__name__
     notices.warn_once(
@@ -287,7 +291,17 @@ def _api_of(region: Any, is_open: bool) -> Api:
     return Api("Torch", f"_fused_{name}")
 
 
-def _log_compiled(name: str, region: Any, is_open: bool) -> None:
+def _log_unseen(region: Any) -> None:
+    if isinstance(region, _FUSED):
+        return
+    notices.warn_once(
+        f"{name_region(getattr(region, '_orig_mod', region))} ran without a graph: torch compiled nothing of it, so it "
+        "has no records of its calls. Torch does not compile its own containers in place: use torch.compile(module)."
+    )
+
+
+def _log_compiled(name: str, region: Any, is_open: bool, advice: str) -> None:
+    """`advice`: the value of `compile` with which the calls inside are seen; at L0 only the eager modules are."""
     if is_open:
         notices.warn_once(
             f"{name} is compiled (torch.compile) and opened: the graph of the compiler runs node by node. "
@@ -296,7 +310,7 @@ def _log_compiled(name: str, region: Any, is_open: bool) -> None:
     else:
         notices.warn_once(
             f"{name} is compiled (torch.compile): it runs as compiled and is recorded as one call; "
-            'msprobe does not see the calls inside it. With "compile": "open" it does.'
+            f'msprobe does not see the calls inside it. With "compile": "{advice}" it does.'
         )
     breaks = graph_breaks(region)
     if breaks:
