@@ -112,6 +112,8 @@ class _Explainer:
                     theirs.add(result_key(other.golden))
         ours, theirs = self._values[_place(row.match)]
         target, golden = result_key(row.target), result_key(row.golden)
+        if row.why.kind is Kind.NULL:
+            return target in theirs and golden in ours
         return target is not None and golden is not None and target != golden and target in theirs and golden in ours
 
     def _cover_reordered(self) -> None:
@@ -222,7 +224,9 @@ class _Explainer:
 
 def _is_number(match: Match, row: Row) -> bool:
     """Other values, a number in place of a tensor, or a gradient that only one run has."""
-    return row.why.kind in (*_NUMBERS, Kind.KIND) or bool(row.absent and match.call.direction == BACKWARD)
+    if row.why.kind is Kind.NULL or row.absent:
+        return match.call.direction == BACKWARD
+    return row.why.kind in (*_NUMBERS, Kind.KIND)
 
 
 def _place(match: Match) -> tuple[str, str]:
