@@ -96,6 +96,11 @@ class _Explainer:
         return bool(backward) and not any(row.verdict in (WARNING, ERROR) for row in backward)
 
     @functools.cached_property
+    def _both(self) -> set[str]:
+        """The modules that both runs call: a gradient of their weights that only one run has is lost in the other."""
+        return {match.call.key for match, _ in self._groups if match.how != "unmatched" and match.call.kind == "module"}
+
+    @functools.cached_property
     def _rewritten(self) -> set[str]:
         """The modules that make calls of which the other run has no counterpart, and those around them."""
         alone = [match.call.parent for match, _ in self._groups if match.how == "unmatched"]
@@ -156,7 +161,8 @@ class _Explainer:
                 self._explain_matched(place, match, rows)
             elif not match.call.recompute:
                 side = self._sides[match.target is None]
-                why = side.covering(match.call, rows) or self._run.why(place)
+                lost = match.call.direction == GRADS and match.call.key in self._both
+                why = side.covering(match.call, rows) or ("" if lost else self._run.why(place))
                 if why:
                     self._found.update((id(row), covered(why)) for row in rows)
         self._cover_reordered()

@@ -71,7 +71,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         return _training(said[Phase.AFTER], trace)
     if first[Phase.AFTER]:
         return _blame(first[Phase.AFTER][0], trace)
-    return None
+    return _lost_gradient(trace)
 
 
 def _cut(trace: Trace) -> tuple[int, Row]:
@@ -103,7 +103,7 @@ def _lost_gradient(trace: Trace) -> Optional[Candidate]:
             continue
         for row in rows:
             side = {"target": "target", "golden": "golden run"}.get(row.absent)
-            if not side or not is_tensor(row.target or row.golden):
+            if not side or row.why.kind is not Kind.UNMATCHED or not is_tensor(row.target or row.golden):
                 continue
             kind, _, name = row.slot.partition(".")
             if kind == "parameters" and match.call.kind == "module" and match.call.direction == FORWARD:
