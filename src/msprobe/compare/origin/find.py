@@ -71,7 +71,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         return _training(said[Phase.AFTER], trace)
     if first[Phase.AFTER]:
         return _blame(first[Phase.AFTER][0], trace)
-    return _lost_gradient(trace)
+    return _lost_gradient(trace, shown=False)
 
 
 def _cut(trace: Trace) -> tuple[int, Row]:
@@ -93,9 +93,10 @@ def _first_turn(trace: Trace) -> list[int]:
     return before if any(trace.phases[i] is Phase.AFTER for i in before) else trace.introduced
 
 
-def _lost_gradient(trace: Trace) -> Optional[Candidate]:
+def _lost_gradient(trace: Trace, shown: bool = True) -> Optional[Candidate]:
     """A parameter that one run lacks, or that has a gradient in one run only, though no gradient that was compared
-    differs: what uses it was left out, and changed no number (a bias of zeros)."""
+    differs: what uses it was left out, and changed no number (a bias of zeros). `shown`: what comes after the backward
+    differs, so that what agrees elsewhere covers nothing."""
     modules = [match for match, _ in trace.groups if match.how != "unmatched" and match.call.kind == "module"]
     known = {match.call.key for match in modules}
     for index, (match, rows) in enumerate(trace.groups):
@@ -103,7 +104,7 @@ def _lost_gradient(trace: Trace) -> Optional[Candidate]:
             continue
         for row in rows:
             side = {"target": "target", "golden": "golden run"}.get(row.absent)
-            if not side or row.why.kind is not Kind.UNMATCHED or not is_tensor(row.target or row.golden):
+            if not side or not (shown or row.why.kind is Kind.UNMATCHED) or not is_tensor(row.target or row.golden):
                 continue
             kind, _, name = row.slot.partition(".")
             if kind == "parameters" and match.call.kind == "module" and match.call.direction == FORWARD:
