@@ -102,7 +102,7 @@ for _name in ("arcee", "mpnet", "convnextv2", "pegasus"):
     clean(_name, "bf16 port", other={"dtype": "bfloat16"}, expect=NO_BLAME)
 for _name in ("smollm3", "denoiser", "poolformer", "siglip"):
     clean(_name, "autocast port", other={"autocast": True}, expect=NO_BLAME)
-for _name in ("cohere2", "squeezebert", "swinv2"):
+for _name in ("cohere2", "fnet", "swinv2"):
     clean(_name, "accumulation", other={"accumulate": 2})
 clean("phimoe", "other experts' implementation", config={"experts_implementation": "eager"}, other_config={"experts_implementation": "grouped_mm"})
 clean("granite_moe", "experts in the other order", edited("model.layers.0.block_sparse_moe.experts", "for expert_idx in expert_hit:", "for expert_idx in expert_hit.flip(0):"), config={"experts_implementation": "eager"})

@@ -24,6 +24,7 @@ from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.parameters import name_parameter
+from msprobe.compare.origin.reordered import blamed_arguments
 from msprobe.compare.origin.state import name_buffer, other_buffers
 from msprobe.compare.origin.trace import Trace, follow
 from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
@@ -88,7 +89,10 @@ def compare(
         raise stages.errors[0]
     unread = [f"{str(error).rstrip('.')}; nothing was compared there" for error in stages.errors]
     origin = settle(stages.units)
-    said = set() if origin is None or origin.kind != "training" else stages.settings
+    said = stages.settings if origin is not None and origin.kind == "training" else set()
+    if origin is not None and origin.kind == "argument":
+        blamed = f"{origin.name.rsplit('.', 2)[0]}: "
+        said = {note for note in stages.notes if note.startswith(blamed)}
     gaps = [*inputs.gaps, *stages.troubles]
     notes = [*unread, *gaps, *stages.unfinished, *inputs.notes, *(note for note in stages.notes if note not in said)]
     unlike = _unlike_runs(inputs, stages)
@@ -177,6 +181,8 @@ class _Stages:
             found = diagnose(found, trace, guilty, joined.alone)
         if found is not None:
             found = name_parameter(found, trace, events[0])
+            if found.kind == "argument":
+                _apply(blamed_arguments(groups[found.index]), groups[found.index : found.index + 1])
         buffers = other_buffers(*events)
         if found is not None and buffers:
             found = name_buffer(found, buffers, pair.target.step if self.units else None)

@@ -96,6 +96,11 @@ class _Explainer:
         return bool(backward) and not any(row.verdict in (WARNING, ERROR) for row in backward)
 
     @functools.cached_property
+    def _both(self) -> set[str]:
+        """The modules that both runs call: a gradient of their weights that only one run has is lost in the other."""
+        return {match.call.key for match, _ in self._groups if match.how != "unmatched" and match.call.kind == "module"}
+
+    @functools.cached_property
     def _rewritten(self) -> set[str]:
         """The modules that make calls of which the other run has no counterpart, and those around them."""
         alone = [match.call.parent for match, _ in self._groups if match.how == "unmatched"]
@@ -112,6 +117,8 @@ class _Explainer:
                     theirs.add(result_key(other.golden))
         ours, theirs = self._values[_place(row.match)]
         target, golden = result_key(row.target), result_key(row.golden)
+        if row.why.kind is Kind.NULL:
+            return target in theirs and golden in ours
         return target is not None and golden is not None and target != golden and target in theirs and golden in ours
 
     def _cover_reordered(self) -> None:
@@ -154,7 +161,8 @@ class _Explainer:
                 self._explain_matched(place, match, rows)
             elif not match.call.recompute:
                 side = self._sides[match.target is None]
-                why = side.covering(match.call, rows) or self._run.why(place)
+                lost = match.call.direction == GRADS and match.call.key in self._both
+                why = side.covering(match.call, rows) or ("" if lost else self._run.why(place))
                 if why:
                     self._found.update((id(row), covered(why)) for row in rows)
         self._cover_reordered()
@@ -222,7 +230,9 @@ class _Explainer:
 
 def _is_number(match: Match, row: Row) -> bool:
     """Other values, a number in place of a tensor, or a gradient that only one run has."""
-    return row.why.kind in (*_NUMBERS, Kind.KIND) or bool(row.absent and match.call.direction == BACKWARD)
+    if row.why.kind is Kind.NULL or row.absent:
+        return match.call.direction == BACKWARD
+    return row.why.kind in (*_NUMBERS, Kind.KIND)
 
 
 def _place(match: Match) -> tuple[str, str]:

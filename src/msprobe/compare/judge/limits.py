@@ -92,7 +92,7 @@ class Noise:
             given = 2.0 * math.sqrt(given)  # a root enlarges what is small beside the largest element
         if given > cap and context.is_relative:
             cap = min(given, WIDEST)  # what a product or a quotient was given, it passes on
-        extreme = min(max(own, AMPLIFICATION * level, given), cap)
+        extreme = min(max(own, AMPLIFICATION * level * context.stretch(row), given), cap)
         if context.has_kink and context.direction == BACKWARD:
             extreme = min(max(extreme, TAIL * math.sqrt(self._forward)), WIDEST)
         if self.ported and level:
@@ -106,8 +106,9 @@ class Noise:
         spread = 2.0 * min(extreme, max(8.0 * eps, 1.5e-3, kinks), 0.25) / root
         average_given, extreme_given = (0.0, 0.0) if row.is_input and context.direction == FORWARD else context.given()
         if context.direction != FORWARD and len(row.golden["shape"]) == 1:
-            # Kernels add the gradients of biases and norms up in the type itself.
-            spread = max(spread, min(0.5 * eps * math.sqrt(context.summed(distance.count(row.golden))), SUM_CAP))
+            # Kernels add the gradients of biases and norms up in the type itself; a port rounds what they add up, too.
+            rounded = (1.0 if self.ported else 0.5) * eps
+            spread = max(spread, min(rounded * math.sqrt(context.summed(distance.count(row.golden))), SUM_CAP))
         own_share = 2.0 if context.direction == FORWARD else 3.0  # a backward sums over what rounding has touched twice
         floor = max(min(own_share * eps, 0.01 * own_share), spread, 4.0 * average_given)
         cap = max(min(5.0 * eps, AVERAGE_CAP), spread, 1.1 * average_given)

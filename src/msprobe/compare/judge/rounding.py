@@ -15,6 +15,9 @@ from msprobe.compare.rows import Row, is_tensor, slots
 ALGORITHMS = 16.0
 """Convolutions have algorithms (direct, Winograd, FFT) whose rounding differs by this much."""
 
+MOST_STRETCHED = 256.0
+"""However small the number that something is divided by."""
+
 _FLOAT32 = 2.0**-23
 _KINKS = {
     "relu", "relu_", "relu6", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "clamp", "clip", "threshold", "abs",
@@ -83,6 +86,18 @@ class Context:
     def is_relative(self) -> bool:
         call = self._call
         return call.direction == FORWARD and call.kind == "api" and operation_of(call.key) in _RELATIVE
+
+    def stretch(self, row: Row) -> float:
+        """How much larger the relative error of a quotient may be: numbers that are small beside the others are less
+        accurate than these, and largest in the quotient."""
+        if row.is_input or self._call.direction != FORWARD or operation_of(self._call.key) != "div":
+            return 1.0
+        by = next((r.golden for r in self._floats if r.slot in ("input.1", "input.other")), None)
+        if by is None:
+            return 1.0
+        ends = [distance.number(by.get(key)) or 0.0 for key in ("Max", "Min")]
+        least = min(map(abs, ends)) if ends[0] * ends[1] > 0 else 0.0
+        return min(max(distance.scale(by) / least, 1.0), MOST_STRETCHED) if least else MOST_STRETCHED
 
     @functools.cached_property
     def _output_floor(self) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
@@ -20,6 +19,15 @@ from msprobe.compare.judge.limits import AVERAGE_CAP, COARSE, TAIL, Noise
 from msprobe.compare.judge.precision import DtypePair, float_dtypes, run_wide_dtypes
 from msprobe.compare.judge.presets import Preset
 from msprobe.compare.judge.rounding import Context, GradientSize, epsilon_of, is_normalised_step
+from msprobe.compare.judge.row_facts import (
+    YOUNG,
+    as_float32,
+    has_gradient,
+    is_alike,
+    is_young,
+    puts_together,
+    values_of,
+)
 from msprobe.compare.measure import distance
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
@@ -88,7 +96,7 @@ class Judge:
             for row in rows:
                 for key in ("Mean", "Norm"):
                     value = row.golden.get(key) if row.golden else None
-                    if isinstance(value, float) and math.isfinite(value) and value != _as_float32(value):
+                    if isinstance(value, float) and math.isfinite(value) and value != as_float32(value):
                         return True
         return False
 
@@ -122,7 +130,7 @@ class Judge:
                 scaled_up = distance.direction_key(row.golden) in self._noise_keys
                 if scaled_up or f"{match.call.key}.{name}" in self._noise_gradients:
                     self._noise_keys.add(distance.direction_key(row.golden) or key)
-                elif row.distance <= self._weight_tolerance:
+                elif row.distance <= self._weight_tolerance or is_young(row):
                     self._weights.add(key)
                 else:
                     continue
@@ -149,10 +157,11 @@ class Judge:
             elif away is None:
                 found.append(_RECOMPUTED if call.recompute and row.absent else _NOT_MEASURED)
             elif away == 0.0:
-                found.append(PASSED if _is_alike(row) else self._with_properties(row, PASSED))
+                found.append(PASSED if is_alike(row) else self._with_properties(row, PASSED))
             elif row.measurement.reason.kind is Kind.NULL:
                 found.append(Judgement(ERROR))
             elif self._noise_keys and (row.is_input or call.direction == GRADS) and self._is_noise(row):
+                self._remember_noise(call.key, row)
                 found.append(Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY))
             elif self._preset is not None:
                 found.append(Judgement(*self._preset.judge(row)))
@@ -164,6 +173,8 @@ class Judge:
                 context.is_misled |= row.is_input and judged.verdict != PASS
                 self.other_bytes += judged.verdict == PASS and row.measurement.reason.kind is Kind.BYTES
                 found.append(self._with_properties(row, judged))
+        if any(one.reason.kind is Kind.GRADIENT for one in found) and not has_gradient(rows):
+            found = [PASSED if one.reason.kind is Kind.GRADIENT else one for one in found]
         if self._noise_keys and any(one.verdict in (WARNING, ERROR) for one in found):
             self._excuse_noise(match, rows, found)
         return found
@@ -184,14 +195,14 @@ class Judge:
             self._noise_keys.add(distance.direction_key(row.golden) or ())
             return Judgement(NOT_COMPARED, 0.0, _SCALED_UP)
         if context.module and not row.is_input and self._rejected:
-            values = _values_of(row)
+            values = values_of(row)
             if values is not None and values in self._rejected:
                 return self._rejected[values]
         measured = None if self._measured is None else self._measured.get(row.golden_name or "", 0.0)
         limits = self.noise.limits(row, context, measured)
         extreme = limits.extreme
         if row.is_input and self._weights and distance.value_key(row.golden) in self._weights:
-            extreme = max(extreme, self._weight_tolerance)
+            extreme = max(extreme, self._weight_tolerance, YOUNG if is_young(row) else 0.0)
             limits = limits._replace(average=max(limits.average, extreme))
         elif self.run_wide and self._phase is Phase.AFTER:
             limits = limits._replace(average=extreme)  # moments and weights in another type are arithmetic on noise
@@ -208,13 +219,13 @@ class Judge:
             self._learn(row, away, context)
             self.noise.average = max(self.noise.average, average)
             return Judgement(PASS, extreme)
-        values = _values_of(row) if row.is_input or context.module or context.direction == GRADS else None
+        values = values_of(row) if row.is_input or context.module or context.direction == GRADS else None
         if values is not None and values in self._accepted:
             self._learn_gradient(row, context)
             return Judgement(PASS, extreme)
         within = away <= WARNING_BAND * extreme and average <= WARNING_BAND * limits.average
         judged = Judgement(WARNING if within else ERROR, extreme)
-        values = _values_of(row) if not row.is_input and context.direction == FORWARD else None
+        values = values_of(row) if not row.is_input and context.direction == FORWARD else None
         if values is not None:
             self._rejected[values] = judged
         return judged
@@ -233,7 +244,7 @@ class Judge:
 
     def _accept(self, row: Row, context: Context) -> None:
         if not row.is_input and not context.is_misled:
-            values = _values_of(row)
+            values = values_of(row)
             if values is not None:
                 self._accepted.add(values)
             if context.direction != FORWARD:
@@ -244,11 +255,16 @@ class Judge:
         if average <= NOTHING_BUT_ROUNDING or context.direction == FORWARD or row.is_input:
             return
         if epsilon_of(row) <= COARSE or average > AVERAGE_CAP:
-            if context.direction == GRADS:
-                self._noise_gradients.add(f"{context.key}.{row.slot.partition('parameters_grad.')[2]}")
+            self._remember_noise(context.key, row)
             key = distance.direction_key(row.golden)
             if key is not None:
                 self._noise_keys.add(key)
+
+    def _remember_noise(self, module: str, row: Row) -> None:
+        """Of the gradient of a parameter: the optimizer may scale it up."""
+        name = row.slot.partition("parameters_grad.")[2]
+        if name:
+            self._noise_gradients.add(f"{module}.{name}")
 
     def _excuse_noise(self, match: Match, rows: Sequence[Row], found: list[Judgement]) -> None:
         """What is computed from a tensor of nothing but rounding is nothing but rounding: in clip lists and optimizers
@@ -267,7 +283,7 @@ class Judge:
             if judgement.verdict not in (WARNING, ERROR) or not is_tensor(row.golden) or row.golden is None:
                 continue
             parts = row.slot.split(".")
-            if not row.is_input and places and row.measurement.average <= AVERAGE_CAP and _puts_together(row):
+            if not row.is_input and places and row.measurement.average <= AVERAGE_CAP and puts_together(row):
                 found[place] = Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY)  # an extreme of it is what was excused
                 continue
             listed = row.slot.startswith(("input.", "output.")) and parts[-1] in places
@@ -303,32 +319,3 @@ class Judge:
         given = [r.golden for r in rows if r.is_input and r.golden and is_tensor(r.golden)]
         sizes = [GradientSize(distance.scale(item), distance.count(item)) for item in given]
         self._gradients[key] = max([self._gradients.get(key, GradientSize()), *sizes])
-
-
-def _puts_together(row: Row) -> bool:
-    """A result that holds the elements of a list of inputs."""
-    return row.match.call.key.rpartition(".")[2] in ("stack", "cat", "concat")
-
-
-def _is_alike(row: Row) -> bool:
-    """Both sides have the same dtype and requires_grad; plain values have neither."""
-    target, golden = row.target, row.golden
-    if target is None or golden is None:
-        return True
-    return bool(
-        target.get("dtype") == golden.get("dtype") and target.get("requires_grad") == golden.get("requires_grad")
-    )
-
-
-def _values_of(row: Row) -> Optional[tuple[object, ...]]:
-    """What identifies the values of both sides; None without statistics (plain values, checksums alone, damage)."""
-    items = (row.target or {}, row.golden or {})
-    found = tuple(item.get(key) for item in items for key in ("Norm", "Max", "Min"))
-    return found if all(isinstance(value, (int, float, str)) for value in found) else None
-
-
-def _as_float32(value: float) -> float:
-    try:
-        return float(struct.unpack("f", struct.pack("f", value))[0])
-    except OverflowError:
-        return value

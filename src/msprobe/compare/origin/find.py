@@ -15,9 +15,16 @@ from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
 from msprobe.compare.origin.arguments import other_arguments
-from msprobe.compare.origin.reordered import reordering_before
+from msprobe.compare.origin.reordered import argument_before, reordering_before
 from msprobe.compare.origin.state import other_module
-from msprobe.compare.origin.structure import candidate, made_inside, structural
+from msprobe.compare.origin.structure import (
+    alone_in,
+    candidate,
+    candidate_of_one_run,
+    left_out,
+    made_inside,
+    structural,
+)
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
 from msprobe.compare.origin.wording import UNORDERED, Candidate, argument_text, slot_text
@@ -64,7 +71,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         return _training(said[Phase.AFTER], trace)
     if first[Phase.AFTER]:
         return _blame(first[Phase.AFTER][0], trace)
-    return None
+    return _lost_gradient(trace, shown=False)
 
 
 def _cut(trace: Trace) -> tuple[int, Row]:
@@ -86,9 +93,10 @@ def _first_turn(trace: Trace) -> list[int]:
     return before if any(trace.phases[i] is Phase.AFTER for i in before) else trace.introduced
 
 
-def _lost_gradient(trace: Trace) -> Optional[Candidate]:
+def _lost_gradient(trace: Trace, shown: bool = True) -> Optional[Candidate]:
     """A parameter that one run lacks, or that has a gradient in one run only, though no gradient that was compared
-    differs: what uses it was left out, and changed no number (a bias of zeros)."""
+    differs: what uses it was left out, and changed no number (a bias of zeros). `shown`: what comes after the backward
+    differs, so that what agrees elsewhere covers nothing."""
     modules = [match for match, _ in trace.groups if match.how != "unmatched" and match.call.kind == "module"]
     known = {match.call.key for match in modules}
     for index, (match, rows) in enumerate(trace.groups):
@@ -96,7 +104,7 @@ def _lost_gradient(trace: Trace) -> Optional[Candidate]:
             continue
         for row in rows:
             side = {"target": "target", "golden": "golden run"}.get(row.absent)
-            if not side or not is_tensor(row.target or row.golden):
+            if not side or not (shown or row.why.kind is Kind.UNMATCHED) or not is_tensor(row.target or row.golden):
                 continue
             kind, _, name = row.slot.partition(".")
             if kind == "parameters" and match.call.kind == "module" and match.call.direction == FORWARD:
@@ -104,21 +112,11 @@ def _lost_gradient(trace: Trace) -> Optional[Candidate]:
                 return replace(candidate("parameter", index, row, trace), said=said)
             if match.call.direction == GRADS:
                 said = f"parameter {name or kind} of {match.call.key} has no gradient in the {side}: nothing uses it"
-                return replace(candidate("parameter gradient", index, row, trace, _alone_in(match, trace)), said=said)
+                calls = alone_in(match, trace)
+                if calls:
+                    return replace(candidate_of_one_run(calls[0], trace), evidence=(said,))
+                return replace(candidate("parameter gradient", index, row, trace), said=said)
     return None
-
-
-def _alone_in(match: Match, trace: Trace) -> tuple[str, ...]:
-    """The forward calls that only one run made in the module of these gradients."""
-    said = []
-    for golden, side in ((False, "target"), (True, "golden run")):
-        calls = [trace.groups[i][0].golden if golden else trace.groups[i][0].target for i in trace.unmatched]
-        inside = [
-            c.name for c in calls if c and c.direction == FORWARD and (c.parent or "").startswith(match.call.key + ".")
-        ]
-        if inside:
-            said.append(f"in this module, only the {side} calls {', '.join(inside[:3])}")
-    return tuple(said)
 
 
 def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
@@ -164,6 +162,10 @@ def _blame(index: int, trace: Trace) -> Candidate:
         said = "their results have the same statistics: the order of the elements may differ"
         replaced = candidate("replaced", moved, None, trace, (said,))
         return replace(replaced, other=_golden_name(trace.groups[moved][0]))
+    other = argument_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
+    if other is not None:
+        said = "its result has the same statistics: the order of the elements differs"
+        return _shifted(candidate("argument", other[0], other[1], trace, (said,)), index, trace)
     evidence = (_unordered(match, rows),) if seen == UNORDERED else ()
     return replace(candidate("call", index, row, trace, evidence), inputs=seen)
 
@@ -236,7 +238,8 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     if parameter:
         said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
         return replace(candidate("parameter", index, row, trace), said=said)
-    return candidate("input", index, row, trace, _extra_before(index, trace))
+    alone = left_out(index, trace)
+    return alone or candidate("input", index, row, trace, _extra_before(index, trace))
 
 
 def _parameter_of(index: int, row: Row, trace: Trace) -> str:

@@ -6,11 +6,14 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Optional
 
+from msprobe.compare.calls import FORWARD, Match, module_path
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
-from msprobe.compare.rows import Row
+from msprobe.compare.phases import Phase
+from msprobe.compare.reasons import Kind
+from msprobe.compare.rows import Group, Row
 
 
 def candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
@@ -54,6 +57,48 @@ def made_inside(index: int, results: list[Row], trace: Trace) -> Optional[Candid
     found = structural(index, results, trace)
     around = [call.name for call in (match.target, match.golden) if call is not None]
     return found if found is not None and found.match.call.parent in around else None
+
+
+def left_out(index: int, trace: Trace) -> Optional[Candidate]:
+    """A call that only one run made in the module of this call, before it, and whose effect was not seen to agree:
+    unrecorded code (a slice, a view) may stand between its result and the input that differs."""
+    call = trace.groups[index][0].call
+    if call.parent is None or call.direction != FORWARD:
+        return None
+    near = [
+        i for i in trace.unmatched if i < index and _is_unexplained(trace.groups[i]) and _is_in(call.parent, i, trace)
+    ]
+    calls = [i for i in near if trace.groups[i][0].call.kind == "api"]
+    return candidate_of_one_run(calls[-1], trace) if calls else None
+
+
+def _is_unexplained(group: Group) -> bool:
+    return group[0].call.direction == FORWARD and any(row.why.kind is Kind.UNMATCHED for row in group[1])
+
+
+def _is_in(module: str, index: int, trace: Trace) -> bool:
+    """Whether a call was made in a module, or in one right inside of it."""
+    parent = trace.groups[index][0].call.parent
+    if _module_name(parent) == _module_name(module):
+        return True
+    return _module_name(parent).rpartition(".")[0] == _module_name(module)
+
+
+def alone_in(match: Match, trace: Trace) -> list[int]:
+    """The forward calls that only one run made in the module of these gradients."""
+    path = module_path(match.call.key)
+    found = []
+    for i in trace.unmatched:
+        call = trace.groups[i][0].call
+        inside = _module_name(call.parent) == path if call.parent else not path
+        if call.direction == FORWARD and call.kind == "api" and inside and trace.phases[i] is Phase.FORWARD:
+            found.append(i)
+    return found
+
+
+def candidate_of_one_run(index: int, trace: Trace) -> Candidate:
+    rows = trace.groups[index][1]
+    return _unmatched_call(index, rows[0] if rows else None, trace.unmatched, trace)
 
 
 def _first_maker(index: int, row: Row, before: list[int], trace: Trace) -> tuple[int, Row]:
