@@ -214,4 +214,4 @@ def test_many_unfinished_steps_are_named_as_ranges() -> None:
 def test_the_directory_above_names_its_dumps(dump: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     given = [str(dump.parent)] * (2 if verb == "compare" else 1)
     assert main([verb, *given]) == 2
-    assert "is not a dump, but holds some: dump. Give one of them." in capsys.readouterr().err
+    assert "is not a dump, but contains some: dump. Give one of them." in capsys.readouterr().err

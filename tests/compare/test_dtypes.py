@@ -131,7 +131,7 @@ def test_values_at_other_places_are_found(tmp_path: Path, layout: str, task: str
     for sides in ((wrong, right), (right, wrong)):
         found = compare(*sides)
         assert (found.exit_code, [row.verdict for _, row in found.rows()]) == (1, ["error"])
-        assert "the values stand at other places" in next(row.reason for _, row in found.rows())
+        assert "the values are at other places" in next(row.reason for _, row in found.rows())
 
 
 def spoilt(kind: str, other: bool) -> torch.Tensor:

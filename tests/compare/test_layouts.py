@@ -189,7 +189,7 @@ def test_a_layout_file_overrides_what_is_found(tmp_path: Path, single: Path) -> 
         ("[1]", "must be a mapping"),
         ("target: {tp: 3}", "makes 3 ranks; the dump has 2"),
         ("target: {tp: two}", "names of dimensions to their sizes"),
-        ('rows: {"*": {tp: "T(0)"}}', "is none of: R, S"),
+        ('rows: {"*": {tp: "T(0)"}}', "is not one of: R, S"),
     ],
 )
 def test_a_bad_layout_file_is_one_clear_error(tmp_path: Path, single: Path, text: str, message: str) -> None:

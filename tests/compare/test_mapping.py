@@ -103,9 +103,9 @@ def test_a_layer_mapping_goes_by_the_class_that_holds_the_attribute(tmp_path: Pa
     [
         ("api", "- ms_api: A.x\n", "lacks ms_api or pt_api"),
         ("api", "- {ms_api: A, pt_api: B, ms_args: [0], pt_args: []}\n", "same length"),
-        ("cell", "- a\n- b\n", "must hold a mapping"),
+        ("cell", "- a\n- b\n", "must be a mapping"),
         ("cell", "a: [unclosed\n", "is not YAML"),
-        ("layer", "TopLayer: 3\n", "must hold a mapping"),
+        ("layer", "TopLayer: 3\n", "must be a mapping"),
         ("cell", "!!python/object/apply:os.system ['true']\n", "is not YAML"),
     ],
 )

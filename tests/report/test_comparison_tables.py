@@ -167,7 +167,7 @@ def test_damaged_items_affect_only_their_own_row_in_every_report(tmp_path: Path)
     found = compare(tmp_path / "target", tmp_path / "golden")
     assert found.origin is not None
     assert found.origin.name == GELU
-    assert "its shape is none" in {row.why.detail for _, row in found.rows()}
+    assert "it has no valid shape" in {row.why.detail for _, row in found.rows()}
     write_csv(found, tmp_path / "out.csv")
     write_jsonl(found, tmp_path / "out.jsonl")
     export_comparison(found, tmp_path / "out.html")

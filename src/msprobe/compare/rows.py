@@ -187,7 +187,7 @@ def _sound(item: Any) -> Item:
     if type(shape) is list:
         for size in shape:
             if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
-                return {"type": "damaged", "dtype": None, "shape": [], "unreadable": "its shape is none"}
+                return {"type": "damaged", "dtype": None, "shape": [], "unreadable": "it has no valid shape"}
     return known
 
 

@@ -16,7 +16,7 @@ def explain_missing(path: Path, error: DumpError) -> DumpError:
     inside = _dumps_inside(path)
     if not inside:
         return error
-    return DumpError(f"{path} is not a dump, but holds some: {', '.join(inside)}. Give one of them.")
+    return DumpError(f"{path} is not a dump, but contains some: {', '.join(inside)}. Give one of them.")
 
 
 def _dumps_inside(path: Path) -> list[str]:

@@ -118,7 +118,7 @@ def read_document(path: Path) -> Any:
 
 def _mapping(value: Any, path: Path) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise DumpError(f"{path} must hold a mapping of names, not {type(value).__name__}.")
+        raise DumpError(f"{path} must be a mapping of names, not {type(value).__name__}.")
     return value
 
 

@@ -19,7 +19,7 @@ _HEAVY = {"linear", "matmul", "conv2d", "conv1d", "scaled_dot_product_attention"
 
 
 def run_wide_dtypes(groups: Sequence[Group]) -> set[DtypePair]:
-    """The pairs of float dtypes (target, golden) in which the two runs as such differ: told by their heavy calls, or
+    """The pairs of float dtypes (target, golden) in which the two runs as such differ: decided by their heavy calls, or
     by all calls where there are none."""
     heavy: Counter[DtypePair] = Counter()
     all_calls: Counter[DtypePair] = Counter()

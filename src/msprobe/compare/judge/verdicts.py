@@ -36,12 +36,12 @@ from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Gro
 WARNING_BAND = 4.0
 """Up to this many tolerances a difference is a warning, beyond an error."""
 NOTHING_BUT_ROUNDING = 1e-2
-"""A gradient whose norm or mean differs by this much and that passes is zero but for rounding (a bias before a
+"""A gradient whose norm or mean differs by this much and that passes is zero except for rounding (a bias before a
 normalisation)."""
 MOST_OF_A_WEIGHT = 0.03
 """However noisy: beyond this a weight differs."""
 
-_NOISE_ONLY = Reason(Kind.ROUNDING, "its gradient was nothing else, and the optimizer may have scaled it up")
+_NOISE_ONLY = Reason(Kind.ROUNDING, "its gradient was only rounding, and the optimizer may have scaled it up")
 _SCALED_UP = Reason(Kind.ROUNDING, "within a step of the optimizer, which scales the noise of small gradients up")
 _RECOMPUTED = Judgement(NOT_COMPARED, 0.0, Reason(Kind.RECOMPUTED, "the other run did not recompute this call"))
 _NOT_MEASURED = Judgement()

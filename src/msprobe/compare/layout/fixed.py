@@ -62,7 +62,9 @@ def _placements(value: Any, pattern: str, path: Path) -> dict[str, str]:
         raise DumpError(f'{path}: {pattern!r} must map dimensions to placements, like {{tp: "S(0)"}}.')
     for placement in value.values():
         if not isinstance(placement, str) or _WRITTEN.fullmatch(placement) is None:
-            raise DumpError(f"{path}: the placement {placement!r} of {pattern!r} is none of: R, S(0), S(1), …, P, A.")
+            raise DumpError(
+                f"{path}: the placement {placement!r} of {pattern!r} is not one of: R, S(0), S(1), …, P, A."
+            )
     return {str(name): placement for name, placement in value.items()}
 
 

@@ -10,6 +10,7 @@ from msprobe.compare.layout.dimensions import Grid, ranks_text
 from msprobe.compare.layout.dispatch import tokens_note
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.sources import Source
+from msprobe.dump.plural import count, were
 
 Stacks = tuple[dict[str, list[str]], dict[str, list[str]]]
 
@@ -82,8 +83,9 @@ def _by_statistics(cases: Sequence[Case]) -> list[str]:
     )
     if not counted[False]:
         return []
-    text = f"{counted[False]} rows were compared by statistics that were merged from the ranks"
-    return [f"{text}; sums over ranks cannot be merged so" if any(_is_sum(case) for case in cases) else text]
+    rows = counted[False]
+    text = f"{count(rows, 'row')} {were(rows)} compared by statistics that were merged from the ranks"
+    return [f"{text}; sums over ranks cannot be merged this way" if any(_is_sum(case) for case in cases) else text]
 
 
 def _is_sum(case: Case) -> bool:

@@ -100,7 +100,7 @@ def local_shape(item: dict[str, Any]) -> list[int]:
 
 
 def _damage(item: Item) -> str:
-    """What cannot be used to put shards together: a shape that is none, a statistic that is no number."""
+    """What cannot be used to put shards together: a shape that is not one, a statistic that is not a number."""
     shape = local_shape(item) if item is not None else None
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < _LARGEST for size in shape):
         return f"its shape is {str(shape)[:40]}"

@@ -2,7 +2,7 @@
 
 One number a row, relative to the tensor's own size: 1e-7 is rounding in float32, 1 is a different tensor. Maximum and
 minimum are measured against the larger of themselves and the root mean square, the mean against the root mean square,
-so that cancellation (a mean that is zero but for rounding) is not mistaken for an error. Every measure is symmetric:
+so that cancellation (a mean that is zero except for rounding) is not mistaken for an error. Every measure is symmetric:
 it does not depend on which run is the golden one. Masks are the exception that needs care: a tensor with -1e9 in it
 says nothing about its other elements, so a lone huge extreme is not a scale.
 """
@@ -220,7 +220,7 @@ def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measur
 
 
 def damaged_statistic(*items: dict[str, Any]) -> str:
-    """What is recorded as a statistic and is no number. A statistic that was not recorded is no damage."""
+    """What is recorded as a statistic and is not a number. A statistic that was not recorded is not damage."""
     for item in items:
         for key in STATISTICS:
             value = item.get(key)

@@ -98,7 +98,7 @@ def _other_places(target: dict[str, Any], golden: dict[str, Any]) -> str:
     if not ours or not theirs:
         return f"the layouts are {target.get('layout', 'dense')} and {golden.get('layout', 'dense')}"
     name = next(key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
-    return f"the values stand at other places: the {name.replace('_', ' ')} differ"
+    return f"the values are at other places: the {name.replace('_', ' ')} differ"
 
 
 def _of_other_bytes(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
@@ -151,7 +151,7 @@ def measure_files(files: Files) -> Measured:
 
 
 def from_files(measured: Measured) -> Measurement:
-    """A file that cannot be read is said, and the row is not compared: statistics do not stand in for it."""
+    """A file that cannot be read is said, and the row is not compared: statistics do not replace it."""
     metrics, reason = measured
     if metrics is None:
         return Measurement(None, reason)

@@ -195,7 +195,7 @@ def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
         return "inputs that were not compared"
     tensors = [row for row in inputs if is_tensor(row.golden) and row.target is not None]
     if any((row.distance or 0.0) > SAME_STATISTICS for row in tensors):
-        return "inputs that agree but for rounding"
+        return "inputs that agree except for rounding"
     if not tensors:
         return "inputs that were not compared"
     proven = all(row.measured is not None or ((row.golden or {}).get("md5") and not row.distance) for row in tensors)
@@ -215,7 +215,7 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     swapped = _swapped(inputs)
     if swapped is not None:
         one, other = swapped
-        said = f"{one.slot} is what the golden run passes as {other.golden_slot}, and the other way round"
+        said = f"{one.slot} is what the golden run passes as {other.golden_slot}, and vice versa"
         return candidate("swapped", index, one, trace, (said,))
     found = structural(index, inputs, trace)
     if found is not None:
@@ -226,13 +226,15 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     ours = _producer(row.target, index, trace, golden=False)
     theirs = _producer(row.golden, index, trace, golden=True)
     if ours is not None and theirs is not None and ours is not theirs:
-        said = f"the target passes what {ours.call.name} gave, the golden run what {_golden_name(theirs)} gave"
+        said = f"the target passes the result of {ours.call.name}, the golden run that of {_golden_name(theirs)}"
         return candidate("wiring", index, row, trace, (said,))
     if theirs is not None:
-        said = f"the golden run passes what {_golden_name(theirs)} gave; in the target something unrecorded changed it"
+        said = (
+            f"the golden run passes the result of {_golden_name(theirs)}; in the target something unrecorded changed it"
+        )
         return candidate("wiring", index, row, trace, (said,))
     if ours is not None:
-        said = f"the target passes what {ours.call.name} gave; the golden run passes something else"
+        said = f"the target passes the result of {ours.call.name}; the golden run passes something else"
         return candidate("wiring", index, row, trace, (said,))
     parameter = _parameter_of(index, row, trace)
     if parameter:

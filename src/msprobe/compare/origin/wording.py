@@ -138,7 +138,7 @@ def sentence(found: Candidate, call: Call, module: Optional[str], later: Optiona
         "swapped": f"{name}{where} was given its operands swapped",
         "argument": f"{name}{where} was called with another argument: {argument_text(call, row)}",
         "call": f"{name}{where} gives another {slot} for {found.inputs}",
-        "dtype": f"{name}{where} computes in another precision: of {slot} {reason}",
+        "dtype": f"{name}{where} computes in another precision: {slot}: {reason}",
         "missing call": f"{name}{where} is missing in the target{_cast_text(call)}",
         "extra call": f"{name}{where} exists only in the target{_cast_text(call)}",
         "replaced": _replaced(found, where),
@@ -157,9 +157,7 @@ def _gradient_sentence(row: Row, name: str, where: str, module: str, slot: str) 
     if row.slot.startswith("parameters."):
         return f"{what}: {row.slot.partition('.')[2]} of {module}: {row.reason}"
     return (
-        f"{what} at {name}{where}: of {slot} {row.reason}"
-        if cut
-        else f"{what}, at {name}{where}: of {slot} {row.reason}"
+        f"{what} at {name}{where}: {slot}: {row.reason}" if cut else f"{what}, at {name}{where}: {slot}: {row.reason}"
     )
 
 
@@ -188,7 +186,7 @@ def _both_names(match: Match, where: str) -> str:
     assert match.golden is not None
     if match.target.key == match.golden.key or match.how in ("renamed", "mapping"):
         return f"{match.target.name}{where}"
-    return f"{match.target.name}{where}, which stands in the place of {match.golden.name},"
+    return f"{match.target.name}{where}, which replaces {match.golden.name},"
 
 
 def _replaced(found: Candidate, where: str) -> str:

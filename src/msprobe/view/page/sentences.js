@@ -7,9 +7,9 @@ const WHAT = { call: "调用", argument: "参数", item: "数据", parameter: "�
 const SIDES = { target: "目标", golden: "标杆", "golden run": "标杆" };
 const PARTS = { maximum: "最大值", minimum: "最小值", mean: "均值", norm: "范数" };
 
-// "X in M" is "M 中的 X"; a call that stands in the place of another names both.
+// "X in M" is "M 中的 X"; a call that replaces another names both.
 function call(text) {
-  return text.replace(/, which stands in the place of (\S+?),?$/, "（对应标杆的 $1）").replace(/^(\S+) in ([^\s（]+)/, "$2 中的 $1");
+  return text.replace(/, which replaces (\S+?),?$/, "（对应标杆的 $1）").replace(/^(\S+) in ([^\s（]+)/, "$2 中的 $1");
 }
 
 function turned(text) {
@@ -23,7 +23,8 @@ const FORMS = [
   [/^(.+) was called with another argument: (.+)$/, (x, rest) => `${call(x)} 的参数不同：${inLanguage(rest)}`],
   [/^(.+) gives another (.+) for the same inputs$/, (x, slot) => `${call(x)} 在输入相同时输出了不同的 ${slot}`],
   [/^(.+) gives another (.+) for inputs with the same statistics$/, (x, slot) => `${call(x)} 在输入统计量相同时输出了不同的 ${slot}`],
-  [/^(.+) computes in another precision: of (\S+|\S+ \(\S+\)) (.+)$/, (x, slot, rest) => `${call(x)} 的计算精度不同：${slot} 的${inLanguage(rest)}`],
+  [/^(.+) gives another (.+) for inputs that agree except for rounding$/, (x, slot) => `${call(x)} 的输入只有舍入差异，输出的 ${slot} 却不同`],
+  [/^(.+) computes in another precision: (\S+|\S+ \(\S+\)): (.+)$/, (x, slot, rest) => `${call(x)} 的计算精度不同：${slot} 的${inLanguage(rest)}`],
   [/^(.+) is missing in the target(: it turns .+)?$/, (x, rest) => `目标中缺少 ${call(x)}${turned(rest)}`],
   [/^(.+) exists only in the target(: it turns .+)?$/, (x, rest) => `${call(x)} 只在目标中存在${turned(rest)}`],
   [/^(.+) is replaced by (.+) in the target$/, (x, other) => `${call(x)} 在目标中换成了 ${other}`],
@@ -34,7 +35,7 @@ const FORMS = [
   [/^(.+) received a difference from another rank$/, (x) => `${call(x)} 从其他卡收到了差异`],
   [/^(?:weight (.+) of|weight of) (\S+) differs before anything ran$/, (slot, x) => `${x} 的权重${slot ? " " + slot : ""}在运行之前就不同`],
   [/^(?:weight (.+) of|weight of) (\S+) differs at the start of step (\d+), though the step before agrees: look at the optimizer$/, (slot, x, step) => `${x} 的权重${slot ? " " + slot : ""}在第 ${step} 步开始时不同，而前一步一致：请检查优化器`],
-  [/^the gradient is cut off at (.+): of (\S+) (.+)$/, (x, slot, rest) => `梯度在 ${call(x)} 处被截断：${slot} 的 ${inLanguage(rest)}`],
+  [/^the gradient is cut off at (.+): (\S+|\S+ \(\S+\)): (requires_grad .+)$/, (x, slot, rest) => `梯度在 ${call(x)} 处被截断：${slot} 的 ${inLanguage(rest)}`],
   [/^(.+) is the first call that produced NaN or infinity: (.+)$/, (x, slot) => `${call(x)} 是第一个产生 NaN 或无穷的调用：${slot}`],
   [/^(\d+) calls? ha(?:s|ve) NaN or infinity, and none produced it$/, (n) => `${n} 个调用含 NaN 或无穷，但都不是产生者`],
   [/^(\d+) more calls? ha(?:s|ve) NaN or infinity$/, (n) => `另有 ${n} 个调用含 NaN 或无穷`],
@@ -61,7 +62,7 @@ const FORMS = [
   [/^has infinity$/, () => "含无穷"],
   [/^statistics do not see the order of elements: (.+) may differ in it$/, (slots) => `统计量看不出元素的顺序：${slots === "input" ? "输入" : slots} 的顺序可能不同`],
   [/^it reached ranks? (.+) through (\S+)$/, (ranks, x) => `经 ${x} 传到卡 ${ranks}`],
-  [/^the golden run passes what (\S+) gave; in the target something unrecorded changed it$/, (x) => `标杆传递的是 ${x} 的输出；目标中它被未记录的操作改变`],
+  [/^the golden run passes the result of (\S+); in the target something unrecorded changed it$/, (x) => `标杆传递的是 ${x} 的输出；目标中它被未记录的操作改变`],
   [/^find where the two runs get this argument from, make it the same and compare again$/, () => "找出两次运行中该参数的来源，改为一致后再比对"],
   [/^compare how the two runs load or initialise their weights and buffers/, () => "检查两次运行如何加载或初始化权重和缓冲区（种子、检查点、数据类型）"],
   [/^compare this code of the two runs:/, () => "比较两次运行的这段代码：可能被修改、走了另一分支，或安装了另一版本"],
