@@ -17,15 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         flags = (f"-{name}", f"--{name}_csv_path")
         text = f"details file of {device}"
         parser.add_argument(*flags, dest=name, type=Path, required=True, metavar="CSV", help=text)
-    parser.add_argument(
-        "-o",
-        "--out_path",
-        dest="output",
-        type=Path,
-        default=Path(),
-        metavar="DIR",
-        help="default: the current directory",
-    )
+    parser.add_argument("-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: .")
 
 
 def run(args: argparse.Namespace) -> int:

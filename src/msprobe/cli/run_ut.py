@@ -21,15 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-api_info", "--api_info_file", dest="api_info", type=Path, metavar="DUMP", help="a dump.json or a directory"
     )
-    parser.add_argument(
-        "-o",
-        "--out_path",
-        dest="output",
-        type=Path,
-        default=Path(),
-        metavar="DIR",
-        help="default: the current directory",
-    )
+    parser.add_argument("-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: .")
     parser.add_argument("-d", "--device", default="cpu", help="the device under test (default: cpu)")
     parser.add_argument("-config", "--config_path", dest="config", type=Path, metavar="FILE", help="config.json")
     parser.add_argument(

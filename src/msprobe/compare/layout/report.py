@@ -46,9 +46,9 @@ def joined_notes(unit: JoinedUnit) -> list[str]:
             text = _arrangement(grid, stages)
             if text:
                 notes.append(f"layout of the {side}: {text}{_confidence(cases, grid)}")
-    for side, count in (("target", unit.microbatches.target), ("golden run", unit.microbatches.golden)):
-        if count > 1:
-            notes.append(f"the {side} takes the batch in {count} microbatches")
+    for side, parts in (("target", unit.microbatches.target), ("golden run", unit.microbatches.golden)):
+        if parts > 1:
+            notes.append(f"the {side} takes the batch in {parts} microbatches")
     return [*tokens_note(unit.groups), *notes, *_by_statistics(cases)]
 
 
