@@ -203,6 +203,8 @@ class OpaqueRegions:
         set_eval_frame = self._set_eval_frame or self._dynamo._maybe_set_eval_frame  # stop() may come at any moment
         frame = sys._getframe(1)
         ends, begins = self._open.ends_with(frame), False
+        if not ends and self._changes_nothing(callback) and not self._global_hooks.hides_for(frame):
+            return set_eval_frame(callback)
         try:
             if not ends and "fn" in frame.f_locals:
                 if callable(callback) and not self._open.without_us():
@@ -228,6 +230,10 @@ class OpaqueRegions:
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
         return result
+
+    def _changes_nothing(self, callback: Any) -> bool:
+        """The compiler is turned off for a function of its own, or back on after it: many times in each region."""
+        return self._compile != OPEN and (not callable(callback) or isinstance(callback, CompilesUnseen))
 
     def _enter_compiled(self, frame: FrameType) -> None:
         function, args = frame.f_locals["fn"], frame.f_locals.get("args", ())

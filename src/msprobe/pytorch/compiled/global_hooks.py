@@ -52,9 +52,13 @@ class GlobalHooks:
             self._take_away()
         return True
 
+    def hides_for(self, frame: Any) -> bool:
+        """Whether `hide` was called with this frame, and `show` was not yet."""
+        return bool(self._frames.outermost == id(frame))
+
     def show(self, frame: Any) -> None:
         """The function of this frame ends."""
-        if self._frames.outermost == id(frame):
+        if self.hides_for(frame):
             self._frames.outermost = 0
             with self._lock:
                 self._hiding -= 1

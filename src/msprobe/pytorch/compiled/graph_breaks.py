@@ -18,8 +18,10 @@ def graph_breaks(function: Any) -> list[str]:
     """`file:line: reason` of each break of a region; msprobe causes none."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     reasons = getattr(dynamo, "graph_break_reasons", None)
+    if not reasons:
+        return []
     code = _code_of(function)
-    if not reasons or code is None:
+    if code is None:
         return []
     known = _known.get(id(code))
     if known is None or known[0] != len(reasons) or known[1] is not reasons[-1]:

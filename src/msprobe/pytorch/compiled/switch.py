@@ -9,6 +9,8 @@ import functools
 import importlib
 from typing import Any, Callable, Optional
 
+import torch
+
 Backend = Callable[..., Any]
 
 
@@ -99,9 +101,7 @@ def _registered(backend: Any) -> Optional[str]:
 
 def name_region(function: Any) -> str:
     """The name of a compiled function, or the class of a compiled module."""
-    module = module_of(function)  # first: a function that wraps a module has the module's attributes
-    if module is None and hasattr(function, "_modules"):
-        module = function
+    module = function if isinstance(function, torch.nn.Module) else module_of(function)
     if module is not None:
         return type(module).__name__
     return str(getattr(function, "__name__", type(function).__name__))
