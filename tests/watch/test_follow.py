@@ -13,6 +13,11 @@ import torch
 from msprobe.pytorch import Monitor
 
 
+def heed_interrupts() -> None:
+    """A job in the background ignores them otherwise."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_an_alarm_is_printed_while_the_run_goes_on(tmp_path, options):
     model = torch.nn.Linear(4, 1)
@@ -20,7 +25,7 @@ def test_an_alarm_is_printed_while_the_run_goes_on(tmp_path, options):
     monitor = Monitor(model, optimizer, {"dump_path": str(tmp_path)})
     monitor.step(loss=1.0)
     command = [sys.executable, "-m", "msprobe", "watch", str(tmp_path), "--follow", *options]
-    reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     try:
         first = reader.stdout.readline()
         assert json.loads(first) == {"alarms": []} if options else "Alarms: none" in first
