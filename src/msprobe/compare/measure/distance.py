@@ -97,12 +97,15 @@ def scale(item: dict[str, Any]) -> float:
 def _is_masked(item: dict[str, Any]) -> bool:
     """One huge value, repeated, hides the others. Data of a wide range (squares of gradients) is no mask: the sum of
     its squares is far less than that of one value with this sum."""
-    high, low, mean, norm = (number(item.get(key)) for key in STATISTICS)
+    high, low = number(item.get("Max")), number(item.get("Min"))
     if high is None or low is None:
         return False
-    small, large = sorted((abs(low), abs(high)))
+    small, large = abs(low), abs(high)
+    if large < small:
+        small, large = large, small
     if large < SENTINEL or small * SENTINEL > large:
         return False
+    mean, norm = number(item.get("Mean")), number(item.get("Norm"))
     if mean is None or norm is None or not math.isfinite(mean):
         return True
     return norm * norm >= ONE_VALUE * large * abs(mean) * count(item)
