@@ -52,6 +52,14 @@ def items(**members: Any) -> Harm:
     return harm
 
 
+def head(**names: Any) -> Harm:
+    def harm(dump: Path) -> None:
+        file = rank_of(dump) / "dump.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **names}))
+
+    return harm
+
+
 def npy(header: bytes, data: bytes = b"") -> Harm:
     content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
     return lambda dump: (rank_of(dump) / "dump_tensor_data" / "x.npy").write_bytes(content)
@@ -93,13 +101,21 @@ BAD_MEMBERS: dict[str, Harm] = {
     "stack.json: a line number of 5000 digits": stacks({"0": [[RELU], [f"File a.py, line {'9' * 5000}, in f, \n x"]]}),
 }
 
+BAD_HEADS: dict[str, Harm] = {
+    "a framework that is an object": head(framework={"a": 1}),
+    "a framework that is a list": head(framework=["pytorch"]),
+    "a task that is not a number": head(task=float("nan")),
+    "a level that is infinite": head(level=float("inf")),
+    "a directory that is a number": head(dump_data_dir=5),
+}
+
 
 @pytest.mark.parametrize("side", [0, 1], ids=["target", "golden"])
-@pytest.mark.parametrize("what", [*BAD_TENSORS, *BAD_MEMBERS])
+@pytest.mark.parametrize("what", [*BAD_TENSORS, *BAD_MEMBERS, *BAD_HEADS])
 def test_a_bad_file_gives_no_traceback(
     pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str], what: str, side: int
 ) -> None:
-    {**BAD_TENSORS, **BAD_MEMBERS}[what](pair[side])
+    {**BAD_TENSORS, **BAD_MEMBERS, **BAD_HEADS}[what](pair[side])
     reports = [word for kind in ("csv", "json", "xlsx") for word in (f"--{kind}", str(pair[0].parent / f"r.{kind}"))]
     code = main(["compare", *map(str, pair), *reports])
     said = capsys.readouterr()
@@ -114,3 +130,17 @@ def test_a_tensor_that_cannot_be_read_is_not_the_same_as_itself(
     BAD_TENSORS[what](pair[1])
     assert main(["compare", str(pair[1]), str(pair[1])]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", BAD_HEADS)
+def test_show_prints_a_damaged_head_as_valid_json(
+    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    BAD_HEADS[what](pair[0])
+    assert main(["show", str(pair[0]), "--json"]) == 0
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    shown = json.loads(capsys.readouterr().out, parse_constant=refuse)["ranks"][0]
+    assert all(shown[key] is None or isinstance(shown[key], str) for key in ("task", "level", "framework"))

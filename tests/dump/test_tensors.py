@@ -308,6 +308,7 @@ def npy(header: bytes, data: bytes = b"") -> bytes:
         npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1152921504606846976,)}", bytes(8)),
         npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", bytes(8)),
         npy(b"{'descr': '<f4', 'fortran_order': 1, 'shape': (1,)}", bytes(8)),
+        npy(b"{'descr': '<V999999999999992', 'fortran_order': False, 'shape': (2, 3)}", bytes(12)),  # less than 0 bytes
         npy(b"{'descr': '<q9', 'fortran_order': False, 'shape': (1,)}", bytes(9)),
         npy(b"{'descr': '<V2', 'fortran_order': False, 'shape': (1,)} # dtype: float64", bytes(8)),
         npy(b"[" * 5000, bytes(8)),
@@ -316,10 +317,11 @@ def npy(header: bytes, data: bytes = b"") -> bytes:
         b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 31) + bytes(100),
     ],
 )
-def test_a_hostile_or_damaged_npy_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("mmap", [False, True], ids=["read", "mapped"])
+def test_a_hostile_or_damaged_npy_is_refused(tmp_path: Path, content: bytes, mmap: bool) -> None:
     (tmp_path / "t.npy").write_bytes(content)
     with pytest.raises(DumpError):
-        load(tmp_path / "t.npy")
+        load(tmp_path / "t.npy", mmap=mmap)
 
 
 def test_an_array_of_objects_saved_by_numpy_is_never_unpickled(tmp_path: Path) -> None:

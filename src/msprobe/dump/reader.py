@@ -25,6 +25,7 @@ from msprobe.dump.parallel import Parallel, read_parallel
 from msprobe.dump.plural import are, count
 from msprobe.dump.record_keys import DAMAGED
 from msprobe.dump.stack_frames import frames_of, stacks_of
+from msprobe.dump.untrusted.json_values import HEAD, clean_head
 from msprobe.dump.untrusted.parents import cut_loops
 from msprobe.dump.untrusted.regular_files import read_regular
 
@@ -133,8 +134,8 @@ class RankDump:
         if self._scan is not None:
             if not self._scan.head:
                 raise DumpError(f"{self.path / layout.JOURNAL} has lost its first line: {_NOTHING}.")
-            return {key: self._scan.head.get(key) for key in ("task", "level", "framework", "dump_data_dir")}
-        return {key: value for key, value in self._main.items() if key != "data"}
+            return clean_head({key: self._scan.head.get(key) for key in HEAD})
+        return clean_head({key: value for key, value in self._main.items() if key != "data"})
 
     @functools.cached_property
     def records(self) -> dict[str, Record]:

@@ -104,8 +104,10 @@ def _dtype(descr: str, named: Optional[str], path: Path) -> np.dtype[Any]:
         raise DumpError(f"{path} has the unknown element type {descr!r}.") from None
     if found.subdtype is not None or found.names is not None:
         raise DumpError(f"{path} has the element type {descr!r}, which is not a plain one.")
-    if found.hasobject or found.itemsize == 0:
+    if found.hasobject:
         raise DumpError(f"{path} holds Python objects, which are never loaded.")
+    if found.itemsize <= 0:  # also where numpy's own count of a huge element overflows
+        raise DumpError(f"{path} has the element type {descr!r}, whose elements have no size.")
     return found
 
 

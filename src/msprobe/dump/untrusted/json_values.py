@@ -9,6 +9,8 @@ from typing import Any
 
 from msprobe.dump.errors import DumpError
 
+HEAD = ("task", "level", "framework", "dump_data_dir")
+"""The names in the head of a dump: texts, or null."""
 MOST = 1 << 20
 """The largest number and the longest list, unless the caller allows more."""
 
@@ -43,6 +45,14 @@ def as_whole(value: Any, where: str, least: int = 0, most: int = MOST) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise DumpError(f"{where} should be a whole number from {least} to {most}, not {shown(value)}.")
     return value
+
+
+def clean_head(values: dict[str, Any]) -> dict[str, Any]:
+    """The head of a dump. A damaged name becomes its text: the records can still be read."""
+    return {
+        key: shown(value) if key in HEAD and value is not None and not isinstance(value, str) else value
+        for key, value in values.items()
+    }
 
 
 def shown(value: Any) -> str:
