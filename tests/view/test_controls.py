@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import planted
 import pytest
 from dumps import planted_pair, ranks_dump, unmatched_pair
 from polling import until
+from written import call, saved, write_dump
 
 Open = Callable[..., Any]
 
@@ -179,3 +181,48 @@ def test_a_chinese_answer_has_no_english_sentence(open_view: Open, tmp_path: Pat
         assert all(any("一" <= letter <= "鿿" for letter in text) for text in reasons if text), (fault, reasons)
     alone = open_view(planted.run("transformer", tmp_path / "nan", "nan source"), locale="zh-CN").page
     assert "是第一个产生 NaN 或无穷的调用" in alone.inner_text(".sentence")
+
+
+def saved_pair(root: Path) -> tuple[Path, Path]:
+    """One call with an equal input, and an output with NaN in the target and infinity in the golden run."""
+    sides = []
+    for side, value, place in (("target", np.nan, (1, 2)), ("golden", np.inf, (3, 4))):
+        rank = root / side / "step0" / "rank"
+        same, special = (np.arange(24, dtype=np.float32).reshape(4, 6) for _ in range(2))
+        special[place] = value
+        data = call(saved(rank, "x", same), output=saved(rank, "y", special))
+        sides.append(write_dump(root / side, {"Functional.relu.0.forward": data}, task="tensor"))
+    return sides[0], sides[1]
+
+
+def open_tensor(page: Any, name: str) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type(name)
+    until(page, "parseInt(document.getElementById('count').textContent) === 1")
+    page.keyboard.press("Enter")
+    until(page, f"document.getElementById('row_name').textContent.includes({json.dumps(name)})")
+    page.wait_for_selector("#open_tensor")
+    page.keyboard.press("o")
+    page.wait_for_selector("canvas.heat")
+
+
+def test_the_map_of_nan_shows_each_place_and_whose_it_is(open_view: Open, tmp_path: Path) -> None:
+    page = open_view(*saved_pair(tmp_path)).page
+    open_tensor(page, "Functional.relu.0.forward.output.0")
+    page.click("[data-mode=not_finite]")
+    page.wait_for_selector("[data-mode=not_finite][aria-pressed=true]")
+    legend = page.locator("#tensor .legend").inner_text()
+    assert "NaN 1, inf 0" in legend
+    assert "NaN 0, inf 1" in legend
+    box = page.locator("canvas.heat").bounding_box()
+    for (row, column), owner in {(1, 2): "target", (3, 4): "golden", (0, 0): ""}.items():
+        page.mouse.move(box["x"] + box["width"] * (column + 0.5) / 6, box["y"] + box["height"] * (row + 0.5) / 4)
+        said = json.dumps(f"[{row}, {column}] {owner}".strip())
+        until(page, f"document.getElementById('under').textContent.trim() === {said}")
+
+
+def test_equal_tensors_say_so(open_view: Open, tmp_path: Path) -> None:
+    page = open_view(*saved_pair(tmp_path)).page
+    open_tensor(page, "Functional.relu.0.forward.input.0")
+    page.wait_for_selector("#equal")
+    assert page.inner_text("#equal") == "Both sides are the same, element by element."

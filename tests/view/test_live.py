@@ -56,8 +56,8 @@ def wait_until(check: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def watched(path: Path, steps: int) -> Store:
-    store = Store(path / "watch_rank0.sqlite", {"framework": "pytorch"}, 1 << 30, None)
+def watched(path: Path, steps: int, rank: int = 0) -> Store:
+    store = Store(path / f"watch_rank{rank}.sqlite", {"framework": "pytorch", "rank": rank}, 1 << 30, None)
     store.add([(Target("grad", f"layer{number}.weight", number), ("norm", "nan")) for number in range(5)])
     store.add([(Target("scalar", "loss"), ("value",))])
     for step in range(steps):
@@ -88,6 +88,24 @@ def test_the_page_follows_a_watched_run(open_view: Open, tmp_path: Path) -> None
     page.locator("#alarms button").first.click()
     until(page, "document.getElementById('curve_name').textContent.includes('grad/layer1.weight')")
     store.close()
+
+
+def test_the_heatmap_shows_the_rank_that_is_chosen(open_view: Open, tmp_path: Path) -> None:
+    for rank, steps in ((0, 20), (1, 12)):
+        watched(tmp_path / "watch", steps, rank).close()
+    page = open_view(tmp_path / "watch").page
+    page.wait_for_selector("#rank")
+    assert page.locator("#rank option").all_inner_texts() == ["0", "1"]
+
+    def title_at_the_end() -> str:
+        box = page.locator("#heat").bounding_box()
+        page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 40)
+        found: str = page.get_attribute("#heat", "title") or ""
+        return found
+
+    wait_until(lambda: " · 19 · " in title_at_the_end())
+    page.select_option("#rank", "1")
+    wait_until(lambda: " · 11 · " in title_at_the_end())
 
 
 def test_two_watched_runs_and_an_export(open_view: Open, tmp_path: Path) -> None:
