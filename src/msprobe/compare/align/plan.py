@@ -80,7 +80,7 @@ def _by_data_mapping(target: Calls, golden: Calls, translation: Translation) -> 
 
 
 def _by_recount(target: Calls, golden: Calls, translation: Translation, lane: str) -> list[Match]:
-    """Equal keys, the n-th with the n-th: names as they are, but for recomputed calls' numbers.
+    """Equal keys, the n-th with the n-th: names as they are, except for the numbers of recomputed calls.
 
     Numbers are taken from the names where nothing was recomputed, so that a call that one side lacks leaves a hole
     and does not shift the rest.

@@ -65,7 +65,7 @@ def moved_rows(match: Match, rows: Sequence[Row]) -> list[Row]:
 
 
 def _same_numbers(row: Row) -> bool:
-    """The statistics, which do not see the order, agree but for the order of their own sums."""
+    """The statistics, which do not see the order, agree except for the order of their own sums."""
     if not is_tensor(row.target) or not is_tensor(row.golden) or row.target is None or row.golden is None:
         return False
     away = row.distance

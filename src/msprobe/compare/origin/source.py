@@ -1,4 +1,4 @@
-"""Where a call stands in the user's code, and in the library that made it."""
+"""Where a call is in the user's code, and in the library that made it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that only one run made: which of them made the difference, and what stands in their place."""
+"""Calls that only one run made: which of them made the difference, and what replaces them."""
 
 from __future__ import annotations
 
