@@ -9,14 +9,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from online_setup import certificate, free_port, parcel_of, secret_file
+from online_setup import certificate, free_port, parcel_of, secret_file, session
+
+from msprobe.check.online.inbox import Arrival, Inbox
+from msprobe.check.online.shared_directory import Outbox, SharedDirectory
+from msprobe.config import load
 
 HERE = Path(__file__).parent
 TRAIN = """
@@ -34,6 +39,7 @@ for _ in range(int(sys.argv[3])):
     debugger.step()
 """
 CALLS_A_STEP = 16
+PARCELS = 300
 
 
 class Pair:
@@ -181,3 +187,37 @@ def test_only_the_listed_one_of_two_ranks_is_judged(make_pair: Any, tmp_path: Pa
         "rank1"
     }
     assert len(pair.results()) == CALLS_A_STEP
+
+
+def test_an_answered_parcel_is_not_read_again(tmp_path: Path) -> None:
+    """The checker removes parcels while its directory is being listed."""
+    root = tmp_path / "shared"
+    root.mkdir()
+    log: list[str] = []
+    file = tmp_path / "run_ut.json"
+    file.write_text(json.dumps({"task": "run_ut", "run_ut": {"is_online": True, "nfs_path": str(root)}}))
+    inbox = Inbox(tmp_path / "spool", log.append)
+    outbox = Outbox(root, session())
+    task = {"framework": "pytorch", "call": "Torch.relu.0", "title": "Torch.relu", "step": 0}
+    parcel = {**task, "forward": {}, "backward": None}
+    settings: Any = load("pytorch", file, task="run_ut").section
+    reader = SharedDirectory(settings, inbox)
+
+    def send() -> None:
+        for _ in range(PARCELS):
+            outbox.put(parcel, [], tmp_path)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    answered, waiting, deadline = 0, deque[Arrival](), time.monotonic() + 60
+    while answered < PARCELS and time.monotonic() < deadline:
+        if (arrival := inbox.take()) is not None:
+            waiting.append(arrival)
+        if waiting and (len(waiting) > 8 or not sender.is_alive()):
+            waiting.popleft().answer()
+            answered += 1
+    sender.join()
+    reader.close()
+    assert answered == PARCELS
+    assert outbox.waiting() == 0
+    assert log == []

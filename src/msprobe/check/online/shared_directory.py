@@ -86,8 +86,9 @@ class SharedDirectory:
 
     def _take_all(self, home: Path, session: Session) -> int:
         found = 0
+        taken = self._taken.copy()  # Before the listing: an answer may remove a path that is still listed.
         for path in sorted(home.iterdir()):
-            if path in self._taken:
+            if path in taken:
                 continue
             if _PARCEL.match(path.name):
                 self._taken.add(path)
