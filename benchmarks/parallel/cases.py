@@ -106,6 +106,8 @@ FAULTS = (
     Case("ddp2", "gradient_summed", SCALING, r"Tensor\.(__)?mul", _LOSS_SCALE),
     Case("ddp2", "same_data_on_every_rank", DATA, r"embed|ForCausalLM", _OTHER_DATA, (1,)),
     Case("ddp2", "rate_of_one_rank", TRAINING, _UPDATE, _RATE, (1,)),
+    Case("ddp2_shares", "weight_of_one_rank", REPLICA, _LLAMA_DOWN, _STALE, (1,)),
+    Case("ddp2_shares", "rate_of_one_rank", TRAINING, _UPDATE, _RATE, (1,)),
     Case("ddp2_in_parts", "parts_not_scaled", SCALING, r"Tensor\.(__)?mul", _LOSS_SCALE),
     Case("fsdp2", "gradient_summed", SCALING, _GRADIENT, _SUMMED),
     Case("fsdp2", "shard_of_one_rank", SLICING, _LLAMA_DOWN, r"weight.*differ|shard", (1,)),
@@ -139,7 +141,7 @@ CLEAN_LAYOUTS = tuple(
         "tensor2", "tensor4", "sequence2", "data2_tensor2", "data2_tensor4", "pipeline2", "pipeline2_1f1b",
         "pipeline2_interleaved", "pipeline2_breadth_first", "pipeline2_zero_bubble", "pipeline2_tied",
         "pipeline2_tensor2", "tensor2_marked", "context2", "experts2", "ddp2", "ddp4_gpt2", "ddp2_mixtral",
-        "ddp2_in_parts", "fsdp2", "hsdp4", "tp2", "sp2", "fsdp2_tp2",
+        "ddp2_shares", "ddp2_in_parts", "fsdp2", "hsdp4", "tp2", "sp2", "fsdp2_tp2",
     )
 )  # fmt: skip
 CASES = (*CLEAN_LAYOUTS, *FAULTS)

@@ -11,6 +11,7 @@ from benchmarks.parallel.training import RATE, Batch, Place, Setup, loss_of, par
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -97,6 +98,21 @@ def replicated(place: Place, kind: str = "llama") -> Setup:
             forward_backward(model, own, place.world if place.has("gradient_summed") else 1.0)
 
     return Setup(model, run, rate=2 * RATE if place.has("rate_of_one_rank", 1) else RATE)
+
+
+def replicated_with_shares(place: Place) -> Setup:
+    """Each rank updates its share of the parameters and sends them to the others."""
+    inner = make_llama()
+    model = DistributedDataParallel(inner)
+    if place.has("weight_of_one_rank", 1):
+        inner.get_submodule(MLP).down_proj.weight.data[3].mul_(1.01)
+    rate = 2 * RATE if place.has("rate_of_one_rank", 1) else RATE
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=rate)
+
+    def run(batch: Batch) -> None:
+        forward_backward(model, part_of(batch, place.rank, place.world))
+
+    return Setup(model, run, optimizer=optimizer)
 
 
 def replicated_in_parts(place: Place) -> Setup:
@@ -269,6 +285,7 @@ LAYOUTS: dict[str, tuple[int, str, Callable[[Place], Setup]]] = {
     "ddp2": (2, "llama", replicated),
     "ddp4_gpt2": (4, "gpt2", partial(replicated, kind="gpt2")),
     "ddp2_mixtral": (2, "mixtral", partial(replicated, kind="mixtral")),
+    "ddp2_shares": (2, "llama", replicated_with_shares),
     "ddp2_in_parts": (2, "llama_in_parts", replicated_in_parts),
     "fsdp2": (2, "llama", sharded),
     "hsdp4": (4, "llama", partial(sharded, replicas=2)),

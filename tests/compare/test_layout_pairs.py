@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,20 @@ from written import call, tensor, write_dump
 from msprobe.compare import compare
 from msprobe.compare.calls import Call, Match
 from msprobe.compare.layout import settling
-from msprobe.compare.layout.averages import cover_averages
+from msprobe.compare.layout.case import Case
+from msprobe.compare.layout.covering import cover_inputs
 from msprobe.compare.layout.joined import sort_by_target
-from msprobe.compare.layout.updates import Label, pair_parameters
-from msprobe.compare.layout.ways import Way, assemble, free_ways
+from msprobe.compare.layout.search import Memory, search
+from msprobe.compare.layout.shards import Place, Shards
+from msprobe.compare.layout.updates import Label, pair_by_parameter, separate_parameters
+from msprobe.compare.layout.ways import Way, assemble, free_ways, possible_ways
+from msprobe.compare.origin.training import innermost_steps, training_differences
+from msprobe.compare.phases import Phase
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, Judgement, Row
 
 pytestmark = pytest.mark.fast
 EXPERTS = 4
+ONE = np.zeros((), dtype=np.int64)
 
 
 def write_experts(root: Path, world: int, fault: str = "") -> Path:
@@ -98,12 +105,61 @@ def test_updates_are_paired_by_their_parameters() -> None:
     ours, theirs = ([_call(name, order) for order, name in enumerate(names)] for _ in range(2))
     left = {names[0]: Label("b", "mul_", True, 0), names[1]: Label("a", "mul_", True, 0)}
     right = {names[0]: Label("a", "mul_", True, 0), names[1]: Label("b", "mul_", True, 0)}
-    matches = [Match(one, other, "exact", 1.0) for one, other in zip(ours, theirs)]
-    found = {(m.target.name, m.golden.name) for m in pair_parameters(matches, left, right) if m.target and m.golden}
-    assert found == {(names[0], names[1]), (names[1], names[0]), (names[2], names[2])}
+    pairs = pair_by_parameter(ours, theirs, left, right)
+    assert [(m.target.name, m.golden.name) for m in pairs if m.target and m.golden] == [
+        (names[0], names[1]),
+        (names[1], names[0]),
+    ]
     right[names[1]] = Label("c", "mul_", True, 0)  # another parameter: no counterpart
-    alone = [m for m in pair_parameters(matches, left, right) if m.target is None or m.golden is None]
-    assert [m.call.name for m in alone] == [names[0], names[1]]
+    assert [m.call.name for m in pair_by_parameter(ours, theirs, left, right)] == [names[1]]
+    matches = [Match(one, other, "exact", 1.0) for one, other in zip(ours[1:], theirs[1:])]
+    apart = [
+        (m.target and m.target.name, m.golden and m.golden.name) for m in separate_parameters(matches, left, right)
+    ]
+    assert apart == [(names[1], None), (None, names[1]), (names[2], names[2])]
+
+
+STEP, END = {"event": "optimizer_step"}, {"event": "optimizer_step_end"}
+
+
+def test_a_wrapper_around_an_optimizer_is_no_step_of_its_own() -> None:
+    """ZeroRedundancyOptimizer runs the step of AdamW for its share of the parameters."""
+    outer, inner, later = ({**STEP, "type": name} for name in ("ZeroRedundancyOptimizer", "AdamW", "SGD"))
+    assert innermost_steps([outer, inner, END, END, later, END]) == [inner, later]
+    assert innermost_steps([inner, END, later, END]) == [inner, later]
+    plain: dict[str, Any] = {**STEP, "type": "AdamW", "groups": [{"lr": 0.1}]}
+    wrapped: list[dict[str, Any]] = [{**plain, "type": "ZeroRedundancyOptimizer"}, plain, END, END]
+    assert training_differences(wrapped, [plain, END]) == []
+    (said,) = training_differences(wrapped, [{**plain, "groups": [{"lr": 0.2}]}, END])
+    assert said.sentence == "AdamW: lr is 0.1, not 0.2"
+
+
+def test_a_loss_may_be_averaged_over_ranks_and_summed_over_microbatches() -> None:
+    mixed = Way(("A", "P"), (1, 0))
+    assert mixed in possible_ways([], [], [2, 2])
+    assert mixed not in possible_ways([2], [2], [2, 2])
+    shards = np.empty((2, 2), dtype=object)
+    for place in np.ndindex(2, 2):
+        shards[place] = np.array(float(place[0] * 10 + place[1]))
+    assert assemble(shards, mixed)[0] == (0 + 1 + 10 + 11) / 2
+
+
+def test_shards_that_fit_in_no_way_have_no_layout(tmp_path: Path) -> None:
+    """The shapes of two ranks need not fit, although that of the first alone fits the golden one."""
+    source: Any = SimpleNamespace(tensor_path=lambda name: tmp_path / name)
+
+    def save(name: str, *shape: int) -> dict[str, Any]:
+        np.save(tmp_path / name, np.ones(shape, np.float32))
+        return {"type": "torch.Tensor", "dtype": "torch.float32", "shape": list(shape), "data_name": name}
+
+    items = [save("first.npy", 2, 4), save("second.npy", 2, 3)]
+    target = Shards([Place(rank, 0, source, "a") for rank in (0, 1)], items, ("tp",), np.arange(2))
+    golden = Shards([Place(0, 0, source, "a")], [save("golden.npy", 4, 4)], (), ONE)
+    call = _call("Torch.a.0.forward", 0)
+    row = Row(Match(call, call, "exact", 1.0), "output.0", "output.0", items[0], golden.first)
+    case = Case(row, Phase.FORWARD, target, golden, ("kind",))
+    search(case, None, Memory())
+    assert case.layout is None
 
 
 def test_what_only_a_pipeline_calls_stands_where_it_called_it() -> None:
@@ -138,7 +194,7 @@ def test_other_divisors_do_not_matter_where_the_results_agree(agrees: bool) -> N
     for row, verdict in zip(rows, (ERROR, ERROR, PASS if agrees else ERROR)):
         row.judgement = Judgement(verdict)
     found: dict[int, Judgement] = {}
-    cover_averages([(match, rows)], found)
+    cover_inputs([(match, rows)], found)
     covered = [row.slot for row in rows if id(row) in found and found[id(row)].verdict == NOT_COMPARED]
     assert covered == (["input.0", "input.1"] if agrees else [])
 

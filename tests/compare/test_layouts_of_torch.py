@@ -75,3 +75,14 @@ def test_the_reassembled_tensors_of_context_parallelism_are_those_of_one_device(
 def test_two_layouts_of_two_ranks_are_compared_as_one_run() -> None:
     assert compare(run("fsdp"), run("ddp")).verdict == "same"
     assert compare(run("tp"), run("pp")).verdict == "same"
+
+
+def test_flat_parameters_are_not_compared_and_not_blamed() -> None:
+    """FullyShardedDataParallel: what the calls compute is compared, and it is said that the parameters are not."""
+    result = compare(run("flat"), run("single"))
+    assert result.verdict == "not_compared"
+    assert result.origin is None
+    flat = [row for _, row in result.rows() if "flat shards" in str(row.why)]
+    assert flat
+    passed = [row for _, row in result.rows() if row.verdict == "pass"]
+    assert {row.match.call.direction for row in passed} == {"forward", "backward"}

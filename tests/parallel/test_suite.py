@@ -63,6 +63,7 @@ def test_a_tensor_parallel_model_agrees_with_one_device_and_a_missing_all_reduce
         ("context2", ("clean", "positions_not_balanced")),
         ("pipeline2_interleaved", ("clean", "microbatches_not_scaled")),
         ("fsdp2", ("clean", "shard_of_one_rank")),
+        ("ddp2_shares", ("clean", "weight_of_one_rank", "rate_of_one_rank")),
     ],
 )
 def test_faults_of_a_layout_are_named(tmp_path: Path, layout: str, faults: tuple[str, ...]) -> None:

@@ -123,10 +123,14 @@ class Views:
         """Whether a way has copies where the golden run has, and nowhere else: its own tensors say how it is split."""
         return all((one == R) == self.is_copied(True, axis) for axis, one in enumerate(way.placements))
 
+    def fits(self, layout: Layout) -> bool:
+        """Whether the shards of both sides can be put together so."""
+        return bool(self.of(False, layout.target) and self.of(True, layout.golden))
+
     def error(self, layout: Layout) -> float:
-        ours, theirs = self.of(False, layout.target), self.of(True, layout.golden)
-        if not ours or not theirs:
+        if not self.fits(layout):
             return math.inf
+        ours, theirs = self.of(False, layout.target), self.of(True, layout.golden)
         if self._case.saved:
             golden = theirs[0]
             found = [

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-from msprobe.compare.calls import GRADS, Match
+from msprobe.compare.calls import FORWARD, GRADS, Match
 from msprobe.compare.judge.effects import Effects
-from msprobe.compare.layout.averages import cover_averages
 from msprobe.compare.layout.dispatch import cover_dispatch
 from msprobe.compare.measure.distance import count, result_key
 from msprobe.compare.phases import Phase, phases_of
@@ -22,6 +21,7 @@ ADDED_UP = Reason(Kind.KIND, "a sum over ranks can only be put together from sav
 _AFTER_SUM = Reason(Kind.COVERED, f"{ADDED_UP.detail}; what was compared after it agrees")
 _AFTER = Reason(Kind.COVERED, "only one layout needs this call; what was compared after it agrees")
 _NORMS = Reason(Kind.COVERED, "the ranks add their norms up in another way; what the optimizer works on agrees")
+_SHIFTED = Reason(Kind.COVERED, "each rank has its own part of the work; the results of the call agree")
 SURE = 0.6
 """Calls that were matched with less are matched by their place alone."""
 _LAST_PART = Reason(
@@ -38,7 +38,7 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
                 if row.joined is not None and not row.joined.explained:
                     found[id(row)] = Judgement(NOT_COMPARED, 0.0, _LAST_PART)
     _cover_inside(groups, found)
-    cover_averages(groups, found)
+    cover_inputs(groups, found)
     cover_dispatch(groups, found)
     _cover_norms(groups, found)
     if any(_differs(row) and id(row) not in found for _, rows in groups for row in rows):
@@ -81,9 +81,13 @@ def _results_of_updates(groups: Sequence[Group]) -> Results:
 
 
 def _is_repeated(match: Match, rows: Sequence[Row], updates: Results) -> bool:
-    """Two stages of a pipeline that have one weight both update it: the second gives what the first does."""
+    """Two stages of a pipeline that have one weight both update it: the second gives what the first does. Ranks that
+    update a share of the weights send the result to the others."""
     given = [result_key(row.target) for row in rows if not row.is_input and is_tensor(row.target)]
-    return match.golden is None and bool(given) and all((match.call.key, key) in updates for key in given)
+    known = updates
+    if is_collective(match.call.key):
+        known = {(match.call.key, result) for _, result in updates}
+    return match.golden is None and bool(given) and all((match.call.key, key) in known for key in given)
 
 
 def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
@@ -103,6 +107,19 @@ def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
                 found[id(row)] = Judgement(NOT_COMPARED, 0.0, why)
 
 
+def cover_inputs(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
+    """Adds the judgements of inputs that differ while the results agree: positions that each rank counts from 0 and
+    then shifts, sums that each run divides by the number of its own parts."""
+    for match, rows in groups:
+        results = [row for row in rows if not row.is_input and is_tensor(row.golden)]
+        if match.call.direction != FORWARD or is_collective(match.call.key) or not results:
+            continue
+        if all(map(_agrees, results)):
+            for row in rows:
+                if row.is_input and _differs(row):
+                    found.setdefault(id(row), Judgement(NOT_COMPARED, 0.0, _SHIFTED))
+
+
 def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
     """The norm of all gradients is added up in other parts, by other calls: where the updates agree, it does."""
     after = [one for one, phase in zip(groups, phases_of(groups)) if phase is Phase.AFTER and one[0].how != "unmatched"]
@@ -116,7 +133,7 @@ def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
     if not any(map(_agrees, tensors)) or any(_is_odd(row) and id(row) not in found for row in tensors):
         return
     for row in odd:
-        if _is_odd(row):
+        if _is_odd(row) or row.why.kind is Kind.KIND:
             found[id(row)] = Judgement(NOT_COMPARED, 0.0, _NORMS)
 
 

@@ -11,7 +11,7 @@ from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import rank_of
 from msprobe.compare.layout.owned import merge, place_owned, take_owned
 from msprobe.compare.layout.parts import Part, modules, name_of, passes, read_calls, split, whole
-from msprobe.compare.layout.updates import Label, label_updates
+from msprobe.compare.layout.updates import Label, label_updates, updates_a_share
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.sources import Source
 
@@ -59,6 +59,11 @@ class JoinedRun:
     def is_owned(self, ranks: Sequence[int]) -> bool:
         """Whether some ranks of their stage are not among these."""
         return any(len(ranks) < len(stage) for stage in self.stages if ranks[0] in stage)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the ranks update different parameters: stages of a pipeline, or shares of an optimizer."""
+        return len(self.stages) > 1 or any(map(updates_a_share, self.sources))
 
     @property
     def shared(self) -> int:

@@ -1,4 +1,5 @@
-"""Modules that only some ranks of a stage have, as the experts of expert parallelism: their calls are no shards.
+"""Modules and updates that only some ranks of a stage have: the experts of expert parallelism, the parameters that a
+rank updates for all (ZeroRedundancyOptimizer). Their calls are no shards.
 
 A rank's own calls (those in such a module, and the updates of its parameters) are taken out, so that what the ranks
 share can be put side by side, and then stand in the joined run where the run of one device has them.
@@ -12,7 +13,7 @@ from typing import NamedTuple, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, Call, module_path
 from msprobe.compare.layout.parts import Part, modules, name_of
-from msprobe.compare.layout.updates import label_updates
+from msprobe.compare.layout.updates import label_updates, updates_a_share
 
 
 class Owned(NamedTuple):
@@ -27,18 +28,27 @@ def take_owned(parts: Sequence[Part], known: set[str]) -> tuple[list[Part], list
     paths: dict[int, set[str]] = defaultdict(set)
     for part in parts:
         paths[part.rank] |= modules(part.calls)
-    made = list(paths.values())
-    own = (made[0].union(*made) - made[0].intersection(*made)) & known if made else set()
-    if not own:
+    own = _of_some(list(paths.values())) & known
+    updates = {part.rank: label_updates(part.source, part.calls) for part in parts if updates_a_share(part.source)}
+    updated = {rank: {label.parameter for label in labels.values()} for rank, labels in updates.items()}
+    own_weights = _of_some(list(updated.values()))
+    if not own and not own_weights:
         return list(parts), []
     shared: list[Part] = []
     groups: dict[frozenset[str], Owned] = {}
     for part in parts:
         inside = _own_calls(part, own)
+        inside |= {name for name, label in updates.get(part.rank, {}).items() if label.parameter in own_weights}
         shared.append(part._replace(calls=[call for call in part.calls if call.name not in inside]))
-        group = groups.setdefault(frozenset(paths[part.rank] & own), Owned([], _places(part, inside)))
+        names = (paths[part.rank] & own) | (updated.get(part.rank, set()) & own_weights)
+        group = groups.setdefault(frozenset(names), Owned([], _places(part, inside)))
         group.parts.append(part._replace(calls=[call for call in part.calls if call.name in inside]))
     return shared, [group for group in groups.values() if group.parts[0].calls]
+
+
+def _of_some(names: Sequence[set[str]]) -> set[str]:
+    """What some ranks have and others do not."""
+    return names[0].union(*names) - names[0].intersection(*names) if names else set()
 
 
 def _places(part: Part, inside: set[str]) -> dict[str, Optional[str]]:

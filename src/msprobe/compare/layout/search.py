@@ -99,7 +99,8 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
         factor = factor_of(case, ours, theirs, factors)
         for orders in known_orders(case, ours):
             layout = Layout(ours, theirs, factor, orders)
-            best.append((views.error(layout), place, layout))
+            if views.fits(layout):
+                best.append((views.error(layout), place, layout))
     if not best:
         return
     least = min(error for error, _, _ in best)

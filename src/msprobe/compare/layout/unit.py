@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
@@ -11,16 +12,17 @@ import numpy as np
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
+from msprobe.compare.calls import GRADS, Match
 from msprobe.compare.layout import statistics
 from msprobe.compare.layout.case import Case, Layout, reorder
 from msprobe.compare.layout.covering import ADDED_UP
-from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
+from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, parallel_of, rank_of
 from msprobe.compare.layout.fixed import LayoutFile, balanced_sequence, fixed_placements, grid_of_file
 from msprobe.compare.layout.joined import Alone, Held, JoinedRun, join, pair_updates, sort_by_golden, sort_by_target
 from msprobe.compare.layout.search import OWNED, Factors, Memory, kind_of, oddness, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
 from msprobe.compare.layout.shards import arrange, forget_files, load
-from msprobe.compare.layout.updates import pair_parameters
+from msprobe.compare.layout.updates import pair_by_parameter, separate_parameters
 from msprobe.compare.layout.ways import REDUCED, assemble
 from msprobe.compare.measure.distance import ValueKey, value_key
 from msprobe.compare.measure.rows import from_files, from_records
@@ -33,6 +35,10 @@ from msprobe.compare.sources import Pair, Source
 from msprobe.dump.collectives import is_collective
 
 SAMPLE = 40
+FLAT = Reason(
+    Kind.KIND,
+    "FullyShardedDataParallel keeps parameters in flat shards, which are not put together (those of fully_shard are)",
+)
 
 
 class JoinTask(NamedTuple):
@@ -64,12 +70,10 @@ class JoinedUnit:
 def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUnit:
     forget_files()
     target, golden = join(task.target, task.golden), join(task.golden, task.target)
-    matches = plan(target.calls, golden.calls, mode, translation)
-    if len(target.stages) > 1 or len(golden.stages) > 1:
-        matches = pair_parameters(matches, target.labels, golden.labels)
-        matches = sort_by_golden(matches) if len(target.stages) > 1 else sort_by_target(matches)
+    if target.is_split or golden.is_split:
+        matches = _match_split(target, golden, mode, translation)
     else:
-        matches = pair_updates(matches)
+        matches = pair_updates(plan(target.calls, golden.calls, mode, translation))
     pairing = Pairing(translation)
     groups: list[Group] = [(match, pairing.rows(match)) for match in matches]
     rows = _Rows(groups, target, golden, task.file)
@@ -90,9 +94,12 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
         if case.explained:
             case.row.measurement = _measure(case)  # while its files are still at hand
     agree_with_kind(cases, memory)
-    for _, made in groups:
+    is_flat = any(parallel_of(source).flat for source in (*task.target, *task.golden))
+    for (match, made), phase in zip(groups, phases_of(groups)):
         for row in made:
-            if row.joined is None:
+            if is_flat and _is_of_parameter(match, row, phase):
+                row.joined, row.measurement = None, Measurement(None, FLAT)
+            elif row.joined is None:
                 row.measurement = rows.unarranged(row)
             elif row.measurement is UNMEASURED:
                 row.measurement = _measure(row.joined)
@@ -106,6 +113,24 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
         target.alone,
         factors,
     )
+
+
+def _is_of_parameter(match: Match, row: Row, phase: Phase) -> bool:
+    """Whether a row shows a parameter, its gradient or its update, not what a call computes with it."""
+    lacking = row.slot.startswith("parameters.") and bool(row.absent)
+    return phase is Phase.AFTER or match.call.direction == GRADS or lacking
+
+
+def _match_split(target: JoinedRun, golden: JoinedRun, mode: str, translation: Translation) -> list[Match]:
+    """The ranks of a side update different parameters: the updates are matched by the parameter's name."""
+    updates = pair_by_parameter(target.calls, golden.calls, target.labels, golden.labels)
+    taken = {match.target.name for match in updates if match.target is not None}
+    given = {match.golden.name for match in updates if match.golden is not None}
+    ours = [call for call in target.calls if call.name not in taken]
+    theirs = [call for call in golden.calls if call.name not in given]
+    others = separate_parameters(plan(ours, theirs, mode, translation), target.labels, golden.labels)
+    matches = sorted([*others, *updates], key=lambda one: math.inf if one.target is None else one.target.order)
+    return sort_by_golden(matches) if target.is_split else sort_by_target(matches)
 
 
 def _arrangements(task: JoinTask) -> tuple[list[Grid], list[Grid]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msprobe.compare.calls import BACKWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import parallel_of
 from msprobe.compare.layout.parts import WRAPPERS
+from msprobe.compare.origin.training import innermost_steps
 from msprobe.compare.sources import Source
 from msprobe.dump.reader import RankDump
 
@@ -34,7 +35,8 @@ def label_updates(source: Source, calls: Sequence[Call]) -> dict[str, Label]:
     place = {call.name: number for number, call in enumerate(calls)}
     first, stop = max(place.get(start, last), last), place.get(end, len(calls) - 1)
     found: dict[str, Label] = {}
-    for in_step, section in ((False, calls[last + 1 : first + 1]), (True, calls[first + 1 : stop + 1])):
+    before = [] if updates_a_share(source) else calls[last + 1 : first + 1]  # clipping is done for every parameter
+    for in_step, section in ((False, before), (True, calls[first + 1 : stop + 1])):
         by_key: dict[str, list[Call]] = defaultdict(list)
         for call in section:
             by_key[call.key].append(call)
@@ -47,17 +49,28 @@ def label_updates(source: Source, calls: Sequence[Call]) -> dict[str, Label]:
 
 def _optimizer(source: Source) -> tuple[list[str], str, str]:
     """The names of the optimizer's parameters, and the calls after which its step begins and ends."""
-    names: list[str] = []
-    start = end = ""
-    for event in source.training if isinstance(source, RankDump) else []:
-        if event.get("event") == "optimizer_step" and not names:
-            for group in event.get("groups") or []:
-                listed = group.get("names") if isinstance(group, dict) else None
-                names += [str(one) for one in listed] if isinstance(listed, list) else []
-            start = str(event.get("after"))
-        elif event.get("event") == "optimizer_step_end" and not end:
-            end = str(event.get("after"))
-    return parameter_paths(source, names), start, end
+    events = source.training if isinstance(source, RankDump) else []
+    steps = innermost_steps(events)
+    ends = [event for event in events if event.get("event") == "optimizer_step_end"]
+    if not steps:
+        return [], "", ""
+    end = str(ends[0].get("after")) if ends else ""
+    return parameter_paths(source, names_of(steps[0])), str(steps[0].get("after")), end
+
+
+def names_of(step: Mapping[str, Any]) -> list[str]:
+    """The names of the parameters that a step of an optimizer updates."""
+    groups = step.get("groups")
+    listed = [group.get("names") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
+    return [str(name) for names in listed if isinstance(names, list) for name in names]
+
+
+def updates_a_share(source: Source) -> bool:
+    """Whether the rank updates only some of the parameters that its optimizer has, as with ZeroRedundancyOptimizer."""
+    events = source.training if isinstance(source, RankDump) else []
+    every = [event for event in events if event.get("event") == "optimizer_step"]
+    steps = innermost_steps(events)
+    return len(steps) < len(every) and len(names_of(steps[0])) < len(names_of(every[0]))
 
 
 def parameter_paths(source: Source, names: Sequence[str]) -> list[str]:
@@ -70,27 +83,23 @@ def parameter_paths(source: Source, names: Sequence[str]) -> list[str]:
     return [name.partition(".")[2] if staged or wrapped else name for name in plain]
 
 
-def pair_parameters(matches: Sequence[Match], ours: Mapping[str, Label], theirs: Mapping[str, Label]) -> list[Match]:
-    """Updates of one parameter belong together, whatever stands around them; those of two parameters do not."""
-    golden = {theirs[one.golden.name]: one.golden for one in matches if one.golden and one.golden.name in theirs}
-    paired = {name: golden[label] for name, label in ours.items() if label in golden}
-    taken = {call.name for call in paired.values()}
-    found: list[Match] = []
+def pair_by_parameter(
+    target: Sequence[Call], golden: Sequence[Call], ours: Mapping[str, Label], theirs: Mapping[str, Label]
+) -> list[Match]:
+    """Updates of one parameter belong together, wherever they are in the step."""
+    known = {theirs[call.name]: call for call in golden if call.name in theirs}
+    pairs = [(call, known.get(ours[call.name])) for call in target if call.name in ours]
+    return [Match(call, other, "recount", BY_NAME) for call, other in pairs if other is not None]
+
+
+def separate_parameters(
+    matches: Sequence[Match], ours: Mapping[str, Label], theirs: Mapping[str, Label]
+) -> Iterator[Match]:
+    """Updates of two parameters do not belong together."""
     for match in matches:
-        target, other = match.target, match.golden
-        wanted = paired.get(target.name) if target is not None else None
-        if wanted is not None and other is not None and wanted.name == other.name:
-            found.append(match)
-            continue
-        if wanted is not None:
-            found.append(Match(target, wanted, "recount", BY_NAME))
-        freed = other is not None and other.name not in taken
-        labelled = target is not None and other is not None and target.name in ours and other.name in theirs
-        if wanted is None and (other is None or (freed and not labelled)):
-            found.append(match)
-            continue
-        if wanted is None and target is not None:
-            found.append(Match(target, None, "unmatched", 0.0))
-        if freed:
-            found.append(Match(None, other, "unmatched", 0.0))
-    return found
+        target, golden = match.target, match.golden
+        if target is not None and golden is not None and target.name in ours and golden.name in theirs:
+            yield Match(target, None, "unmatched", 0.0)
+            yield Match(None, golden, "unmatched", 0.0)
+        else:
+            yield match

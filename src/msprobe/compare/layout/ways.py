@@ -46,9 +46,10 @@ def possible_ways(local: Shape, whole: Shape, sizes: Sequence[int], reductions: 
         return _uneven(local, whole, sizes)
     ratios = [b // a if a else 1 for a, b in zip(local, whole)]
     choices = [[R, *reductions, *(shard(axis) for axis, ratio in enumerate(ratios) if ratio > 1)] for _ in sizes]
+    single = all(size == 1 for size in whole)  # a loss: averaged over ranks, summed over microbatches
     found = []
     for placements in itertools.product(*choices):
-        if len({one for one in placements if one in REDUCED}) > 1:
+        if len({one for one in placements if one in REDUCED}) > 1 and not single:
             continue
         made = [1] * len(ratios)
         for placement, size in zip(placements, sizes):

@@ -163,6 +163,8 @@ def _scaling(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Train
 def _steps(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
     ours, theirs = _of(target, "optimizer_step"), _of(golden, "optimizer_step")
     if len(ours) != len(theirs):
+        ours, theirs = innermost_steps(target), innermost_steps(golden)
+    if len(ours) != len(theirs):
         name = _type(ours[0] if ours else theirs[0])
         yield from _other_number(target, golden, "optimizer_step", f"{name}.step")
         return
@@ -177,6 +179,20 @@ def _steps(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trainin
             text = f"{_type(a)}: it has done {done} steps, not {expected}"
             yield TrainingDifference(text, Phase.AFTER, "optimizer", _after(a))
     yield from _rates(target, golden)
+
+
+def innermost_steps(events: Sequence[Event]) -> list[Event]:
+    """The steps of optimizers, without those of a wrapper around another optimizer (ZeroRedundancyOptimizer)."""
+    found: list[Event] = []
+    running: list[Event] = []
+    for event in _of(events, "optimizer_step", "optimizer_step_end"):
+        if event.get("event") == "optimizer_step_end":
+            running = running[:-1]
+            continue
+        found = [one for one in found if not running or one is not running[-1]]
+        found.append(event)
+        running.append(event)
+    return found
 
 
 def _rates(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msprobe.compare.layout.dimensions import rank_of, ranks_text
 from msprobe.compare.layout.unit import JoinTask
-from msprobe.compare.layout.updates import parameter_paths
+from msprobe.compare.layout.updates import names_of, parameter_paths
 from msprobe.compare.origin.training import TrainingDifference, training_differences
 from msprobe.compare.phases import Phase
 from msprobe.compare.sources import Source
@@ -88,13 +88,8 @@ def _left_out(task: JoinTask) -> dict[int, list[TrainingDifference]]:
 
 def _updated(source: Source) -> list[str]:
     """The parameters that the optimizers of a rank update, by their paths in the complete model."""
-    found: list[str] = []
-    for event in _events(source):
-        groups = event.get("groups") if event.get("event") == "optimizer_step" else None
-        for group in groups if isinstance(groups, list) else ():
-            names = group.get("names") if isinstance(group, dict) else None
-            found += [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-    return parameter_paths(source, found)
+    steps = [event for event in _events(source) if event.get("event") == "optimizer_step"]
+    return parameter_paths(source, [name for step in steps for name in names_of(step)])
 
 
 def _events(source: Source) -> Sequence[Event]:
