@@ -1,4 +1,4 @@
-"""The ranks of one run as one: stages joined, the calls of ranks and microbatches that belong together side by side."""
+"""Joins the ranks of a run: stages one after the other, and for each call the records of all ranks and microbatches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BY_NUMBER = 0.9
 
 
 class Held(NamedTuple):
-    """What one rank recorded of a call, in one microbatch; `name` is the call's in that dump."""
+    """The record of a call on one rank, in one microbatch; `name` is its name in that dump."""
 
     rank: int
     microbatch: int
@@ -32,7 +32,7 @@ class Held(NamedTuple):
 
 
 class Alone(NamedTuple):
-    """A call that only some ranks of a stage make: the first of its names, and what it is called in."""
+    """A call that only some ranks of a stage make; `name` is its name in the dump of the first of them."""
 
     ranks: tuple[int, ...]
     call: Call
@@ -57,7 +57,7 @@ class JoinedRun:
     """The parameters that calls after the backward work on."""
 
     def is_owned(self, ranks: Sequence[int]) -> bool:
-        """Whether some ranks of their stage are not among these."""
+        """Whether their stage has more ranks than these."""
         return any(len(ranks) < len(stage) for stage in self.stages if ranks[0] in stage)
 
     @property
@@ -76,7 +76,7 @@ class JoinedRun:
 
 
 def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
-    """`other` are the ranks of the run it is compared with: it says whether the batch was taken in parts."""
+    """`other` are the ranks of the other run: from them it is known whether the batch was taken in parts."""
     ranks = {rank_of(place, source): source for place, source in enumerate(sources)}
     read = {rank: read_calls(source) for rank, source in ranks.items()}
     calls = {rank: made for rank, (made, _) in read.items()}
@@ -121,7 +121,7 @@ def _stages(calls: dict[int, list[Call]]) -> list[list[int]]:
 
 
 def _skipped(made: Sequence[Call], expected: Sequence[Call], world: int) -> int:
-    """How many of the first passes are no microbatch: torch's pipelines run the model once to learn the shapes."""
+    """How many passes come before the first microbatch: torch's pipelines run the model once to learn the shapes."""
     batch = {call.key: size for call in expected if (size := _batch(call)) and call.number == 0}
     sizes: dict[str, list[int]] = {}
     for call in made:
@@ -151,7 +151,7 @@ Piece = tuple[list[Call], dict[str, list[Held]]]
 
 
 def _stage(run: JoinedRun, parts: Sequence[Part], known: set[str]) -> Piece:
-    """The calls of a stage and what each part has for them; those in modules of some ranks only stand among them.
+    """The calls of a stage with the records of each part, including calls in modules that only some ranks have.
 
     `known` are the modules of the other run."""
     shared, owned = take_owned(parts, known)

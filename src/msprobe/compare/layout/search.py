@@ -30,9 +30,9 @@ from msprobe.compare.phases import Phase
 from msprobe.compare.rows import Row
 
 SAMPLE = 24
-"""So many rows decide how the ranks are arranged, and so many how the backward is scaled."""
+"""The number of rows that decide how the ranks are arranged, and of those that decide how the backward is scaled."""
 PLAIN_ENOUGH = 10.0
-"""A plainer layout is preferred to one that explains the values better by less than this factor."""
+"""A simpler layout wins unless another one explains the values better by this factor."""
 MOST_WAYS = 400
 
 OWNED = "owned"
@@ -45,7 +45,7 @@ Factors = Mapping[tuple[str, str], float]
 
 @dataclass
 class Memory:
-    """What was found for rows of the same kind: the same place in another layer."""
+    """The layouts found for rows of the same kind, that is, for the same place in another layer."""
 
     layouts: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
     weights: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
@@ -61,7 +61,7 @@ class Memory:
                 self.weights[_shapes(case)][case.layout] += 1
 
     def expected(self, case: Case) -> list[Layout]:
-        """The layouts that a row which nothing explains should have."""
+        """The layouts that an unexplained row should have."""
         if case.phase is Phase.AFTER:
             known = self.weights.get(_shapes(case), Counter())
             return [layout for layout, _ in known.most_common(1)]
@@ -85,7 +85,7 @@ def kind_of(match: Match, row: Row, target: Shards, golden: Shards) -> tuple[str
 
 
 def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
-    """Gives the case its layout and its error; leaves it without one where no way fits the shapes."""
+    """Sets the layout and the error of the case. Without a layout that fits the shapes, it has none."""
     views = Views(case)
     if views.obstacle:
         return
@@ -121,8 +121,8 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
 
 
 def _as_golden(found: list[Found], case: Case, views: Views) -> list[Found]:
-    """What is left of layouts that do not explain a row: the golden run's own tensors say how it is split. Its parts
-    are no sums in the forward, unless nothing else fits: almost anything is near to a sum of something."""
+    """No layout explains the row: keeps those that split the golden side as its own tensors show. In the forward, sums
+    are kept only if nothing else fits, because almost any tensor is near to some sum."""
     fitting = [one for one in found if views.fits_golden(one[2].golden)] or found
     if case.phase is not Phase.FORWARD:
         return fitting

@@ -15,11 +15,11 @@ from msprobe.compare.layout.ways import REDUCED, R, Way
 from msprobe.compare.phases import Phase
 
 MULTIPLE = 1e-3
-"""A tensor is a multiple of another where what is left is less than this."""
+"""A tensor is a multiple of another one if the remaining error is smaller than this."""
 
 
 def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], float]:
-    """How the gradients are scaled: those of a part of the batch are of the part's own loss where that was averaged.
+    """How the gradients are scaled: a rank with a part of the batch has the gradients of that part's average loss.
 
     `names` are the dimensions of both sides with their sizes. The scaling that explains most of the first backward
     rows is kept. Gradients of parameters are among them: only they tell two runs that both split the batch from two
@@ -42,8 +42,7 @@ def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]
 
 
 def _ways_without_copies(case: Case, views: Views) -> list[tuple[Way, Way]]:
-    """The ways of a case, without those that add up, or put side by side, what is the same on every rank: it would
-    hide a factor."""
+    """The ways of a case, without those that sum or concatenate copies: they would hide a factor."""
     pairs = pairs_of(case)
     copied = [
         {axis for axis, size in enumerate(shards.sizes) if size > 1 and views.is_copied(golden, axis)}
@@ -67,8 +66,8 @@ def _is_explained(case: Case, views: Views, pairs: Sequence[tuple[Way, Way]], fa
 
 
 def agree_with_kind(cases: Sequence[Case], memory: Memory) -> None:
-    """A row that no way explains takes the way that explains it but for a factor, else that of the same row in other
-    layers. (What the optimizer works on is another parameter each time.)"""
+    """An unexplained row takes the layout that explains it except for a factor, else that of the same row in other
+    layers. (In the optimizer, the same row is another parameter each time.)"""
     for case in cases:
         if case.explained or case.layout is None or case.recorded:
             continue

@@ -41,7 +41,7 @@ def axis_of(placement: str) -> Optional[int]:
 
 
 def possible_ways(local: Shape, whole: Shape, sizes: Sequence[int], reductions: Sequence[str] = (P, A)) -> list[Way]:
-    """Ways that give a tensor of a known shape from equal shards, the plainest first."""
+    """The ways to make a tensor of a known shape from equal shards, the simplest first."""
     if len(local) != len(whole) or any(b % max(a, 1) if a else b for a, b in zip(local, whole)):
         return _uneven(local, whole, sizes)
     ratios = [b // a if a else 1 for a, b in zip(local, whole)]
@@ -77,7 +77,7 @@ def _uneven(local: Shape, whole: Shape, sizes: Sequence[int]) -> list[Way]:
 
 
 def free_ways(local: Shape, sizes: Sequence[int], reductions: Sequence[str] = (P, A)) -> list[Way]:
-    """Ways where the shape of the complete tensor is not known."""
+    """The ways if the shape of the complete tensor is not known."""
     choices = [[R, *reductions, *(shard(axis) for axis in range(len(local)))] for _ in sizes]
     made = itertools.product(*choices)
     return sorted((Way(placements, order) for placements in made for order in _orders(placements)), key=_plainness)
@@ -103,7 +103,7 @@ def _plainness(way: Way) -> tuple[int, int, int]:
 
 
 def assemble(shards: Array, way: Way) -> list[Array]:
-    """The complete tensor, once for each place along the dimensions where it should be the same.
+    """The complete tensor, once for each copy of it.
 
     `shards` is an array of arrays, one dimension of it for each dimension of the mesh. Raises ValueError where the
     shards do not fit together.

@@ -1,4 +1,4 @@
-"""Which parameter a call was given, where no module says so: the optimizer's calls go through the parameters in order.
+"""Which parameter a call was given if no module tells it: the optimizer updates its parameters in a known order.
 
 At level L1 a dump has no modules. training.json has the names of the parameters that an optimizer updates; the n-th of
 its calls, or the n-th entry of a list that it hands to one call, is the n-th of them.
@@ -19,7 +19,7 @@ from msprobe.compare.rows import Row
 
 
 def name_parameter(found: Candidate, trace: Trace, events: Sequence[Any]) -> Candidate:
-    """The suspect, said as a difference of the parameter that it was given; as it is where it was given none."""
+    """Describes the suspect as a difference of a parameter if it was given one; returns it unchanged if not."""
     if found.kind != "input" or found.row is None or found.phase is not Phase.FORWARD:
         return found
     name = _updated_as(found.row, trace, *_names(events))
@@ -31,7 +31,7 @@ def name_parameter(found: Candidate, trace: Trace, events: Sequence[Any]) -> Can
 
 
 def _names(events: Sequence[Any]) -> tuple[list[str], Any]:
-    """Of the parameters of the first optimizer, in its order; and the record that its step follows."""
+    """The parameter names of the first optimizer, in its order; and the record before its step."""
     for event in events:
         if isinstance(event, Mapping) and event.get("event") == "optimizer_step":
             groups = event.get("groups")

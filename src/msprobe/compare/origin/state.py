@@ -1,4 +1,4 @@
-"""What a model consists of: modules that stand in another's place, and buffers that differ.
+"""Differences of the model itself: a module that is called instead of another one, buffers that differ.
 
 No record of a call names the buffers; training.json has what they held when the step began.
 """
@@ -101,7 +101,7 @@ def _differs(target: dict[str, Any], golden: dict[str, Any]) -> bool:
 def name_buffer(
     found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[str, Any]]], later: Optional[int]
 ) -> Candidate:
-    """The suspect, said as a difference of the buffer that it shows; as it is where it shows none."""
+    """Describes the suspect as a difference of a buffer if it shows one; returns it unchanged if not."""
     name = _shown(found, buffers)
     if not name:
         unexplained = found.phase is Phase.FORWARD and found.kind in ("input", "wiring")

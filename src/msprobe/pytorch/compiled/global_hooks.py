@@ -80,6 +80,6 @@ class GlobalHooks:
             setattr(module_hooks, _QUESTION, self._has_hooks_of_the_script)
 
     def _has_hooks_of_the_script(self) -> bool:
-        """Ours are no reason for a warning, which may be an error for the script."""
+        """Torch warns about global hooks, and a script may turn warnings into errors: our hooks must cause none."""
         tables = (getattr(module_hooks, table) for table in (*_TABLES, *_OTHER_TABLES))
         return any(key != self._key for table in tables for key in list(table))
