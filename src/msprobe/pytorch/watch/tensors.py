@@ -12,6 +12,7 @@ from msprobe.collect import notices
 from msprobe.frameworks.pytorch.tensors import CODES
 from msprobe.pytorch.tensors.tensor_text import EXCHANGE
 from msprobe.stats import gauge as write_figures
+from msprobe.stats.samples import SAMPLE
 from msprobe.watch import gauge
 from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Figures
@@ -126,7 +127,7 @@ def on_device(tensor: Any, outside: Optional[tuple[float, float]]) -> Any:
 def device_sample(tensor: Any) -> Any:
     """A copy of some elements of a parameter, on its device."""
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // gauge.SAMPLE)][: gauge.SAMPLE].float().clone()
+    return flat[:: max(1, flat.numel() // SAMPLE)][:SAMPLE].float().clone()
 
 
 @torch.no_grad()
