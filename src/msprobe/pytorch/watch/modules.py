@@ -23,6 +23,7 @@ from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Target
 
 _graph_task = torch._C._current_graph_task_id
 _is_compiling = torch.compiler.is_compiling
+_Tensor, _weak = torch.Tensor, weakref.ref
 _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
 
 
@@ -55,7 +56,7 @@ class ModuleHooks:
         chosen = Filter(settings)
         self._modules = [(name, module) for name, module in _named(models) if chosen.wants(name)] if self._kinds else []
         self._sides: dict[tuple[str, str], _Side] = {}
-        self._seen: dict[int, tuple[Any, int, int]] = {}  # a tensor's id: weak reference, version, row
+        self._seen: dict[int, tuple[Any, int, int]] = {}  # a tensor's or gradient's id: weak reference, version, row
         self._hooked: dict[int, tuple[Any, list[int]]] = {}  # a tensor's id: weak reference, rows of its gradient
         self._handles: list[Any] = []
         self._found = StepFigures(0)
@@ -115,23 +116,22 @@ class ModuleHooks:
                     side.gradient_rows.append(self._row(_GRADIENTS[side.kind], side.name, place, tensors[place]))
                 self._follow(side.gradient_rows[number], tensor)
 
-    def _read(self, row: int, tensor: Any) -> None:
-        known, version = self._seen.get(id(tensor)), tensor._version
-        same = known is not None and known[1] == version and known[0]() is tensor
-        if known is None or not same or row in self._read_rows or not tensor.is_cpu:
-            self._measure(row, tensor)
-            self._seen[id(tensor)] = (weakref.ref(tensor), version, row)
-        else:
-            self._read_rows.add(row)
+    def _read(self, row: int, tensor: Any) -> int:
+        """Measures a tensor, or copies the figures that it has already. Returns the row that was measured."""
+        if row in self._read_rows:  # another call of the module in this step
+            self._copy_rows()
+            self._gauge.read(tensor, self._found, row, True)
+            return row
+        self._read_rows.add(row)
+        key, version = id(tensor), -1 if tensor.is_inference() else tensor._version  # it may change without a version
+        known = self._seen.get(key)
+        if known is not None and known[1] == version >= 0 and known[0]() is tensor and tensor.is_cpu:
             self._sources.append(known[2])
             self._copies.append(row)
-
-    def _measure(self, row: int, tensor: Any) -> None:
-        joined = row in self._read_rows  # another call of the module in this step
-        if joined:
-            self._copy_rows()
-        self._read_rows.add(row)
-        self._gauge.read(tensor, self._found, row, joined)
+            return known[2]
+        self._gauge.read(tensor, self._found, row)
+        self._seen[key] = (_weak(tensor), version, row)
+        return row
 
     def _copy_rows(self) -> None:
         self._found.copy(self._sources, self._copies)
@@ -144,14 +144,14 @@ class ModuleHooks:
             return
         rows = [row]
         tensor.register_hook(functools.partial(self._came_guarded, rows))
-        self._hooked[id(tensor)] = (weakref.ref(tensor), rows)
+        self._hooked[id(tensor)] = (_weak(tensor), rows)
 
     def _came(self, rows: list[int], gradient: Any) -> None:
         if self._handles and gradient is not None:
-            self._measure(rows[0], gradient)
+            source = self._read(rows[0], gradient)
             for other in rows[1:]:
                 self._read_rows.add(other)
-                self._sources.append(rows[0])
+                self._sources.append(source)
                 self._copies.append(other)
 
     def _row(self, kind: str, name: str, number: int, tensor: Any) -> int:
@@ -180,7 +180,10 @@ def _named(models: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _floats(value: Any) -> list[Any]:
-    """The float tensors that a module received or returned."""
+    """The float tensors that a module received or returned; most often there is one."""
+    one = value[0] if type(value) is tuple and len(value) == 1 else value
+    if type(one) is _Tensor:
+        return [one] if one.is_floating_point() or one.is_complex() else []
     found: list[Any] = []
     _collect(value, found)
     return found
