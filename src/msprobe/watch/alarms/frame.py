@@ -89,7 +89,8 @@ class Frame:
     """One watched step. `figures` has one row per target and one column per statistic; a row without numbers is NaN
     and False in `present`.
 
-    `skipped`: a gradient scaler skipped this optimizer step. `idle`: parameters with learning rate 0.
+    `skipped`: a gradient scaler skipped this optimizer step. `idle`: parameters with learning rate 0. `stale`: a
+    parameter whose gradient still had the values of an earlier step when the backward pass came to it.
     """
 
     step: int
@@ -100,6 +101,7 @@ class Frame:
     skipped: bool = False
     idle: frozenset[str] = frozenset()
     trainable: frozenset[str] = frozenset()
+    stale: str = ""
     every: int = 1
     _logs: Optional[Array] = None
 

@@ -123,6 +123,25 @@ class Clipped:
             yield Hit("clipped", -1, self._began, sentence, total, share)
 
 
+class Stale:
+    """Gradients that are not set to zero: each backward pass adds to those of earlier steps."""
+
+    def __init__(self, threshold: float) -> None:
+        self._steps = int(threshold)
+        self._length = 0
+        self._began = 0
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        self._length = self._length + 1 if frame.stale else 0
+        if self._length == 1:
+            self._began = frame.step
+        row = frame.rows.find(GRAD, frame.stale)
+        if self._length == self._steps and row is not None:
+            norm = float(frame.column(NORM)[row])
+            sentence = "is added to that of earlier steps: it is not zero when a backward pass begins"
+            yield Hit("stale", row, self._began, f"{sentence} (is zero_grad missing?)", norm)
+
+
 def _is_power_of_two(share: float) -> bool:
     exponent = np.log2(share) if 0 < share < np.inf else np.nan
     return bool(abs(exponent - np.round(exponent)) < 1e-4)

@@ -30,6 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "weight_decay": 2.0,
     "state_decay": 5e-3,
     "clipped": 1e-5,
+    "stale": 5,
     "saturation": 0.01,
     "underflow": 0.5,
     "loss_spike": 2.0,
