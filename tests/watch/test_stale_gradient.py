@@ -76,16 +76,16 @@ def test_a_missing_zero_grad_is_named_when_only_some_steps_are_watched(tmp_path)
     assert train(tmp_path, never, every=2) == [(2, "stale", "grad/2.bias")]
 
 
-@pytest.mark.parametrize("every", [2, 3])
-def test_a_step_of_the_monitor_for_each_part_of_a_batch_is_fine(every, tmp_path):
+def test_a_step_of_the_monitor_for_each_part_of_a_batch_is_fine(tmp_path):
+    """Only second parts are watched, and find the gradient of the first."""
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    monitor = Monitor(model, optimizer, {"dump_path": str(tmp_path), "every": every})
-    for part in range(60):
+    monitor = Monitor(model, optimizer, {"dump_path": str(tmp_path), "start": 1, "every": 2})
+    for part in range(2 * STEPS):
         loss = model(torch.randn(6, 8)).square().mean()
         loss.backward()
-        if part % 4 == 3:
+        if part % 2:
             optimizer.step()
             optimizer.zero_grad()
         monitor.step(loss=loss)
