@@ -135,12 +135,8 @@ class Parameters:
 
     def _located(self) -> list[Place]:
         """Number, address, dtype code and size of the parameters in host memory."""
-        found = []
-        for number, one in enumerate(self.all):
-            place = one.place()
-            if place is not None:
-                found.append((number, *place))
-        return found
+        places = ((number, one.place()) for number, one in enumerate(self.all))
+        return [(number, *place) for number, place in places if place is not None]
 
     def read_updates(self, found: StepFigures) -> None:
         numbers, moved, weights = self._samples.changes(self._located())

@@ -66,6 +66,13 @@ class Rows:
             sizes = self._masks["elements"] = np.array([math.prod(t.shape) for t in self.targets], float)
         return sizes
 
+    def root_logs(self) -> Array:
+        """log10 of the square root of the number of elements: a norm minus this is the size of an element."""
+        logs = self._masks.get("root logs")
+        if logs is None:
+            logs = self._masks["root logs"] = 0.5 * np.log10(np.maximum(self.elements(), 1))
+        return logs
+
 
 _FIRST_MOMENTS = frozenset({"exp_avg", "momentum_buffer", "moment1", "moments1", "moments"})
 _MASKS: dict[str, Callable[[Target], bool]] = {
