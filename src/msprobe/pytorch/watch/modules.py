@@ -28,21 +28,15 @@ _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
 
 
 class _Side:
-    """The inputs or the outputs of one module: a forward hook, and the rows of its tensors in order."""
+    """The inputs or the outputs of one module, and the rows of its tensors in order."""
 
-    __slots__ = ("_hooks", "follows", "gradient_rows", "kind", "name", "reads", "rows")
+    __slots__ = ("follows", "gradient_rows", "kind", "name", "reads", "rows")
 
-    def __init__(self, hooks: ModuleHooks, kind: str, name: str, kinds: frozenset[str]) -> None:
-        self._hooks, self.kind, self.name = hooks, kind, name
+    def __init__(self, kind: str, name: str, kinds: frozenset[str]) -> None:
+        self.kind, self.name = kind, name
         self.reads, self.follows = kind in kinds, _GRADIENTS[kind] in kinds
         self.rows: list[int] = []
         self.gradient_rows: list[int] = []
-
-    def entered(self, module: Any, args: Any, kwargs: Any) -> None:
-        self._hooks.saw(self, (args, kwargs) if kwargs else args)
-
-    def returned(self, module: Any, args: Any, output: Any) -> None:
-        self._hooks.saw(self, output)
 
 
 class ModuleHooks:
@@ -75,17 +69,19 @@ class ModuleHooks:
         self._position = 0
         if self._handles:
             return
+        saw = self._guarded(self._saw)
         for name, module in self._modules:
             if self._kinds & {INPUT, INPUT_GRAD}:
-                hook = self._guarded(self._side(INPUT, name).entered)
-                self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+                entered = functools.partial(saw, self._side(INPUT, name))
+                self._handles.append(module.register_forward_pre_hook(entered, with_kwargs=True))
             if self._kinds & {OUTPUT, OUTPUT_GRAD}:
-                self._handles.append(module.register_forward_hook(self._guarded(self._side(OUTPUT, name).returned)))
+                returned = functools.partial(saw, self._side(OUTPUT, name))
+                self._handles.append(module.register_forward_hook(returned))
 
     def _side(self, kind: str, name: str) -> _Side:
         side = self._sides.get((kind, name))
         if side is None:
-            side = self._sides[kind, name] = _Side(self, kind, name, self._kinds)
+            side = self._sides[kind, name] = _Side(kind, name, self._kinds)
         return side
 
     def keep(self, names: Iterable[str]) -> None:
@@ -100,11 +96,12 @@ class ModuleHooks:
             handle.remove()
         self._handles = []
 
-    def saw(self, side: _Side, value: Any) -> None:
+    def _saw(self, side: _Side, module: Any, args: Any, last: Any) -> None:
+        """A module was entered or has returned; `last` has its keyword arguments, or its output."""
         if _is_compiling():
             return
         recomputed = _graph_task() >= 0  # gradient checkpointing runs the forward again, inside the backward
-        tensors = _floats(value)
+        tensors = _floats(last if side.kind is OUTPUT else (args, last) if last else args)
         for number, tensor in enumerate(tensors):
             if side.reads and not recomputed:
                 if number == len(side.rows):

@@ -58,7 +58,8 @@ class Gauge:
     def read(self, tensor: Any, found: StepFigures, row: int, joined: bool = False) -> None:
         """Measures one tensor. `joined` combines it with the figures that the row already has."""
         before = found.get(row) if joined else None
-        if write_figures([tensor], [row], found.reserve(row + 1), _HEADS, EXCHANGE, _strided, self._outside):
+        table = found.table if row < len(found.table) else found.reserve(row + 1)
+        if write_figures([tensor], [row], table, _HEADS, EXCHANGE, _strided, self._outside):
             self._read_other(tensor, found, row, joined)
         elif before is not None:
             found[row] = gauge.combine(before, found[row])
