@@ -13,6 +13,7 @@ SOURCES = (
     "tensor_json",
     "tensor_cache",
     "figures",
+    "samples",
     "cache_entry",
     "memory",
     "measure",

@@ -234,7 +234,7 @@ def old_weights(training: Training) -> None:
 SICK: list[tuple[Callable[[Training], None], str, str, tuple[str, ...], str]] = [
     (random_labels, "bf16", "labels are random", ("loss_spike", "loss_drift", "spike"), ""),
     (frozen_layer, "fp32", "a layer is frozen by mistake", ("frozen",), "layers.1.mlp"),
-    (kept_gradients, "fp32", "gradients are not set to zero", ("spike", "drift", "loss_spike", "loss_drift"), ""),
+    (kept_gradients, "fp32", "gradients are not set to zero", ("stale",), "grad"),
     (scaled_loss, "bf16", "the loss is 1000 times larger, no clipping", ("spike",), "grad"),
     (overflow, "fp16", "fp16 overflows after a layer", ("nan", "spike"), "layers.0"),
     (dead_norm, "fp32", "the weight of a norm is zero", ("zero", "dead"), "layers.1"),

@@ -38,6 +38,16 @@ def test_ddp_is_untouched_and_its_ranks_are_checked(tmp_path):
     ]
 
 
+def test_a_rank_that_starts_with_another_seed_is_named(tmp_path):
+    torchrun(tmp_path, "seeds")
+    found = Run(tmp_path).alarms()
+    assert {alarm.rule for alarm in found} == {"ranks"}
+    assert (found[0].step, found[0].target) == (0, "weight/0.weight")  # of two ranks none is the odd one
+    assert "on rank 0" in found[0].sentence
+    assert "on rank 1" in found[0].sentence
+    assert "another seed?" in found[0].sentence
+
+
 def numbers(printed, word):
     return [float(one) for one in re.findall(r"[-+.\de]+", printed.split(word)[1].splitlines()[0])]
 

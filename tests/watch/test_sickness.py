@@ -135,6 +135,15 @@ def test_ranks_that_agree_are_not_named(framework, tmp_path, monkeypatch):
     assert alarms_of(tmp_path) == []
 
 
+def test_ranks_that_have_other_weights_and_other_gradients_are_not_named(tmp_path, monkeypatch):
+    """As with tensor parallelism: each rank has its part of a matrix."""
+    sick = importlib.import_module("sick_torch")
+    for rank in range(2):
+        _be_rank(monkeypatch, rank)
+        sick.run(tmp_path, sick.healthy, 4, {}, seed=rank)
+    assert alarms_of(tmp_path) == []
+
+
 def _be_rank(monkeypatch, rank):
     for name, value in (("RANK", rank), ("WORLD_SIZE", 3), ("RANK_ID", rank), ("MS_WORKER_NUM", 3)):
         monkeypatch.setenv(name, str(value))

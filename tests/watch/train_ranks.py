@@ -13,9 +13,9 @@ from torch.distributed.tensor.debug import CommDebugMode
 from msprobe.pytorch import Monitor
 
 dist.init_process_group("gloo")
-torch.manual_seed(0)
-torch.set_num_threads(1)
 directory, kind = sys.argv[1:]
+torch.manual_seed(dist.get_rank() if kind == "seeds" else 0)
+torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 mesh = init_device_mesh("cpu", (dist.get_world_size(),))
 if kind == "fsdp":
@@ -29,7 +29,7 @@ elif kind == "tp":
 
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 else:
-    model = nn.parallel.DistributedDataParallel(model)
+    model = nn.parallel.DistributedDataParallel(model, init_sync=kind == "ddp")
 optimizer = torch.optim.AdamW(model.parameters(), 0.1)
 config = {"dump_path": directory, "targets": "all", "statistics": "all", "check_ranks": kind == "ddp"}
 monitor = Monitor(model, optimizer, config) if directory != "-" else None
@@ -54,7 +54,7 @@ for step in range(4):
         collectives += communication.get_total_counts()
 total = torch.stack([getattr(p, "_local_tensor", p).detach().double().sum() for p in model.parameters()]).sum()
 print(f"rank {dist.get_rank()} {total.item().hex()}", flush=True)
-if kind != "ddp":
+if kind in ("fsdp", "tp"):
     norms = [float(p.full_tensor().norm()) for p in model.parameters()]
     gradients = [float(p.grad.full_tensor().norm()) for p in model.parameters()]
     if dist.get_rank() == 0:

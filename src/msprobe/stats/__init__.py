@@ -25,6 +25,7 @@ __all__ = [
     "XOR",
     "Stats",
     "TensorCache",
+    "advance",
     "crc32",
     "describe",
     "gauge",
@@ -53,10 +54,11 @@ def _choose() -> str:
 
 BACKEND = _choose()
 if BACKEND == "c":
-    from msprobe.stats._kernel import TensorCache, crc32, describe, gauge, gauge_memory, measure, render
+    from msprobe.stats._kernel import TensorCache, advance, crc32, describe, gauge, gauge_memory, measure, render
 else:
     from msprobe.stats.figures import gauge, gauge_memory
     from msprobe.stats.python_kernel import crc32, describe, measure, render
+    from msprobe.stats.samples import advance
     from msprobe.stats.tensor_cache import TensorCache
 
 

@@ -3,6 +3,7 @@ from typing import Any, Optional
 from msprobe.stats.figures import gauge as gauge
 from msprobe.stats.figures import gauge_memory as gauge_memory
 from msprobe.stats.result import Stats
+from msprobe.stats.samples import advance as advance
 from msprobe.stats.tensor_cache import TensorCache as TensorCache
 
 def measure(

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from ctypes import c_char
 from typing import Any, Optional
 
 import numpy as np
 
-from msprobe.stats import dtypes, gauge_memory
+from msprobe.stats import advance, dtypes, gauge_memory
+from msprobe.stats.samples import SAMPLE, Place
 from msprobe.watch.settings import LOW_PRECISION
 from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Figures
 
 Array = np.ndarray[Any, Any]
 Outside = Optional[tuple[float, float]]
-SAMPLE = 4096
-"""How many elements of a weight are kept from one step to the next, to measure its update."""
-_RUN = 16
 
 
 def bounds(low_precision: Optional[str]) -> Outside:
@@ -68,97 +64,48 @@ def combine(first: Figures, second: Figures) -> Figures:
 
 
 class Samples:
-    """Copies some elements of parameters in host memory into one array, before a step and after it.
-
-    The views and their addresses are kept from step to step. A view is read only while the caller says that the
-    parameter still has that address.
-    """
+    """A sample of the elements of parameters in host memory: how far it has moved since it was last read."""
 
     def __init__(self) -> None:
-        self._views: dict[int, tuple[tuple[int, int, int], Array]] = {}  # by number: address, code and size; memory
-        self._taken: list[int] = []
-        self._chosen: list[tuple[int, int, int, int]] = []
-        self._found: list[Array] = []
-        self._asked: list[tuple[int, int, int, int]] = []
-        self._layout: Optional[tuple[Array, Array]] = None
+        self._known: list[Place] = []
+        self._places: list[Place] = []
+        self._numbers: list[int] = []
+        self._factors: Array = np.empty(0)
         self._before: Array = np.empty(0)
-        self._after: Array = np.empty(0)
-        self._work: Array = np.empty(0)
+        self._sums: Array = np.empty((0, 2))
 
-    def take(self, parameters: Sequence[tuple[int, int, int, int]]) -> None:
-        """For each parameter: its number, address, dtype code and number of elements."""
-        self._taken, views = self._find(parameters)
-        self._before = _joined(views, self._before)
+    def take(self, parameters: list[Place]) -> None:
+        """Reads the sample before a step. The number of a place is that of its parameter."""
+        self._find(parameters)
+        advance(self._places, self._before, self._sums)
 
-    def changes(self, parameters: Sequence[tuple[int, int, int, int]]) -> tuple[list[int], Array, Array]:
+    def changes(self, parameters: list[Place]) -> tuple[list[int], Array, Array]:
         """For each sampled parameter: its number, and estimates of the norm of the change and the norm before it.
 
         The sample of now is kept as the one before the next step."""
-        taken, views = self._find(parameters)
-        before, after = self._before, _joined(views, self._after)
-        same = taken == self._taken and len(after) == len(before)
-        self._taken, self._before, self._after = taken, after, before
-        if not taken or not same:
+        same = self._find(parameters)
+        advance(self._places, self._before, self._sums)
+        if not same:
             return [], np.empty(0), np.empty(0)
-        firsts, factors = self._lay_out(views)
-        if len(self._work) != len(after):
-            self._work = np.empty(len(after))
-        with np.errstate(all="ignore"):
-            moved = np.subtract(after, before, out=self._work)
-            squares = np.add.reduceat(np.multiply(moved, moved, out=moved), firsts)
-            old = np.add.reduceat(np.multiply(before, before, out=moved), firsts)
-            return taken, factors * np.sqrt(squares), factors * np.sqrt(old)
+        norms = self._factors[:, None] * np.sqrt(self._sums)
+        return self._numbers, norms[:, 0], norms[:, 1]
 
-    def _find(self, parameters: Sequence[tuple[int, int, int, int]]) -> tuple[list[int], list[Array]]:
-        if parameters == self._asked:
-            return [given[0] for given in self._chosen], self._found
-        self._asked, self._layout = list(parameters), None
-        self._chosen, views = [], []
-        for given in parameters:
-            number, address, code, elements = given
-            known = self._views.get(number)
-            if known is None or known[0] != given[1:]:
-                view = _view(address, code, elements)
-                if view is None:
-                    continue
-                known = self._views[number] = (given[1:], view)
-            self._chosen.append(given)
-            views.append(known[1])
-        self._found = views
-        return [given[0] for given in self._chosen], views
-
-    def _lay_out(self, views: list[Array]) -> tuple[Array, Array]:
-        """Where the sample of each parameter begins, and the factor from its norm to that of the parameter."""
-        if self._layout is None:
-            sizes = np.array([view.size for view in views])
-            elements = np.array([given[3] for given in self._chosen])
-            self._layout = np.cumsum(sizes) - sizes, np.sqrt(elements / sizes)
-        return self._layout
+    def _find(self, parameters: list[Place]) -> bool:
+        """Chooses what can be sampled. Returns whether the last sample was of the same parameters."""
+        if parameters == self._known:
+            return True
+        places = [given for given in parameters if _is_sampled(*given[1:])]
+        same = [(given[0], given[3]) for given in places] == [(given[0], given[3]) for given in self._places]
+        self._known, self._places = parameters, places
+        if not same:
+            elements = np.array([given[3] for given in places], np.int64)
+            sizes = np.minimum(elements, SAMPLE)
+            self._numbers = [given[0] for given in places]
+            self._factors = np.sqrt(elements / np.maximum(sizes, 1))
+            self._before, self._sums = np.zeros(int(sizes.sum())), np.zeros((len(places), 2))
+        return same
 
 
-def _joined(views: list[Array], into: Array) -> Array:
-    if not views:
-        return into[:0]
-    size = sum([view.size for view in views])
-    if into.size != size:
-        into = np.empty(size)
-    at = 0
-    for view in views:
-        into[at : at + view.size].reshape(view.shape)[...] = view
-        at += view.size
-    return into
-
-
-def _view(address: int, code: int, elements: int) -> Optional[Array]:
-    """Some elements of a dense tensor: evenly spaced runs of a cache line. All elements of a small tensor."""
+def _is_sampled(address: int, code: int, elements: int) -> bool:
     row = dtypes.BY_CODE[code]
-    dtype = row.numpy_dtype
-    if dtype is None or row.kind != dtypes.FLOAT or not elements or not address:
-        return None
-    memory = memoryview((c_char * (elements * row.itemsize)).from_address(address)).cast("B")
-    if elements <= SAMPLE:
-        return np.frombuffer(memory, dtype)
-    runs = SAMPLE // _RUN
-    step = (elements - _RUN) // (runs - 1)
-    view: Array = np.ndarray((runs, _RUN), dtype, memory, 0, (step * row.itemsize, row.itemsize))
-    return view
+    return bool(address and elements and row.kind == dtypes.FLOAT and row.numpy_dtype is not None)

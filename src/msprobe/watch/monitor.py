@@ -91,6 +91,10 @@ class BaseMonitor:
         """Learning rates and similar numbers as scalars, and the parameters whose rate is 0."""
         raise NotImplementedError
 
+    def _stale_gradient(self) -> str:
+        """A parameter whose gradient still had the values of an earlier step when the backward pass came, or ""."""
+        return ""
+
     def _number(self, value: Any) -> float:
         raise NotImplementedError
 
@@ -159,7 +163,7 @@ class BaseMonitor:
             rates, idle = self._rates()
             given = {LOSS: loss, **numbers} if loss is not None else numbers
             scalars = {**{name: self._number(value) for name, value in given.items()}, **rates}
-            self._recording.take(step, found, scalars, skipped, idle)
+            self._recording.take(step, found, scalars, skipped, idle, self._stale_gradient())
             self._stored(step, found)
         if self._dump is not None:
             self._dump.step_ended(step)

@@ -90,6 +90,7 @@ class Recording:
         scalars: Mapping[str, float],
         skipped: bool = False,
         idle: Iterable[str] = (),
+        stale: str = "",
     ) -> list[Alarm]:
         """Processes one watched step: rules, storage, writers, callbacks. Returns the alarms."""
         frame = frame_of(
@@ -99,6 +100,7 @@ class Recording:
             scalars=scalars,
             skipped=skipped,
             idle=frozenset(idle),
+            stale=stale,
             trainable=self.trainable,
             every=self.settings.every,
         )

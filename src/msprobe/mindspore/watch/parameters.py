@@ -16,6 +16,7 @@ from msprobe.collect import notices
 from msprobe.mindspore.executor import EXECUTOR
 from msprobe.mindspore.header import in_graph_mode
 from msprobe.mindspore.watch.tensors import dtype_name, locate, read
+from msprobe.stats.samples import Place
 from msprobe.watch.gauge import Outside, Samples
 from msprobe.watch.recording import Recording, put_updates
 from msprobe.watch.selection import Filter
@@ -84,7 +85,7 @@ class Parameters:
         if not unchanged:
             self._samples.take(self._located())
 
-    def _located(self) -> list[tuple[int, int, int, int]]:
+    def _located(self) -> list[Place]:
         """Number, address, dtype code and size of the parameters in host memory."""
         places = ((number, locate(one.tensor)) for number, one in enumerate(self.all) if one.tensor.requires_grad)
         return [(number, *place) for number, place in places if place is not None]

@@ -23,25 +23,20 @@ from msprobe.watch.targets import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, Target
 
 _graph_task = torch._C._current_graph_task_id
 _is_compiling = torch.compiler.is_compiling
+_Tensor, _weak = torch.Tensor, weakref.ref
 _GRADIENTS = {INPUT: INPUT_GRAD, OUTPUT: OUTPUT_GRAD}
 
 
 class _Side:
-    """The inputs or the outputs of one module: a forward hook, and the rows of its tensors in order."""
+    """The inputs or the outputs of one module, and the rows of its tensors in order."""
 
-    __slots__ = ("_hooks", "follows", "gradient_rows", "kind", "name", "reads", "rows")
+    __slots__ = ("follows", "gradient_rows", "kind", "name", "reads", "rows")
 
-    def __init__(self, hooks: ModuleHooks, kind: str, name: str, kinds: frozenset[str]) -> None:
-        self._hooks, self.kind, self.name = hooks, kind, name
+    def __init__(self, kind: str, name: str, kinds: frozenset[str]) -> None:
+        self.kind, self.name = kind, name
         self.reads, self.follows = kind in kinds, _GRADIENTS[kind] in kinds
         self.rows: list[int] = []
         self.gradient_rows: list[int] = []
-
-    def entered(self, module: Any, args: Any, kwargs: Any) -> None:
-        self._hooks.saw(self, (args, kwargs) if kwargs else args)
-
-    def returned(self, module: Any, args: Any, output: Any) -> None:
-        self._hooks.saw(self, output)
 
 
 class ModuleHooks:
@@ -55,7 +50,7 @@ class ModuleHooks:
         chosen = Filter(settings)
         self._modules = [(name, module) for name, module in _named(models) if chosen.wants(name)] if self._kinds else []
         self._sides: dict[tuple[str, str], _Side] = {}
-        self._seen: dict[int, tuple[Any, int, int]] = {}  # a tensor's id: weak reference, version, row
+        self._seen: dict[int, tuple[Any, int, int]] = {}  # a tensor's or gradient's id: weak reference, version, row
         self._hooked: dict[int, tuple[Any, list[int]]] = {}  # a tensor's id: weak reference, rows of its gradient
         self._handles: list[Any] = []
         self._found = StepFigures(0)
@@ -74,17 +69,19 @@ class ModuleHooks:
         self._position = 0
         if self._handles:
             return
+        saw = self._guarded(self._saw)
         for name, module in self._modules:
             if self._kinds & {INPUT, INPUT_GRAD}:
-                hook = self._guarded(self._side(INPUT, name).entered)
-                self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+                entered = functools.partial(saw, self._side(INPUT, name))
+                self._handles.append(module.register_forward_pre_hook(entered, with_kwargs=True))
             if self._kinds & {OUTPUT, OUTPUT_GRAD}:
-                self._handles.append(module.register_forward_hook(self._guarded(self._side(OUTPUT, name).returned)))
+                returned = functools.partial(saw, self._side(OUTPUT, name))
+                self._handles.append(module.register_forward_hook(returned))
 
     def _side(self, kind: str, name: str) -> _Side:
         side = self._sides.get((kind, name))
         if side is None:
-            side = self._sides[kind, name] = _Side(self, kind, name, self._kinds)
+            side = self._sides[kind, name] = _Side(kind, name, self._kinds)
         return side
 
     def keep(self, names: Iterable[str]) -> None:
@@ -99,11 +96,12 @@ class ModuleHooks:
             handle.remove()
         self._handles = []
 
-    def saw(self, side: _Side, value: Any) -> None:
+    def _saw(self, side: _Side, module: Any, args: Any, last: Any) -> None:
+        """A module was entered or has returned; `last` has its keyword arguments, or its output."""
         if _is_compiling():
             return
         recomputed = _graph_task() >= 0  # gradient checkpointing runs the forward again, inside the backward
-        tensors = _floats(value)
+        tensors = _floats(last if side.kind is OUTPUT else (args, last) if last else args)
         for number, tensor in enumerate(tensors):
             if side.reads and not recomputed:
                 if number == len(side.rows):
@@ -115,23 +113,22 @@ class ModuleHooks:
                     side.gradient_rows.append(self._row(_GRADIENTS[side.kind], side.name, place, tensors[place]))
                 self._follow(side.gradient_rows[number], tensor)
 
-    def _read(self, row: int, tensor: Any) -> None:
-        known, version = self._seen.get(id(tensor)), tensor._version
-        same = known is not None and known[1] == version and known[0]() is tensor
-        if known is None or not same or row in self._read_rows or not tensor.is_cpu:
-            self._measure(row, tensor)
-            self._seen[id(tensor)] = (weakref.ref(tensor), version, row)
-        else:
-            self._read_rows.add(row)
+    def _read(self, row: int, tensor: Any) -> int:
+        """Measures a tensor, or copies the figures that it has already. Returns the row that was measured."""
+        if row in self._read_rows:  # another call of the module in this step
+            self._copy_rows()
+            self._gauge.read(tensor, self._found, row, True)
+            return row
+        self._read_rows.add(row)
+        key, version = id(tensor), -1 if tensor.is_inference() else tensor._version  # it may change without a version
+        known = self._seen.get(key)
+        if known is not None and known[1] == version >= 0 and known[0]() is tensor and tensor.is_cpu:
             self._sources.append(known[2])
             self._copies.append(row)
-
-    def _measure(self, row: int, tensor: Any) -> None:
-        joined = row in self._read_rows  # another call of the module in this step
-        if joined:
-            self._copy_rows()
-        self._read_rows.add(row)
-        self._gauge.read(tensor, self._found, row, joined)
+            return known[2]
+        self._gauge.read(tensor, self._found, row)
+        self._seen[key] = (_weak(tensor), version, row)
+        return row
 
     def _copy_rows(self) -> None:
         self._found.copy(self._sources, self._copies)
@@ -144,14 +141,14 @@ class ModuleHooks:
             return
         rows = [row]
         tensor.register_hook(functools.partial(self._came_guarded, rows))
-        self._hooked[id(tensor)] = (weakref.ref(tensor), rows)
+        self._hooked[id(tensor)] = (_weak(tensor), rows)
 
     def _came(self, rows: list[int], gradient: Any) -> None:
         if self._handles and gradient is not None:
-            self._measure(rows[0], gradient)
+            source = self._read(rows[0], gradient)
             for other in rows[1:]:
                 self._read_rows.add(other)
-                self._sources.append(rows[0])
+                self._sources.append(source)
                 self._copies.append(other)
 
     def _row(self, kind: str, name: str, number: int, tensor: Any) -> int:
@@ -180,7 +177,10 @@ def _named(models: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _floats(value: Any) -> list[Any]:
-    """The float tensors that a module received or returned."""
+    """The float tensors that a module received or returned; most often there is one."""
+    one = value[0] if type(value) is tuple and len(value) == 1 else value
+    if type(one) is _Tensor:
+        return [one] if one.is_floating_point() or one.is_complex() else []
     found: list[Any] = []
     _collect(value, found)
     return found

@@ -17,6 +17,7 @@ import torch
 from msprobe.pytorch.watch.modules import ModuleHooks
 from msprobe.pytorch.watch.parameters import BackwardHooks, OptimizerHooks, Parameters, torch_optimizers, unwrapped
 from msprobe.pytorch.watch.ranks import RankCheck, facts, rank
+from msprobe.pytorch.watch.stale_gradient import StaleGradient
 from msprobe.pytorch.watch.tensors import Gauge
 from msprobe.watch import gauge
 from msprobe.watch.monitor import BaseMonitor, OnAlarm, list_models
@@ -59,7 +60,8 @@ class Monitor(BaseMonitor):
         self._optimizers = OptimizerHooks(optimizers, self._guarded(self._optimizer_steps), self._parameters)
         self._backward = BackwardHooks(models, self._parameters, settings.targets, self._guarded)
         self._modules = ModuleHooks(models, self._recording, self._gauge, self._guarded)
-        self._hooks = (self._backward, self._modules)
+        self._stale = StaleGradient(self._parameters, self._gauge, self._guarded)
+        self._hooks = (self._backward, self._modules, self._stale)
         self._ranks = RankCheck(self._parameters, self._recording) if settings.check_ranks else None
         if settings.dump is not None:
             from msprobe.pytorch import PrecisionDebugger
@@ -73,6 +75,7 @@ class Monitor(BaseMonitor):
 
     def _optimizer_steps(self, optimizer: Any, mine: list[Any]) -> None:
         self._stepped = True
+        self._stale.used(mine)
         if not self._settings.wants(self.step_number):
             return
         flag = getattr(optimizer, "found_inf", None)  # a fused optimizer under a gradient scaler decides by itself
@@ -116,6 +119,9 @@ class Monitor(BaseMonitor):
         if self._scaler is not None:
             rates[SCALE] = float(self._scaler.get_scale())
         return rates, idle
+
+    def _stale_gradient(self) -> str:
+        return self._stale.name
 
     def _number(self, value: Any) -> float:
         return float(value.detach()) if isinstance(value, torch.Tensor) else float(value)

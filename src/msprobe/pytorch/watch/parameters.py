@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from msprobe.frameworks.pytorch.tensors import CODES
 from msprobe.pytorch.watch.ranks import world_size
 from msprobe.pytorch.watch.tensors import Gauge, device_change, device_sample, is_dense, local, shard_of
+from msprobe.stats.samples import Place
 from msprobe.watch.gauge import Samples
 from msprobe.watch.recording import Recording, put_updates
 from msprobe.watch.selection import Filter, plain_name
@@ -132,14 +133,10 @@ class Parameters:
             tensor = local(one.tensor)
             one.before = device_sample(tensor) if tensor.requires_grad and not tensor.is_cpu else None
 
-    def _located(self) -> list[tuple[int, int, int, int]]:
+    def _located(self) -> list[Place]:
         """Number, address, dtype code and size of the parameters in host memory."""
-        found = []
-        for number, one in enumerate(self.all):
-            place = one.place()
-            if place is not None:
-                found.append((number, *place))
-        return found
+        places = ((number, one.place()) for number, one in enumerate(self.all))
+        return [(number, *place) for number, place in places if place is not None]
 
     def read_updates(self, found: StepFigures) -> None:
         numbers, moved, weights = self._samples.changes(self._located())

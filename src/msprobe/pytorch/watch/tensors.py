@@ -12,6 +12,7 @@ from msprobe.collect import notices
 from msprobe.frameworks.pytorch.tensors import CODES
 from msprobe.pytorch.tensors.tensor_text import EXCHANGE
 from msprobe.stats import gauge as write_figures
+from msprobe.stats.samples import SAMPLE
 from msprobe.watch import gauge
 from msprobe.watch.step_figures import StepFigures
 from msprobe.watch.targets import Figures
@@ -57,7 +58,8 @@ class Gauge:
     def read(self, tensor: Any, found: StepFigures, row: int, joined: bool = False) -> None:
         """Measures one tensor. `joined` combines it with the figures that the row already has."""
         before = found.get(row) if joined else None
-        if write_figures([tensor], [row], found.reserve(row + 1), _HEADS, EXCHANGE, _strided, self._outside):
+        table = found.table if row < len(found.table) else found.reserve(row + 1)
+        if write_figures([tensor], [row], table, _HEADS, EXCHANGE, _strided, self._outside):
             self._read_other(tensor, found, row, joined)
         elif before is not None:
             found[row] = gauge.combine(before, found[row])
@@ -126,7 +128,7 @@ def on_device(tensor: Any, outside: Optional[tuple[float, float]]) -> Any:
 def device_sample(tensor: Any) -> Any:
     """A copy of some elements of a parameter, on its device."""
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // gauge.SAMPLE)][: gauge.SAMPLE].float().clone()
+    return flat[:: max(1, flat.numel() // SAMPLE)][:SAMPLE].float().clone()
 
 
 @torch.no_grad()

@@ -227,6 +227,7 @@ static PyMethodDef methods[] = {
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL, "A plain tensor as JSON, in two parts."},
     {"gauge", (PyCFunction)(void (*)(void))gauge, METH_FASTCALL, "Figures of tensors, into the rows of a table."},
     {"gauge_memory", (PyCFunction)(void (*)(void))gauge_memory, METH_FASTCALL, "The same for an address."},
+    {"advance", (PyCFunction)(void (*)(void))advance, METH_FASTCALL, "How far tensors have moved, from samples."},
     {"crc32", crc32, METH_VARARGS, "zlib.crc32."},
     {"select", select_level, METH_O, "Limit the CPU instructions used; returns the level in use."},
     {NULL, NULL, 0, NULL},

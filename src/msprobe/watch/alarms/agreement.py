@@ -32,11 +32,16 @@ def odd_rank(values: Any, ranks: Sequence[int], limit: float) -> tuple[int, floa
     return ranks[worst], float(values[worst]), middle
 
 
-def sentence(step: int, name: str, rank: int, value: float, middle: float, others: Sequence[int]) -> str:
+def sentence(
+    step: int, name: str, rank: int, value: float, middle: float, others: Sequence[int], from_start: bool = False
+) -> str:
     with_whom = f"rank {others[0]}" if len(others) == 1 else f"the other {len(others)} ranks"
+    why = "is a reduction missing?"
+    if from_start:
+        why = "it did before the first step, and its gradients are the same: did a rank start with another seed?"
     return (
         f"From step {step} on {name} differs between ranks: norm {value:.9g} on rank {rank}, {middle:.9g} on "
-        f"{with_whom} (is a reduction missing?)."
+        f"{with_whom} ({why})."
     )
 
 

@@ -30,6 +30,7 @@ _MAKERS: dict[str, Callable[[float], Check]] = {
     "update_large": optimizer_rules.UpdateLarge,
     "update_small": optimizer_rules.UpdateSmall,
     "clipped": optimizer_rules.Clipped,
+    "stale": optimizer_rules.Stale,
     "state_decay": optimizer_rules.StateDecay,
 }
 

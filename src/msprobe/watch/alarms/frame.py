@@ -66,6 +66,13 @@ class Rows:
             sizes = self._masks["elements"] = np.array([math.prod(t.shape) for t in self.targets], float)
         return sizes
 
+    def root_logs(self) -> Array:
+        """log10 of the square root of the number of elements: a norm minus this is the size of an element."""
+        logs = self._masks.get("root logs")
+        if logs is None:
+            logs = self._masks["root logs"] = 0.5 * np.log10(np.maximum(self.elements(), 1))
+        return logs
+
 
 _FIRST_MOMENTS = frozenset({"exp_avg", "momentum_buffer", "moment1", "moments1", "moments"})
 _MASKS: dict[str, Callable[[Target], bool]] = {
@@ -89,7 +96,8 @@ class Frame:
     """One watched step. `figures` has one row per target and one column per statistic; a row without numbers is NaN
     and False in `present`.
 
-    `skipped`: a gradient scaler skipped this optimizer step. `idle`: parameters with learning rate 0.
+    `skipped`: a gradient scaler skipped this optimizer step. `idle`: parameters with learning rate 0. `stale`: a
+    parameter whose gradient still had the values of an earlier step when the backward pass came to it.
     """
 
     step: int
@@ -100,6 +108,7 @@ class Frame:
     skipped: bool = False
     idle: frozenset[str] = frozenset()
     trainable: frozenset[str] = frozenset()
+    stale: str = ""
     every: int = 1
     _logs: Optional[Array] = None
 

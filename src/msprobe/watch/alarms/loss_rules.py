@@ -12,10 +12,10 @@ SCALES = 10
 NOTHING = 0.01
 """A jump smaller than this part of the early loss is ignored: a loss near zero moves by large factors."""
 LEARNT = 0.05
-"""Below this part of the early loss nearly every sample is right, and a single wrong one is a jump: it must be a jump
-from the early loss too. The drift rule sees what lasts."""
+"""Below this part of the early loss nearly every sample is right, and a single wrong one makes the loss jump. Such a
+jump counts only if it also exceeds the early loss. The drift rule finds a rise that lasts."""
 SMALLEST = 1e-8
-"""Of the early loss: a batch that is all right may have a loss of exactly zero, which has no logarithm."""
+"""The smallest loss that the rules use, as part of the early loss: zero has no logarithm."""
 _HALF = 32
 _SHORT = 16
 _STAYS = 5
@@ -83,8 +83,8 @@ class LossRules:
         self._quiet = 50
 
     def _stay(self, step: int, loss: float) -> Iterator[Found]:
-        """A loss that was falling jumps back and stays there: its median is of old, higher losses. A few losses say
-        what was usual last, so one value above them says nothing, and five in a row do."""
+        """A falling loss jumps back and stays there. The median is still that of older, higher losses, so this compares
+        with the last few. One value above them may be chance; five in a row are not."""
         if self._spike is None or self._quiet > 0:
             self._higher.clear()
             return
@@ -116,12 +116,13 @@ class LossRules:
         if loss <= self._best + max(0.1 * abs(self._best), min(scale, 2 * self._best_scale)):
             self._good_until = step
         above = median - self._best
-        steps = _median([abs(one - two) for one, two in zip(recent, recent[1:])])  # their scatter without a trend
+        steps = _median([abs(one - two) for one, two in zip(recent, recent[1:])])  # the scatter, without the trend
         strong = above > max((_STRONG - 1) * abs(self._best), 6 * steps) and above > 0.25 * (self._early or 0.0)
         risen = strong or above > max((self._drift - 1) * abs(self._best), 6 * scale)
         if risen and not self._drifted:
             began = min(self._good_until + 1, step) if self._good_until >= 0 else step
-            yield "loss_drift", began, f"rises: about {median:.4g} now, it was {self._best:.4g}", median, self._best
+            sentence = f"rises: it is about {median:.4g} now; its best was {self._best:.4g}"
+            yield "loss_drift", began, sentence, median, self._best
         self._drifted = risen
 
 

@@ -118,9 +118,28 @@ class Clipped:
             self._began = frame.step if share < self.LEFT else max(frame.step - frame.every, 0)
         self._before = total
         if self._length == frame.steps_needed(20):
-            left = f"{_g(share)} of what they were" if share == share else f"{_g(total / weights)} of the weights' norm"
-            sentence = f"are clipped to almost nothing: their norm is {_g(total)} every step, {left}"
+            times, what = (share, "their norm before") if share == share else (total / weights, "the weights' norm")
+            sentence = f"are clipped to almost nothing: norm {_g(total)} at every step, {_g(times)} times {what}"
             yield Hit("clipped", -1, self._began, sentence, total, share)
+
+
+class Stale:
+    """Gradients that are not set to zero: each backward pass adds to those of earlier steps."""
+
+    def __init__(self, threshold: float) -> None:
+        self._steps = int(threshold)
+        self._length = 0
+        self._began = 0
+
+    def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
+        self._length = self._length + 1 if frame.stale else 0
+        if self._length == 1:
+            self._began = frame.step
+        row = frame.rows.find(GRAD, frame.stale)
+        if self._length == self._steps and row is not None:
+            norm = float(frame.column(NORM)[row])
+            sentence = "is added to that of earlier steps: it is not zero when a backward pass begins"
+            yield Hit("stale", row, self._began, f"{sentence} (is zero_grad missing?)", norm)
 
 
 def _is_power_of_two(share: float) -> bool:
@@ -129,12 +148,12 @@ def _is_power_of_two(share: float) -> bool:
 
 
 class StateDecay:
-    """Optimizer state that becomes zero while gradients are not, or a second moment far below the squared gradients; or
-    first moments that start anew, so that they have nothing but the gradient of this step."""
+    """Optimizer state that becomes zero while gradients do not; a second moment far below the squared gradients; or
+    first moments that were reset, so that they contain only the gradient of this step."""
 
     PATIENCE = 500
     EQUAL = 5e-3
-    SEEN = 0.1  # of the norm: what a first moment was before must show in it, unless one gradient outweighs all others
+    SEEN = 0.1  # a first moment that was smaller than this part of its norm now would not show in it
 
     def __init__(self, threshold: float) -> None:
         self._limit = threshold
@@ -163,9 +182,9 @@ class StateDecay:
         for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
             began = int(self._streak.began[row])
             if empty[row]:
-                sentence = f"has decayed: {100 * zero[row]:.3g}% of it is zero while gradients keep coming"
+                sentence = f"has decayed: {100 * zero[row]:.3g}% of it is zero, but the gradients are not"
             else:
-                sentence = f"has decayed: norm {_g(norms[row])}, {_g(share[row])} of what the gradients give"
+                sentence = f"has decayed: norm {_g(norms[row])}, {_g(share[row])} times what the gradients would give"
             yield Hit("state_decay", row, began, sentence, float(norms[row]), float(share[row]))
 
     def _resets(self, frame: Frame, history: History) -> Iterator[Hit]:
@@ -182,7 +201,7 @@ class StateDecay:
         is_new = bool(same.sum() > 0.5 * known.sum())
         for place in _rows(same if is_new and not self._was_new else np.zeros(0, bool)):
             share = float(ratios[place, 0])
-            sentence = f"was reset: it is {_g(share)} times the gradient of this step, and has nothing of earlier steps"
+            sentence = f"was reset: it is {_g(share)} times the gradient of this step, with nothing from earlier steps"
             yield Hit("state_decay", int(rows[place]), frame.step, sentence, float(norms[rows[place]]), share)
         self._was_new = is_new
 

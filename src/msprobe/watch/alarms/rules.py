@@ -30,6 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "weight_decay": 2.0,
     "state_decay": 5e-3,
     "clipped": 1e-5,
+    "stale": 5,
     "saturation": 0.01,
     "underflow": 0.5,
     "loss_spike": 2.0,
@@ -66,8 +67,12 @@ def _rows(mask: Array) -> Iterator[int]:
     return iter(np.flatnonzero(mask).tolist()) if mask.any() else iter(())
 
 
-def _count(number: float, what: str) -> str:
-    return f"{int(number)} {what}" if number == 1 or what.endswith("s") else f"{int(number)} {what}s"
+def _count_bad(nan: float, inf: float) -> str:
+    """`3 NaN and 1 infinity`."""
+    parts = [f"{int(nan)} NaN"] if nan else []
+    if inf:
+        parts.append("1 infinity" if inf == 1 else f"{int(inf)} infinities")
+    return " and ".join(parts)
 
 
 class NotFinite:
@@ -83,20 +88,17 @@ class NotFinite:
         if frame.skipped:
             bad &= ~frame.rows.mask("any gradient")
         for row in _rows(self._onset.of(bad)):
-            what = _count(nan[row], "NaN") if nan[row] else ""
-            what += (" and " if what and inf[row] else "") + (_count(inf[row], "infinity") if inf[row] else "")
             usual = 10 ** history.median[row]
             before = f"; its norm was about {_g(usual)}" if usual == usual else ""
-            sentence = f"has {what.replace('infinitys', 'infinities').replace('NaNs', 'NaN')}{before}"
+            sentence = f"has {_count_bad(nan[row], inf[row])}{before}"
             yield Hit("nan", row, frame.step, sentence, float(nan[row] + inf[row]), usual)
 
 
 class Spike:
     """A norm far above all earlier values, measured by its own scatter.
 
-    Once a model has learnt its data, gradients are tiny and each hard sample is a jump to more than they were before:
-    such a norm must jump 100 times above what was usual then. A gradient of nothing but rounding jumps too, and does
-    no harm.
+    Once a model has learnt its data, gradients are tiny, and each hard sample makes them jump: such a norm must reach
+    100 times its highest usual value. A gradient that is only rounding errors jumps too, and is harmless.
     """
 
     SCALES = 10
@@ -109,6 +111,10 @@ class Spike:
     def __call__(self, frame: Frame, history: History) -> Iterator[Hit]:
         logs = frame.logs()
         above = logs - history.median
+        high = above > self._least
+        if not high.any():  # the usual case, at little cost
+            self._onset.of(high)
+            return
         least = np.where(frame.rows.mask("second moment"), 2 * self._least, self._least)  # it has squares
         limit = np.maximum(least, self.SCALES * history.scale)
         holds = (above > limit) & (logs > history.top + self._least / 2) & history.settled
@@ -155,7 +161,7 @@ class Drift:
         kind = frame.rows.targets[row].kind
         same = [other for other, target in enumerate(frame.rows.targets) if target.kind == kind]
         grown = (history.median - history.base)[same]
-        sizes = (history.median - 0.5 * np.log10(np.maximum(frame.rows.elements(), 1)))[same]
+        sizes = (history.median - frame.rows.root_logs())[same]
         mine = sizes[same.index(row)]
         usual = (float(middle(values[None])[0]) for values in (grown, sizes))
         return next(usual) > self._limit / 2 or mine - next(usual) > math.log10(self.STANDS_OUT)
@@ -183,36 +189,44 @@ class Vanishing:
         known = gradient & frame.present & ~np.isnan(logs)
         if not known.any() or frame.skipped:
             return
-        size = logs - 0.5 * np.log10(np.maximum(frame.rows.elements(), 1))
+        yield from self._all_fall(frame, history, known)
+        size = logs - frame.rows.root_logs()
+        sizes = size[known]
+        if not (drop[known] > self._limit).any() and not sizes.max() - sizes.min() > -math.log10(self.APART):
+            self._streak.update(frame.step, np.zeros(len(known), bool), known)  # the usual case, at little cost
+            return
         others_drop, others_size = (float(middle(values[None, known])[0]) for values in (drop, size))
         alone = (drop > self._limit) & (drop - others_drop > self._limit - 1)
         apart = size - others_size < math.log10(self.APART)
         holds = known & (alone | apart)
         self._streak.update(frame.step, holds, known)
-        yield from self._all_fall(frame, history, known)
         for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
             norm = 10 ** logs[row]
             if apart[row]:
                 usual = float(10 ** (others_size - size[row]) * norm)
-                sentence = f"vanishes: norm {_g(norm)}, an element is {_g(usual / norm)} times smaller than elsewhere"
+                sentence = f"vanishes: norm {_g(norm)}; its elements are {_g(usual / norm)} times smaller than others"
             else:
                 usual = 10 ** history.base[row]
                 sentence = f"vanishes: norm {_g(norm)}, {_g(usual / norm)} times below the {_g(usual)} of early steps"
             yield Hit("vanishing", row, int(self._streak.began[row]), sentence, norm, usual)
 
     def _all_fall(self, frame: Frame, history: History, known: Array) -> Iterator[Hit]:
-        """A training that converges fast falls step by step. A fall from one large value to the usual one is none."""
+        """If a training converges fast, gradients fall step by step. A fall from one outlier to the usual value does
+        not count."""
         logs, before = frame.logs(), extended(self._before, len(known), np.nan)
         self._before = logs
         if not self._fallen:
-            known = known & history.settled
-            if not known.any() or not float(middle((before - logs)[None, known])[0]) > self.FALL:
+            falls = (before - logs)[known & history.settled]
+            if not (falls > self.FALL).any() or not float(middle(falls[None])[0]) > self.FALL:
                 return
+            known = known & history.settled
             self._level, self._fell_at = history.median.copy(), frame.step
         fall = float(middle((extended(self._level, len(known), np.nan) - logs)[None, known])[0])
         self._fallen = self._fallen + 1 if fall > self.FALL / 2 else 0
         if self._fallen == frame.steps_needed(20):
-            sentence = f"fell within one step: a norm is about {_g(10**-fall)} of what it was (is the loss scaled?)"
+            sentence = (
+                f"fell within one step: norms are about {_g(10**-fall)} times what they were (is the loss scaled?)"
+            )
             yield Hit("vanishing", -1, self._fell_at, sentence, 10**-fall, 1.0)
 
 
@@ -256,7 +270,7 @@ class Dead:
         self._streak.update(frame.step, holds, known)
         for row in _rows(self._streak.reaches(frame.steps_needed(20), holds)):
             value, usual = float(share[row]), float(self._usual[row])
-            sentence = f"is zero in {100 * value:.3g}% of its elements, and was in at most {100 * usual:.3g}% at first"
+            sentence = f"is zero in {100 * value:.3g}% of its elements; at first it was in at most {100 * usual:.3g}%"
             yield Hit("dead", row, int(self._streak.began[row]), sentence, value, usual)
 
 

@@ -1,5 +1,5 @@
 /* Shared by the files of the module: _kernel.c (statistics), tensor_json.c (a tensor as text), tensor_cache.c,
-   figures.c (tensors as rows of a table). */
+   figures.c (tensors as rows of a table), samples.c (how far tensors have moved). */
 #ifndef MSPROBE_KERNEL_H
 #define MSPROBE_KERNEL_H
 
@@ -35,6 +35,9 @@ int make_tensor_json(void);
 /* figures.c: functions of the module. */
 PyObject *gauge(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *gauge_memory(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
+/* samples.c: a function of the module. */
+PyObject *advance(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* tensor_cache.c: adds its type to the module. */
 int add_tensor_cache(PyObject *module);

@@ -35,7 +35,7 @@ GROUP_TARGET("avx2,fma,popcnt") void group_avx2(const float *x, int vectors, sum
         const float *at = x + 8 * k;
         const __m256 v = _mm256_loadu_ps(at);
         const int lane = k % 2 * 2;
-        _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T1);
         const __m256d first = _mm256_cvtps_pd(_mm_loadu_ps(at)), second = _mm256_cvtps_pd(_mm_loadu_ps(at + 4));
         t->lowest = _mm256_min_ps(t->lowest, v);
         t->highest = _mm256_max_ps(t->highest, v);
@@ -76,38 +76,42 @@ void float32_avx2(const void *data, int64_t n, double *sums, double *squared, fl
     for (int lane = 0; lane < 8; lane++) *high = extremes[lane] > *high ? extremes[lane] : *high;
 }
 
-/* Of two floats the one closer to zero, without its sign. */
-#define NEARER 0xa
-
 typedef struct {
     __m512d s[2], q[2];
     __m512 lowest, highest;
+    __m512i under;
 } sums_avx512;
 
+/* Of two floats the one closer to zero, without its sign. */
+#define NEARER 0xa
+
+/* Small elements are counted in every group: a branch that the CPU cannot predict costs more. */
 GROUP_TARGET("avx512f,avx512dq,popcnt")
-void group_avx512(const float *x, int vectors, sums_avx512 *t, small_counts *counts) {
+void group_avx512(const float *x, int vectors, sums_avx512 *t, small_counts *counts, int32_t small) {
     const __m512i magnitude = _mm512_set1_epi32(INT32_MAX);
     __m512 nearest = _mm512_set1_ps(INFINITY); /* misses what stands beside a signalling NaN */
     for (int k = 0; k < vectors; k++) {
         const float *at = x + 16 * k;
         const __m512 v = _mm512_loadu_ps(at);
-        _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T1);
         const __m512d first = _mm512_cvtps_pd(_mm256_loadu_ps(at)), second = _mm512_cvtps_pd(_mm256_loadu_ps(at + 8));
         t->lowest = _mm512_min_ps(t->lowest, v);
         t->highest = _mm512_max_ps(t->highest, v);
         if (counts) nearest = _mm512_range_ps(nearest, v, NEARER);
+        if (small) {
+            const __m512i size = _mm512_and_si512(_mm512_castps_si512(v), magnitude);
+            const __mmask16 under = _mm512_cmpgt_epi32_mask(_mm512_set1_epi32(small), size);
+            t->under = _mm512_mask_sub_epi32(t->under, under, t->under, _mm512_set1_epi32(-1));
+        }
         t->s[0] = _mm512_add_pd(t->s[0], first);
         t->s[1] = _mm512_add_pd(t->s[1], second);
         t->q[0] = _mm512_fmadd_pd(first, first, t->q[0]);
         t->q[1] = _mm512_fmadd_pd(second, second, t->q[1]);
     }
-    if (!counts) return;
-    const __m512i small = _mm512_set1_epi32(counts->small), limit = _mm512_max_epi32(small, _mm512_set1_epi32(1));
-    if (!_mm512_cmpgt_epi32_mask(limit, _mm512_castps_si512(nearest))) return;
+    if (!counts || !_mm512_testn_epi32_mask(_mm512_castps_si512(nearest), _mm512_castps_si512(nearest))) return;
     for (int k = 0; k < vectors; k++) {
         const __m512i size = _mm512_and_si512(_mm512_loadu_si512(x + 16 * k), magnitude);
         counts->zero += __builtin_popcount(_mm512_testn_epi32_mask(size, size));
-        counts->under += __builtin_popcount(_mm512_cmpgt_epi32_mask(small, size));
     }
 }
 
@@ -115,15 +119,19 @@ GROUP_TARGET("avx512f,avx512dq,popcnt")
 void float32_avx512(const void *data, int64_t n, double *sums, double *squared, float *low, float *high,
                     small_counts *counts) {
     const float *x = data;
-    sums_avx512 t = {.lowest = _mm512_set1_ps(*low), .highest = _mm512_set1_ps(*high)};
+    sums_avx512 t = {.lowest = _mm512_set1_ps(*low), .highest = _mm512_set1_ps(*high), .under = _mm512_setzero_si512()};
     int64_t i = 0;
     for (int k = 0; k < 2; k++) t.s[k] = t.q[k] = _mm512_setzero_pd();
-    for (; i + 64 <= n; i += 64) group_avx512(x + i, 4, &t, counts);
-    for (; i < n; i += 16) group_avx512(x + i, 1, &t, counts);
+    const int32_t small = counts ? counts->small : 0;
+    if (small)
+        for (; i + 64 <= n; i += 64) group_avx512(x + i, 4, &t, counts, small);
+    for (; i + 64 <= n; i += 64) group_avx512(x + i, 4, &t, counts, 0);
+    for (; i < n; i += 16) group_avx512(x + i, 1, &t, counts, small);
     for (int k = 0; k < 2; k++) {
         _mm512_storeu_pd(sums + 8 * k, t.s[k]);
         _mm512_storeu_pd(squared + 8 * k, t.q[k]);
     }
+    if (counts) counts->under += _mm512_reduce_add_epi32(t.under);
     if (n) {
         *low = _mm512_reduce_min_ps(t.lowest);
         *high = _mm512_reduce_max_ps(t.highest);
