@@ -175,6 +175,21 @@ def test_steps_and_initial_step(tmp_path):
         assert Dump(tmp_path / "dump", step).names == ["Functional.relu.0.forward"]
 
 
+@pytest.mark.parametrize(("wanted", "collected"), [(1, True), (9, False)])
+def test_the_rank_filter_counts_in_each_node(tmp_path, monkeypatch, told, wanted, collected):
+    """Seed 003: `rank` counts from 0 in each node. This is rank 9 of 16 and the second one of its node."""
+    for name, value in (("RANK_ID", "9"), ("MS_WORKER_NUM", "16"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    debugger = PrecisionDebugger(configured(tmp_path, rank=[wanted]))
+    debugger.start()
+    ops.relu(tensor(2))
+    debugger.stop()
+    debugger.step()
+    debugger._lifecycle.close()
+    assert (tmp_path / "dump" / "step0" / "rank9" / "dump.json").exists() is collected
+    assert bool(told("nothing was collected: this process is rank 1")) is not collected
+
+
 def test_a_filter_that_matches_nothing_is_logged(tmp_path, told):
     with collecting(tmp_path, section={"list": ["no_such_api"]}):
         ops.relu(tensor(2))
