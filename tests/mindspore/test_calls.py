@@ -302,14 +302,15 @@ def test_structure_has_names_and_hierarchy_only(tmp_path):
     assert all(not record for record in dump.data.values())
 
 
-def test_token_range_counts_forwards_of_the_model(tmp_path):
+@pytest.mark.parametrize(("first", "last"), [(1, 2), (3, 3)])
+def test_token_range_counts_forwards_of_the_model(tmp_path, first, last):
     net = made(Net)
-    with collecting(tmp_path, net, level="mix", token_range=[1, 2]) as dump:
-        results = [net(batch(number)[0]) for number in range(4)]
+    with collecting(tmp_path, net, level="mix", token_range=[first, last]) as dump:
+        results = [net(batch(number)[0]) for number in range(5)]
     heads = [name for name in dump.names if name.startswith("Cell.head")]
-    assert heads == ["Cell.head.Dense.forward.0", "Cell.head.Dense.forward.1"]
-    assert_same(dump[heads[0]]["output"][0], results[1])
-    assert_same(dump[heads[1]]["output"][0], results[2])
+    assert heads == [f"Cell.head.Dense.forward.{number}" for number in range(last - first + 1)]
+    for head, result in zip(heads, results[first:]):
+        assert_same(dump[head]["output"][0], result)
     assert not net._forward_pre_hook
 
 
