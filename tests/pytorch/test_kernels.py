@@ -254,6 +254,10 @@ def test_overflow_check_has_no_kernel_level(tmp_path: Path):
             '{"dump": {"dump_path": ".", "dump_mode": "both"}}',
             'dump.dump_mode: found "both"; allowed: "output"',
         ),
+        (
+            '{"dump": {"dump_path": ".", "dump_op_switch": "yes"}}',
+            'dump.dump_op_switch: found "yes"; allowed: "on", "off"',
+        ),
         ('{"dump": {"dump_path": ".", "dump_op_swich": "on"}}', 'unknown key; allowed: "dump_list"'),
     ],
 )

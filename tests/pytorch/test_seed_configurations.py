@@ -103,9 +103,14 @@ def test_run_ut(place, capsys):
     with pytest.raises(UsageError, match="use the command msprobe run_ut"):
         PrecisionDebugger(config_path=config)
     train(PrecisionDebugger(task="tensor", level="L1", dump_path="collected"), 1)
-    assert main(["run_ut", "-api_info", "collected", "-config", config, "-o", "out", "--jobs", "1"]) == 0
+    capsys.readouterr()
+    assert main(["run_ut", "-api_info", "collected", "-config", config, "-o", "out", "--jobs", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     (results,) = (place / "out").glob("accuracy_checking_result_*.csv")
     assert "Functional.conv2d.0" in results.read_text()
+    assert str(results.relative_to(place)) in found["files"]
+    assert (found["error"], found["findings"]) == (0, [])
+    assert found["calls"] == found["pass"] + found["warning"] + found["not_checked"] > 0
 
 
 @pytest.mark.parametrize("way", ["forward", "backward"])

@@ -215,4 +215,6 @@ class Debugger:
 def _takes_over(before: Path, now: Path) -> str:
     if before == now:
         return f"a second PrecisionDebugger with other settings takes over from the first, in {now}."
+    if not before.exists():
+        return f"the earlier PrecisionDebugger ends here, with nothing in {before}; the new one writes to {now}."
     return f"the dump in {before} is finished; the new PrecisionDebugger writes to {now}."
