@@ -205,15 +205,19 @@ def test_an_error_that_mindspore_reports_once_reaches_the_script(tmp_path, level
     net, wrong = Root(), Tensor(-np.eye(3), ms.float32)
     debugger = PrecisionDebugger(configured(tmp_path, "L1" if level == "before" else level, task))
 
+    went_on: list[str] = []
+
     def run() -> Any:
         early = ops.cholesky(wrong) if level == "before" else None
         debugger.start(net)
         result = ops.relu(early) if level == "before" else net(wrong)
+        went_on.append(level)
         debugger.stop()
         return result.asnumpy()
 
     with pytest.raises(RuntimeError, match="Cholesky expects symmetric positive definite"):
         run()
+    assert went_on == (["L2"] if level == "L2" else [])  # kernels are recorded inside of calls: stop() raises there
     debugger.stop()
     debugger.step()
     assert ops.relu(tensor(2)).asnumpy().shape == (2,)

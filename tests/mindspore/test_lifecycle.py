@@ -159,8 +159,13 @@ def test_save_without_start_saves_step_by_step(tmp_path, told):
 
 def test_save_at_another_level_warns_and_continues(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path, "L1"))
+    debugger.start()
     debugger.save(tensor(2), "x")
+    debugger.stop()
+    debugger.step()
     assert told('save() works at level "debug" only')
+    assert (tmp_path / "dump" / "step0").exists()
+    assert not list(tmp_path.rglob("debug.json"))
 
 
 def test_steps_and_initial_step(tmp_path):
