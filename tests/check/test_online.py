@@ -125,6 +125,17 @@ def test_a_checker_that_is_killed_and_restarted_misses_nothing_and_judges_nothin
     assert not (pair.out / "spool").exists()
 
 
+def test_an_address_without_a_secret_is_explained_on_both_sides_and_the_training_goes_on(make_pair: Any) -> None:
+    """As seed 003 writes it: host and port, and nothing more."""
+    address = {"host": "127.0.0.1", "port": free_port()}
+    pair = make_pair(address, address)
+    for process, code in ((pair.check(), 2), (pair.train(1), 0)):
+        told = finished(process)
+        assert process.returncode == code, told
+        assert "The online check over TCP needs secret_file on both sides: a file with at least 16 bytes." in told
+    assert (pair.path / "dump" / "step0" / "rank" / "dump.json").is_file()
+
+
 def test_a_shared_directory_is_another_way(make_pair: Any, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,12 @@ def test_two_details_files_make_a_result(tmp_path: Path, capsys: pytest.CaptureF
         ["Torch.cat.0", "error", "SKIP"],
     ]
     assert "50.00% of the elements differ" in capsys.readouterr().out
+    assert main([*command, "-o", str(tmp_path / "again"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["outputs"], found["pass"], found["error"], found["not_judged"]) == (2, 1, 1, 0)
+    (finding,) = found["findings"]
+    assert (finding["output"], finding["status"]) == ("Torch.cat.0.forward.output.0", "error")
+    assert "50.00% of the elements differ" in finding["reason"]
     (tmp_path / "b.csv").write_text("not,this\n")
     assert main([*command, "-o", str(tmp_path / "out")]) == 2
 

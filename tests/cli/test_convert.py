@@ -118,10 +118,19 @@ def test_text_that_is_not_a_shape_is_refused(shape, capsys):
 
 
 @pytest.mark.parametrize("shape", ["1,2,3,4", "1x2x3x4", "(1, 2, 3, 4)"])
-def test_a_shape_is_read_in_any_usual_spelling(tmp_path, shape):
-    (tmp_path / NAME).write_bytes(sample())
-    assert run("-d", tmp_path / NAME, "-out", tmp_path / "out", "-s", shape) == 0
-    assert (tmp_path / "out" / f"{NAME}.output.0.1x2x3x4.npy").is_file()
+def test_a_shape_is_read_in_any_usual_spelling_and_takes_the_padding_off(tmp_path, shape):
+    """NC1HWC0 with 16 channels for 2, in a file that has only the stored shape."""
+    message = message_class("dump_data.proto", "DumpData")()
+    for _ in range(2):
+        message.output.add(data_type=1, format=3, size=768).shape.dim.extend([1, 1, 3, 4, 16])
+    stored = np.zeros((1, 1, 3, 4, 16), "<f4")
+    stored[..., :2] = np.arange(24).reshape(1, 1, 3, 4, 2)
+    header = message.SerializeToString()
+    (tmp_path / NAME).write_bytes(struct.pack("<Q", len(header)) + header + stored.tobytes() * 2)
+    assert run("-d", tmp_path / NAME, "-out", tmp_path / "out", "-f", "NCHW", "-s", shape, "-o", 1) == 0
+    (file,) = (tmp_path / "out").iterdir()
+    assert file.name == f"{NAME}.output.1.1x2x3x4.npy"
+    np.testing.assert_array_equal(np.load(file), np.arange(24).reshape(1, 3, 4, 2).transpose(0, 3, 1, 2))
 
 
 def test_nothing_is_world_readable(tmp_path):

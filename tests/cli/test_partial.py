@@ -149,3 +149,16 @@ def test_run_ut_skips_a_damaged_record_and_says_why(pair: tuple[Path, Path]) -> 
     assert [task.call for task in plan.tasks] == ["Functional.linear.0", "Functional.gelu.0"]
     assert plan.skipped == {"Functional.relu.0": "it is damaged: the record is not a JSON object"}
     assert rank.troubles == [f"1 record is damaged in dump.json, first {RELU}"]
+
+
+def test_a_run_beside_one_of_its_steps_is_compared_in_part(pair: tuple[Path, Path], capsys: Any) -> None:
+    """`compare good good/step0`: what agrees is not called the same while a step has no partner."""
+    assert main(["compare", str(pair[0]), str(pair[0] / "step0")]) == 2
+    shown = capsys.readouterr().out
+    assert shown.startswith("Compared in part: what could be compared agrees, and the rest could not be compared")
+    assert "the other run has no such step: step 1 of the target" in shown
+
+
+def test_two_steps_of_a_run_are_noted_once(pair: tuple[Path, Path], capsys: Any) -> None:
+    main(["compare", str(pair[0] / "step0"), str(pair[0] / "step1")])
+    assert capsys.readouterr().out.count("step 0 of the target is compared with step 1 of the golden run") == 1

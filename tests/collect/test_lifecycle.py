@@ -140,6 +140,12 @@ def test_an_error_of_a_probe_does_not_reach_the_script(tmp_path, monkeypatch):
     def broken(*args):
         raise RuntimeError("planted")
 
+    whole = lifecycle(tmp_path)
+    whole.start()
+    whole.step()
+    whole.close()
+    assert (tmp_path / "dump" / "step0" / "rank" / "dump.json").exists()
+    assert not list(tmp_path.rglob("dump_error_info.log"))
     for method in ("install", "remove", "close"):
         monkeypatch.setattr(NumbersHooks, method, broken)
         run = lifecycle(tmp_path)

@@ -122,6 +122,17 @@ def test_a_dump_path_argument_is_enough(tmp_path: Path) -> None:
     assert load("pytorch", str(path), dump_path="/d").dump_path == Path("/d")
 
 
+def test_a_file_with_a_path_alone_has_the_defaults_of_the_guide(loaded: Any) -> None:
+    settings = loaded({})
+    assert (settings.task, settings.level, settings.rank, settings.step) == ("statistics", "L1", None, None)
+    section = loaded({"task": "free_benchmark"}).section
+    assert (section.fuzz_device, section.pert_mode, section.handler_type) == ("npu", "improve_precision", "check")
+    assert (section.fuzz_level, section.fuzz_stage, section.if_preheat) == ("L1", "forward", False)
+    assert (section.preheat_step, section.max_sample) == (15, 20)
+    assert loaded({"task": "overflow_check"}).section.overflow_nums == 1
+    assert loaded({"task": "run_ut"}).section.rank_list == frozenset([0])
+
+
 def test_paths_may_hold_blanks_and_any_language(loaded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert loaded({"dump_path": "./my dump/数据 é"}).dump_path == tmp_path / "my dump/数据 é"

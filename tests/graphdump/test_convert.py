@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import resource
 import signal
 import stat
 import struct
 from pathlib import Path
+from typing import Any
 
 import async_samples as samples
 import ml_dtypes
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from msprobe.cli import main
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.files.convert import Job, Request, convert_all, convert_file, plan
 from msprobe.graphdump.files.datatypes import TYPES
@@ -63,6 +66,34 @@ def test_a_file_becomes_one_npy_a_tensor_named_after_it(tmp_path):
         assert loaded.dtype == expected.dtype
         assert loaded.tobytes() == expected.tobytes()
         assert path.stat().st_mode & 0o777 == 0o640
+
+
+SEED_004 = (
+    "BNTrainingUpdate.Default_network-YoloWithLossCell_yolo_network-YOLOV3DarkNet53_feature_map-YOLOv3_"
+    "backblock0-YoloBlock_conv3-SequentialCell_1-BatchNorm2d_BNTrainingUpdate-op5489.137.1608983934774491"
+)
+
+
+def test_the_command_of_seed_004_gives_its_twelve_files(tmp_path, monkeypatch, capsys):
+    """As written there, without `msaccucmp.py`; the feature map is 2x20x3x5 and not 30x1024x17x17."""
+    large = np.random.default_rng(3).standard_normal((2, 20, 3, 5)).astype(np.float16)
+    small = np.arange(20, dtype=np.float16).reshape(1, 20, 1, 1)
+
+    def stored(describe: Any, array: Any) -> tuple[bytes, bytes]:
+        laid = samples.lay_out_nc1hwc0(array)
+        return describe(2, 3, laid.shape, laid.nbytes, array.shape), laid.tobytes()
+
+    inputs = [stored(samples.op_input, array) for array in (large, *[small] * 6)]
+    outputs = [stored(samples.op_output, array) for array in (large, *[small] * 4)]
+    monkeypatch.chdir(tmp_path)
+    Path(SEED_004).write_bytes(samples.dump_file(inputs=inputs, outputs=outputs))
+    assert main(f"convert -d {SEED_004} -out ./output -f NCHW -t npy".split()) == 0
+    assert names_in(tmp_path / "output") == [
+        *(f"{SEED_004}.input.{n}.{'1x20x1x1' if n else '2x20x3x5'}.npy" for n in range(7)),
+        *(f"{SEED_004}.output.{n}.{'1x20x1x1' if n else '2x20x3x5'}.npy" for n in range(5)),
+    ]
+    assert np.array_equal(np.load(f"output/{SEED_004}.input.0.2x20x3x5.npy"), large)
+    assert np.array_equal(np.load(f"output/{SEED_004}.output.4.1x20x1x1.npy"), small)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +207,34 @@ def test_sync_layout_writes_names_and_directories_of_a_sync_dump(tmp_path, folde
     ]
 
 
+ACL_TREE = """\
+1/0/Add.Add.45.0.1675157077183551
+1/0/Cast.trans_Cast_0.31.0.1675157077159449
+1/1701737061/Cast.trans_Cast_2.35.0.1675157077166214
+1/25/NPUClearFloatStatus.NPUClearFloatStatus.26.0.1675157077150342
+"""
+
+
+def test_the_tree_of_an_acl_dump_in_seed_003_is_read(tmp_path, capsys):
+    """{dump_path}/{time}/{deviceid}/{model_id}, with names from the document. `msprobe graph` says how to get there."""
+    data, _, _ = conv_file()
+    for name in ACL_TREE.split():
+        place = tmp_path / "dump" / "20230131172437" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    assert main(["graph", "check", str(tmp_path / "dump")]) == 2
+    assert f"msprobe convert -d {tmp_path / 'dump'} -out DIRECTORY --layout sync" in capsys.readouterr().err
+    command = ["convert", "-d", str(tmp_path / "dump"), "-out", str(tmp_path / "out"), "--layout", "sync"]
+    assert main(command) == 0
+    found = {(one.rank, one.net, one.type, one.operator) for one in GraphDump(tmp_path / "out").tensors}
+    assert found == {
+        (1, "0", "Add", "Add"),
+        (1, "0", "Cast", "trans_Cast_0"),
+        (1, "1701737061", "Cast", "trans_Cast_2"),
+        (1, "25", "NPUClearFloatStatus", "NPUClearFloatStatus"),
+    }
+
+
 def test_an_acl_tree_without_iterations_is_iteration_0(tmp_path):
     data, _, _ = conv_file()
     (tmp_path / "dump/20260101/1/Model").mkdir(parents=True)
@@ -192,7 +251,9 @@ def test_names_too_long_for_a_file_are_mapped(tmp_path):
     assert outcome.errors == []
     rows = (tmp_path / "out" / "mapping.csv").read_text().split()
     assert [row.split(",")[1] for row in rows] == [f"{name}.input.1.18x2x16x16.npy"]
-    assert len(rows[0].split(",")[0]) == 36
+    short = rows[0].split(",")[0]
+    assert re.fullmatch(r"\d{32}\.npy", short)
+    assert np.load(tmp_path / "out" / short).shape == (18, 2, 16, 16)
 
 
 def test_a_mapped_input_name_is_used_for_the_outputs(tmp_path):

@@ -39,6 +39,20 @@ def test_every_option_of_the_page_exists():
     assert {option for option in options if option not in known} == set()
 
 
+def test_the_settings_of_mindspore_are_explained():
+    """Those that the notices of seeds 000, 002 and 004 name: one row each, with more than the name."""
+    page = (ROOT / "docs" / "graph_dump.md").read_text(encoding="utf-8")
+    _, _, part = page.partition("\n## Settings of MindSpore that matter here\n")
+    rows = {line.split(" | ")[0]: line.split(" | ")[1] for line in part.partition("\n## ")[0].splitlines()[2:] if line}
+    named = (
+        *("MS_DEV_SAVE_GRAPHS", "reserve_class_name_in_scope", "request_stop", "MINDSPORE_DUMP_IGNORE_USELESS_OUTPUT"),
+        *("MS_DUMP_SLICE_SIZE", "MS_DUMP_WAIT_TIME"),
+    )
+    for name in named:
+        (text,) = (text for setting, text in rows.items() if name in setting)
+        assert len(text.split()) > 8, name
+
+
 def test_the_sample_of_the_documents_runs_as_the_page_says(tmp_path: Path):
     page = (ROOT / "docs" / "graph_dump.md").read_text(encoding="utf-8")
     (block,) = (part.splitlines() for part in page.split("```")[1::2] if "alexnet" in part)

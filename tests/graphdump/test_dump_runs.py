@@ -111,13 +111,15 @@ def test_the_whole_network_is_dumped_and_the_losses_stay():
 
 def test_every_statistic_is_numpys_on_the_tensor_of_the_same_run():
     run = full()
-    seen = 0
+    seen = halves = 0
     for tensor in run.dump.tensors:
         if tensor.iteration is None or tensor.row is None:
             continue
         array = np.load(tensor.path)  # numpy itself reads every file, bfloat16 as float32
         wide = array.astype(np.float64)
         row = tensor.row
+        assert array.dtype == np.float32 or tensor.dtype != "BFloat16"
+        halves += tensor.dtype == "BFloat16"
         raw = array.astype(ml_dtypes.bfloat16) if tensor.dtype == "BFloat16" else array
         assert row["MD5"] == hashlib.md5(raw.tobytes()).hexdigest()
         assert row["Data Size"] == str(raw.nbytes)
@@ -139,6 +141,7 @@ def test_every_statistic_is_numpys_on_the_tensor_of_the_same_run():
         assert {column: int(row[column]) for column in counts} == counts
         seen += 1
     assert seen == len(rows(run, 0)) + len(rows(run, 2)) > 300
+    assert halves > 2
 
 
 def test_constants_and_operator_arguments_are_there_once():
@@ -149,6 +152,9 @@ def test_constants_and_operator_arguments_are_there_once():
     assert any(np.array_equal(value, np.arange(16, dtype=np.float32).reshape(4, 4)) for value in values)
     assert any(np.array_equal(value, np.eye(3, dtype=np.float32)) for value in values)
     (first,) = (op for op in run.dump.select_nodes(type="MatMul") if op.name.endswith("first-Dense/MatMul-op0"))
+    (file,) = run.out.rglob("MatMul.*_first-Dense_MatMul-op0.json")
+    assert file.parent == run.out / "rank_0/N/0/0"
+    assert {"transpose_a": "False", "transpose_b": "True"}.items() <= json.loads(file.read_text()).items()
     assert run.dump.arguments(first)["transpose_b"] == "True"
 
 
@@ -204,7 +210,12 @@ def test_the_operator_that_raises_has_its_inputs_saved():
 
 def test_set_dump_chooses_and_names_that_are_too_long_are_mapped():
     run = Run(("mark", "long"), {"dump_mode": 2, "iteration": "1", "saved_data": "full"})
-    assert any(re.fullmatch(r"\d+\.npy", file) for file in run.files)
+    short = {file[: -len(".npy")] for file in run.files if re.fullmatch(r"\d+\.npy", file)}  # MindSpore's numbers
+    with next(run.out.rglob("1/mapping.csv")).open(newline="") as file:
+        mapped = dict(csv.reader(file))
+    assert short
+    assert short == set(mapped)
+    assert all(len(name) > 255 and name.endswith(".npy") for name in mapped.values())
     assert all(tensor.row is not None for tensor in run.dump.tensors if tensor.iteration is not None)
     assert run.dump.notes == ()
     assert run.losses == bare()

@@ -211,6 +211,7 @@ def test_rows_and_files_of_the_same_tensor_are_one(tmp_path):
         ("rank_2/20260101120000/step_7", 2, "20260101120000", 0, 7),
         ("2/Net_graph_1/1/7", 2, "Net", 1, 7),
         ("20260101120000/2/Net/1/7", 2, "Net", 1, 7),
+        ("20230131172437/1/0", 1, "0", 0, 0),
     ],
 )
 def test_every_documented_tree_is_understood(tmp_path, folder, rank, net, graph, iteration):

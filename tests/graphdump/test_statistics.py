@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
 import pytest
 
+from msprobe.graphdump.dumping.saving import statistics_of
 from msprobe.graphdump.files.statistics import Statistics, of_array, of_row
 
 
@@ -18,6 +20,13 @@ def test_an_arrays_statistics_are_complete():
 
 def test_types_without_an_order_have_only_a_shape():
     assert of_array(np.array(["a", "b"])) == Statistics("str32", (2,), 2)
+
+
+def test_complex_tensors_have_a_count_and_a_digest_in_statistic_csv():
+    array = np.array([1 + 2j, 3], np.complex64)
+    categories = ("max", "min", "avg", "count", "l2norm", "nan count", "md5")
+    digest = hashlib.md5(array.tobytes()).hexdigest()
+    assert statistics_of(array, categories) == ["", "", "", 2, "", "", digest]
 
 
 ROW = {

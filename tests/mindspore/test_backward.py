@@ -225,6 +225,11 @@ def test_in_place_assignment(tmp_path):
     changed = x.asnumpy().copy()
     changed[1] = value.asnumpy()
     assert_same(dump["Tensor.__mul__.1.forward"]["input_args"][0], changed)
+    gradients = dump["Tensor.__setitem__.0.backward"]
+    assert_same(gradients["input"][0], 2 * changed)
+    before = 2 * changed
+    before[1] = 0
+    assert_same(gradients["output"][0], before)
 
 
 def test_custom_bprop_and_calls_without_gradient(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mindspore.ops import relu as bound_relu
 from mscollecting import Dump, assert_same, collecting, configured
 from msmodels import Net, batch, made, tensor
 
+import msprobe
 from msprobe.collect.run.lifecycle import UsageError
 from msprobe.frameworks.api_lists import ApiListError
 from msprobe.frameworks.mindspore.api_table import CATEGORIES, PACKAGED, load_table
@@ -115,8 +117,10 @@ def test_lists_and_tuples_of_models_are_numbered(tmp_path):
     first, second = made(Net), made(Net)
     for number, models in enumerate(([first, second], (first,))):
         with collecting(tmp_path / str(number), models, level="L0") as dump:
-            first(batch(0)[0])
-        assert "Cell.0.head.Dense.forward.0" in dump.names
+            for model in models:
+                model(batch(0)[0])
+        heads = [name for name in dump.names if ".head." in name]
+        assert heads == [f"Cell.{place}.head.Dense.forward.0" for place in range(len(models))]
 
 
 def test_non_tensor_results(tmp_path):
@@ -178,15 +182,74 @@ def test_an_operator_that_fails_later_is_the_scripts_error_not_ours(tmp_path):
         y.asnumpy()
 
 
+@pytest.mark.parametrize("task", ["statistics", "tensor", "overflow_check"])
+@pytest.mark.parametrize("level", ["L0", "L1", "mix", "L2", "before"])
+def test_an_error_that_mindspore_reports_once_reaches_the_script(tmp_path, level, task):
+    """Cholesky fails when it runs. Who waits first gets the error, and that is msprobe: without it the script would
+    go on with zeros. `before`: the operator was launched before start(), and a later call of the script is recorded."""
+
+    class Root(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = Factor()
+
+        def construct(self, x: Any) -> Any:
+            return ops.relu(self.factor(x))
+
+    class Factor(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            return ops.cholesky(x)
+
+    if (level, task) in (("L2", "overflow_check"),):
+        pytest.skip("not a task of this level")
+    net, wrong = Root(), Tensor(-np.eye(3), ms.float32)
+    debugger = PrecisionDebugger(configured(tmp_path, "L1" if level == "before" else level, task))
+
+    went_on: list[str] = []
+
+    def run() -> Any:
+        early = ops.cholesky(wrong) if level == "before" else None
+        debugger.start(net)
+        result = ops.relu(early) if level == "before" else net(wrong)
+        went_on.append(level)
+        debugger.stop()
+        return result.asnumpy()
+
+    with pytest.raises(RuntimeError, match="Cholesky expects symmetric positive definite"):
+        run()
+    assert went_on == []
+    debugger.stop()
+    debugger.step()
+    assert ops.relu(tensor(2)).asnumpy().shape == (2,)
+    if level == "L1" and task != "overflow_check":
+        found = Dump(tmp_path / "dump")["Functional.cholesky.0.forward"]["output"][0]
+        assert found["unreadable"] == "RuntimeError: Cholesky expects symmetric positive definite matrices as inputs."
+
+
+def test_an_error_that_save_meets_comes_with_stop(tmp_path):
+    debugger = PrecisionDebugger(configured(tmp_path, "debug"))
+    debugger.start()
+    debugger.save(ops.cholesky(Tensor(-np.eye(3), ms.float32)), "x")
+    with pytest.raises(RuntimeError, match="Cholesky expects symmetric positive definite"):
+        debugger.stop()
+    debugger.step()
+    assert "Cholesky expects" in Dump(tmp_path / "dump").debug["x.0.debug"]["unreadable"]
+
+
 def test_custom_apis(tmp_path):
     class Own:
         @staticmethod
         def twice(x: Any) -> Any:
             return ops.relu(x) * 2
 
+        @staticmethod
+        def half(x: Any) -> Any:
+            return x / 2
+
     original = Own.twice
     debugger = PrecisionDebugger(configured(tmp_path))
     debugger.register_custom_api(Own, "twice")
+    debugger.register_custom_api(Own, "half", "Mine")
     debugger.register_custom_api(Own, "twice", "Again")
     with pytest.raises(UsageError, match="has no function 'thrice'"):
         debugger.register_custom_api(Own, "thrice")
@@ -197,6 +260,15 @@ def test_custom_apis(tmp_path):
     debugger.step()
     debugger.restore_custom_api(Own, "twice")
     assert Own.twice is original
+    debugger.start()
+    Own.twice(Own.half(x))
+    debugger.stop()
+    debugger.step()
+    assert Dump(tmp_path / "dump", 1).names == [
+        "Mine.half.0.forward",
+        "Functional.relu.0.forward",
+        "Tensor.__mul__.0.forward",
+    ]
     dump = Dump(tmp_path / "dump")
     assert_same(dump["Own.twice.0.backward"]["output"][0], (x.asnumpy() > 0) * 2.0)
     assert "Functional.relu.0.forward" not in dump.names
@@ -244,14 +316,15 @@ def test_structure_has_names_and_hierarchy_only(tmp_path):
     assert all(not record for record in dump.data.values())
 
 
-def test_token_range_counts_forwards_of_the_model(tmp_path):
+@pytest.mark.parametrize(("first", "last"), [(1, 2), (3, 3)])
+def test_token_range_counts_forwards_of_the_model(tmp_path, first, last):
     net = made(Net)
-    with collecting(tmp_path, net, level="mix", token_range=[1, 2]) as dump:
-        results = [net(batch(number)[0]) for number in range(4)]
+    with collecting(tmp_path, net, level="mix", token_range=[first, last]) as dump:
+        results = [net(batch(number)[0]) for number in range(5)]
     heads = [name for name in dump.names if name.startswith("Cell.head")]
-    assert heads == ["Cell.head.Dense.forward.0", "Cell.head.Dense.forward.1"]
-    assert_same(dump[heads[0]]["output"][0], results[1])
-    assert_same(dump[heads[1]]["output"][0], results[2])
+    assert heads == [f"Cell.head.Dense.forward.{number}" for number in range(last - first + 1)]
+    for head, result in zip(heads, results[first:]):
+        assert_same(dump[head]["output"][0], result)
     assert not net._forward_pre_hook
 
 
@@ -266,10 +339,17 @@ def test_the_packaged_list_is_complete_for_this_version():
     assert len(on["ops"]) > 550
 
 
-def test_an_edited_list_is_used_and_a_wrong_one_is_explained(tmp_path):
+def test_an_edited_list_is_used_and_a_wrong_one_is_explained(tmp_path, monkeypatch):
     edited = tmp_path / "list.yaml"
     edited.write_text("ops:\n  - relu\n  - no_such_function\n")
     assert {each.name for each in load_table(edited)} == {"relu"}
+    assert Path(msprobe.__file__).parent / "mindspore/dump/hook_cell/support_wrap_ops.yaml" == PACKAGED
+    assert inspect.signature(load_table).parameters["path"].default == PACKAGED
+    with monkeypatch.context() as patched:
+        patched.setattr(load_table, "__defaults__", (edited,))
+        with collecting(tmp_path / "edited") as dump:
+            ops.exp(ops.relu(tensor(2)))
+    assert dump.names == ["Functional.relu.0.forward"]
     Path(edited).write_text("opps:\n  - relu\n")
     with pytest.raises(ApiListError, match="opps is not a category"):
         load_table(edited)

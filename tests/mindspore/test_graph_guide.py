@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from mscollecting import configured
 from test_guide import COMMON, ROOT, run, steps
 
@@ -47,18 +48,31 @@ def test_cells_with_the_trainer(tmp_path):
         assert dump.names[:6] == [*FORWARD, *BACKWARD]
 
 
-def test_kernels(tmp_path):
-    configured(tmp_path, "L2")
+@pytest.mark.parametrize("ends", [True, False], ids=["start, stop, step", "start alone, as in seed 001"])
+def test_kernels(tmp_path, ends):
+    """With a relative dump_path: seed 003 allows only absolute ones here."""
+    configured(tmp_path, "L2", dump_path="./dump")
     training = "model = Network()\nfor data, label in data_loader:\n    ms.grad(model)(data)\n"
-    run(tmp_path, COMMON + KERNELS.replace("# the model and the training\n", training))
-    assert list((tmp_path / "dump").rglob("statistic.csv"))
+    example = KERNELS if ends else KERNELS.partition("debugger.stop()")[0]
+    run(tmp_path, COMMON + example.replace("# the model and the training\n", training))
+    dump = GraphDump(tmp_path / "dump")
+    assert dump.iterations == (0, 1)
+    for step in (0, 1):
+        found = {(one.type, one.io): one.row for one in dump.tensors if one.iteration == step}
+        assert {"MatMul", "BiasAdd", "Tanh", "TanhGrad"} <= {kind for kind, _ in found}
+        row = found["Tanh", "output"]
+        assert row is not None
+        assert -1 <= float(row["Min Value"]) <= float(row["Max Value"]) <= 1
+        assert row["Shape"] == "(2,8)"
 
 
 def test_kernels_of_a_dynamic_run(tmp_path):
     compiled = COMMON.replace("    def construct", "    @mindspore.jit\n    def construct")
     configured(tmp_path, "L2")
     run(tmp_path, compiled + DYNAMIC_LOOP)
-    assert {"MatMul", "Tanh"} <= {one.type for one in GraphDump(tmp_path / "dump").tensors}
+    dump = GraphDump(tmp_path / "dump")
+    assert {"MatMul", "Tanh"} <= {one.type for one in dump.tensors}
+    assert dump.iterations == (0,)  # without an optimizer nothing ends a step
     configured(tmp_path / "trainer", "L2")
     run(tmp_path / "trainer", compiled + DYNAMIC_TRAINER.replace("trainer =", OPTIMIZER))
     assert GraphDump(tmp_path / "trainer" / "dump").iterations == (0, 1)

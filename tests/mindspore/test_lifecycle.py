@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore.dataset import GeneratorDataset
-from mindspore.train import Model
+from mindspore.train import Model, RunContext
+from mindspore.train.callback import _InternalCallbackParam
 from mscollecting import Dump, assert_same, collecting, configured
 from msmodels import Net, batch, made, tensor
 
@@ -36,6 +37,20 @@ def test_arguments_win_over_the_file(tmp_path):
     settings = debugger._lifecycle.settings
     assert (settings.task, settings.level, settings.step) == ("statistics", "L1", {0})
     assert settings.dump_path == tmp_path / "b"
+
+
+def test_every_argument_is_optional_and_has_the_name_of_the_guide(tmp_path):
+    """Without any, the packaged config.json: statistics, L1, ./dump_path."""
+    debugger = PrecisionDebugger()
+    debugger.start()
+    ops.relu(tensor(2))
+    debugger.stop()
+    debugger.step()
+    assert Dump(tmp_path / "dump_path").names == ["Functional.relu.0.forward"]
+    for name, value in (("task", "tensor"), ("level", "mix"), ("step", [3]), ("dump_path", str(tmp_path / "c"))):
+        settings = PrecisionDebugger(config_path=configured(tmp_path), **{name: value})._lifecycle.settings
+        assert getattr(settings, name) == {"step": {3}, "dump_path": tmp_path / "c"}.get(name, value)
+        PrecisionDebugger._current = None
 
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
@@ -144,8 +159,13 @@ def test_save_without_start_saves_step_by_step(tmp_path, told):
 
 def test_save_at_another_level_warns_and_continues(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path, "L1"))
+    debugger.start()
     debugger.save(tensor(2), "x")
+    debugger.stop()
+    debugger.step()
     assert told('save() works at level "debug" only')
+    assert (tmp_path / "dump" / "step0").exists()
+    assert not list(tmp_path.rglob("debug.json"))
 
 
 def test_steps_and_initial_step(tmp_path):
@@ -156,6 +176,23 @@ def test_steps_and_initial_step(tmp_path):
         ops.relu(tensor(2))
         debugger.step()
     assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step5", "step6"]
+    for step in (5, 6):  # there was no stop(), and nothing is lost
+        assert Dump(tmp_path / "dump", step).names == ["Functional.relu.0.forward"]
+
+
+@pytest.mark.parametrize(("wanted", "collected"), [(1, True), (9, False)])
+def test_the_rank_filter_counts_in_each_node(tmp_path, monkeypatch, told, wanted, collected):
+    """Seed 003: `rank` counts from 0 in each node. This is rank 9 of 16 and the second one of its node."""
+    for name, value in (("RANK_ID", "9"), ("MS_WORKER_NUM", "16"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    debugger = PrecisionDebugger(configured(tmp_path, rank=[wanted]))
+    debugger.start()
+    ops.relu(tensor(2))
+    debugger.stop()
+    debugger.step()
+    debugger._lifecycle.close()
+    assert (tmp_path / "dump" / "step0" / "rank9" / "dump.json").exists() is collected
+    assert bool(told("nothing was collected: this process is rank 1")) is not collected
 
 
 def test_a_filter_that_matches_nothing_is_logged(tmp_path, told):
@@ -198,6 +235,14 @@ def test_model_callbacks(tmp_path, told):
     assert "Functional.cross_entropy.0.backward" in Dump(tmp_path / "dump", 1).names
 
 
+def test_dataset_sinking_is_logged(told):
+    """MindSpore turns sinking off on a CPU, so the callback is called here with what a device would give it."""
+    training = _InternalCallbackParam()
+    training["dataset_sink_mode"] = True
+    MsprobeStep(None).on_train_begin(RunContext(training))
+    assert told("with dataset sinking, MsprobeStep sees one step per epoch")
+
+
 def test_a_training_resumed_by_its_epoch_counts_from_there(tmp_path, told):
     net = made(Net)
     trainer = Model(net, nn.CrossEntropyLoss(), nn.SGD(net.trainable_params()))
@@ -230,3 +275,10 @@ def test_dump_json_heads_with_the_framework(tmp_path):
     assert list(head)[:5] == ["task", "level", "framework", "dump_data_dir", "data"]
     assert head["framework"] == "mindspore"
     assert head["dump_data_dir"] == str(dump.directory / "dump_tensor_data")
+    assert dump.directory == tmp_path / "dump" / "step0" / "rank"
+    assert list(dump.json("stack.json")["0"][0]) == ["Functional.relu.0.forward"]
+    assert dump.construct == {}
+    assert sorted(path.name for path in (dump.directory / "dump_tensor_data").iterdir()) == [
+        "Functional.relu.0.forward.input.0.npy",
+        "Functional.relu.0.forward.output.0.npy",
+    ]

@@ -47,6 +47,14 @@ handle = mint.distributed.all_reduce(later, async_op=True)
 handle.wait()
 left = Tensor(np.full(2, rank + 1.0), ms.float32)
 never = mint.distributed.all_reduce(left, async_op=True)
+try:
+    ms.communication.comm_func.all_reduce(Tensor(np.full(2, rank + 1.0), ms.float32))[0].asnumpy()
+except RuntimeError as error:
+    assert "InnerCommAllReduce" in str(error)  # MindSpore has no CPU kernel for it
+@ms.jit
+def region(x):
+    return ops.sin(x)
+region(mint.nn.functional.relu(mint.abs(x) + 1))
 debugger.stop()
 debugger.step()
 never.wait()
@@ -64,6 +72,19 @@ def check_layouts(dump, rank):
     assert item["shape"] == [2, 3]
     assert found.parallel.layout_of(item) == Layout((2, 6), mesh, (Placement("S", 1),))
     assert "layout" not in dump["Functional.exp.0.forward"]["output"][0]
+
+
+PREFIXES = (
+    "Tensor",
+    "Functional",
+    "Primitive",
+    "Mint",
+    "MintFunctional",
+    "MintDistributed",
+    "Distributed",
+    "Jit",
+    "Cell",
+)
 
 
 @needs_msrun
@@ -84,6 +105,8 @@ def test_two_processes_have_a_directory_each(tmp_path):
         assert_same(dump["MintDistributed.broadcast.0.forward"]["output"][0], np.full(2, 1.0))
         assert_same(dump["MintDistributed.all_reduce.1.forward"]["output"][0], np.full(2, 3.0))
         assert dump["MintDistributed.all_reduce.2.forward"]["not_waited"] is True
+        assert_same(dump["Distributed.all_reduce.0.forward"]["input_args"][0], np.full(2, rank + 1.0))
+        assert {name.partition(".")[0] for name in dump.names} == set(PREFIXES)  # of seed 000, 8.2
 
 
 @needs_msrun

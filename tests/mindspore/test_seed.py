@@ -25,6 +25,9 @@ assert draw() == draw()
 assert os.environ["PYTHONHASHSEED"] == "7"
 assert os.environ["HCCL_DETERMINISTIC"] == "true"
 assert ms.get_context("deterministic") == "ON"
+seed_all()
+assert os.environ["PYTHONHASHSEED"] == "1234" and ms.get_seed() == 1234
+assert random.random() == random.Random(1234).random()
 x = ms.Tensor(np.ones(1000), ms.float32)
 assert (nn.Dropout(p=0.5).set_train()(x).asnumpy() == 0).any()
 """

@@ -108,6 +108,17 @@ def test_a_scope_of_modules_at_mix(tmp_path):
         "Functional.linear.1.forward",
         "Module.second.Linear.forward.0",
     ]
+    assert selected(tmp_path / "b", level="L0", scope=scope).names == scope
+
+
+def test_level_l0_has_the_modules_with_their_parameters_and_gradients_alone(tmp_path):
+    dump = selected(tmp_path, level="L0")
+    assert set(dump.names) == {
+        f"Module.{name}.Linear.{kind}"
+        for name in ("first", "second")
+        for kind in ("forward.0", "backward.0", "parameters_grad")
+    }
+    assert set(dump["Module.first.Linear.forward.0"]["parameters"]) == {"weight", "bias"}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +128,8 @@ def test_a_scope_of_modules_at_mix(tmp_path):
         (["forward"], {"forward"}, {"input_args", "input_kwargs", "output"}),
         (["backward"], {"backward"}, {"input", "output"}),
         (["input"], {"forward", "backward"}, {"input_args", "input_kwargs", "input"}),
+        (["output"], {"forward", "backward"}, {"output"}),
+        (["forward", "backward"], {"forward", "backward"}, {"input_args", "input_kwargs", "output", "input"}),
         (["forward", "output"], {"forward"}, {"output"}),
         (["backward", "input"], {"backward"}, {"input"}),
     ],

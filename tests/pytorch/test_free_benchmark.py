@@ -224,6 +224,10 @@ def test_filters_choose_the_calls(tmp_path):
             torch.relu(RAMP)
             torch.exp(RAMP)
     assert rows.names == ["Torch.exp.0", "Torch.relu.1"]
+    with checking(tmp_path / "c", "change_value", list=["relu"]) as rows:
+        torch.relu(torch.exp(RAMP))
+        F.relu(RAMP)
+    assert rows.names == ["Torch.relu.0", "Functional.relu.0"]
 
 
 def train(steps=3, debugger=None, low_precision=False):

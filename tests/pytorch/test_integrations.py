@@ -45,6 +45,37 @@ def test_a_rank_filter_counts_the_rank_that_is_given(tmp_path):
     assert steps(tmp_path / "dump") == ["step1/rank5"]
 
 
+class Decorated(nn.Module):
+    """As vLLM's support_torch_compile makes a class: its `__call__` goes to forward() and not to torch's."""
+
+    def __init__(self, hooks):
+        super().__init__()
+        self.layer, self.hooks = nn.Linear(3, 3), hooks
+
+    def __call__(self, x):
+        return super().__call__(x) if self.hooks else self.forward(x)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(("hooks", "runs", "said"), [(False, True, 1), (False, False, 1), (True, True, 0)])
+def test_a_module_with_a_call_of_its_own_is_logged_once_if_it_runs_no_hooks(tmp_path, told, hooks, runs, said):
+    model = nn.Sequential(nn.Linear(3, 3), Decorated(hooks), Decorated(hooks))
+    debugger = PrecisionDebugger(configured(tmp_path, level="L0"))
+    for _ in range(2):
+        debugger.start(model)
+        model(torch.ones(2, 3)) if runs else model[0](torch.ones(2, 3))
+        debugger.stop()
+        debugger.step()
+    names = Dump(tmp_path / "dump").names
+    assert ("Module.1.layer.Linear.forward.0" in names) is runs
+    assert ("Module.1.Decorated.forward.0" in names) is hooks
+    part = "The modules inside are recorded" if runs else "with all modules inside"
+    assert len(told(part)) == said
+    assert len(told("Module.1.Decorated and 1 more are not recorded")) == said
+
+
 @pytest.mark.parametrize("level", ["L1", "mix"])
 def test_vllm_ascend_reads_the_level(tmp_path, level):
     model = nn.Linear(3, 3)

@@ -201,14 +201,15 @@ def test_an_operator_that_raises_keeps_its_own_error(tmp_path: Path):
     assert record["raised"] == "RuntimeError"
 
 
-def test_the_backward_of_one_api_is_run_from_a_dumped_gradient(tmp_path: Path):
+@pytest.mark.parametrize("key", ["scope", "list"])
+def test_the_backward_of_one_api_is_run_from_a_dumped_gradient(tmp_path: Path, key: str):
     def forward(x: Any, w: Any) -> Any:
         return (F.linear(x, w) * F.linear(x, w)).sum()
 
     x, w = torch.ones(2, 4), torch.arange(12.0).reshape(3, 4).requires_grad_()
     gradient = tmp_path / "Functional.linear.1.backward.input.0.pt"
     torch.save(torch.full((2, 3), 7.0), gradient)
-    section = {"scope": ["Functional.linear.1.backward"], "backward_input": [str(gradient)]}
+    section = {key: ["Functional.linear.1.backward"], "backward_input": [str(gradient)]}
     state = torch.random.get_rng_state()
     with collecting(tmp_path / "d", level="L2", task="tensor", section=section) as dump:
         forward(x, w).backward()
@@ -252,6 +253,10 @@ def test_overflow_check_has_no_kernel_level(tmp_path: Path):
         (
             '{"dump": {"dump_path": ".", "dump_mode": "both"}}',
             'dump.dump_mode: found "both"; allowed: "output"',
+        ),
+        (
+            '{"dump": {"dump_path": ".", "dump_op_switch": "yes"}}',
+            'dump.dump_op_switch: found "yes"; allowed: "on", "off"',
         ),
         ('{"dump": {"dump_path": ".", "dump_op_swich": "on"}}', 'unknown key; allowed: "dump_list"'),
     ],

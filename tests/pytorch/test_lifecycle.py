@@ -330,6 +330,13 @@ def test_a_debugger_for_another_directory_says_which_dump_is_finished(tmp_path, 
     assert told(f"the dump in {good} is finished; the new PrecisionDebugger writes to {bad}.")
 
 
+def test_a_debugger_that_wrote_nothing_has_no_finished_dump(tmp_path, told):
+    for name in ("one", "two"):
+        PrecisionDebugger(configured(tmp_path / name, level="L1"))
+    assert told(f"the earlier PrecisionDebugger ends here, with nothing in {tmp_path / 'one' / 'dump'}; the new one")
+    assert not told("is finished")
+
+
 def test_save_elsewhere_warns_and_raises_nothing(tmp_path, told):
     debugger = PrecisionDebugger(configured(tmp_path / "a", level="L1"))
     debugger.start()

@@ -60,10 +60,22 @@ def test_mode_makes_torch_deterministic():
 
 
 def test_every_row_of_the_table_of_seed_003(monkeypatch):
-    """The cuDNN rows apply with any `mode`; on a machine without a GPU the calls do nothing."""
+    """The cuDNN rows apply with any `mode`; on a machine without a device the calls for it do nothing."""
     cudnn = torch.backends.cudnn
     cudnn.enabled, cudnn.benchmark, cudnn.deterministic = True, True, False
+    from_torch = torch.rand(1, generator=torch.Generator().manual_seed(1234)).item()
+    seeded = []
+    for name in ("manual_seed", "manual_seed_all"):
+        original = getattr(torch.cuda, name)
+        monkeypatch.setattr(
+            torch.cuda, name, lambda seed, name=name, original=original: seeded.append((name, seed)) or original(seed)
+        )
+    monkeypatch.setattr(torch, "npu", torch.cuda, raising=False)  # torch_npu is not here: the same two calls
     seed_all()
+    assert drawn() == (random.Random(1234).random(), np.random.RandomState(1234).rand(), from_torch)
+    assert os.environ["PYTHONHASHSEED"] == "1234"
+    assert seeded.count(("manual_seed", 1234)) == 2
+    assert seeded.count(("manual_seed_all", 1234)) >= 2
     assert (cudnn.enabled, cudnn.benchmark, cudnn.deterministic) == (False, False, True)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import mindspore
 import numpy as np
 import pytest
-from mindspore import nn
+from mindspore import Tensor, nn, ops
 from mindspore.train import Model
 
-from msprobe.mindspore import MsprobeCallback
+from msprobe.mindspore import Monitor, MsprobeCallback
 from msprobe.watch.reading.run import Run
 
 
@@ -45,3 +45,19 @@ def test_a_training_is_watched_and_stays_the_same(mode, tmp_path):
     assert rank.curve("state.exp_avg", "0.weight", "norm")[0].tolist() == list(range(6))
     gradients = rank.curve("grad", "0.weight", "norm")[0].tolist()
     assert gradients == (list(range(6)) if mode == mindspore.PYNATIVE_MODE else [])
+
+
+class Factor(nn.Cell):
+    def construct(self, x):
+        return ops.cholesky(x)
+
+
+def test_an_error_that_mindspore_reports_once_reaches_the_script(tmp_path, caplog):
+    """The monitor is the first to wait for the operator that fails: the error is the script's all the same."""
+    network = nn.SequentialCell(Factor(), nn.ReLU())
+    monitor = Monitor(network, None, {"dump_path": str(tmp_path), "targets": ["output"]})
+    with pytest.raises(RuntimeError, match="Cholesky expects symmetric positive definite"):
+        network(Tensor(-np.eye(3), mindspore.float32)).asnumpy()
+    assert "the monitor failed" not in caplog.text
+    monitor.step()
+    monitor.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         flags = (f"-{name}", f"--{name}_csv_path")
         text = f"details file of {device}"
         parser.add_argument(*flags, dest=name, type=Path, required=True, metavar="CSV", help=text)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: .")
 
 
@@ -44,8 +46,15 @@ def run(args: argparse.Namespace) -> int:
         raise DumpError(f"Cannot write the results: {error}.") from None
     statuses = [one.verdict.status for one in judged]
     bad = [one for status in (ERROR, WARNING) for one in judged if one.verdict.status == status]
-    counts = [f"{statuses.count(s)} {w}" for s, w in ((PASS, "pass"), (WARNING, "warning"), (ERROR, "error"))]
-    print_lines([f"{count(len(judged), 'output')}: {', '.join(counts)}, {statuses.count(SKIP)} not judged"])
+    code = 1 if bad else 0 if PASS in statuses else 2
+    words = {"pass": PASS, "warning": WARNING, "error": ERROR, "not judged": SKIP}
+    counts = {word: statuses.count(status) for word, status in words.items()}
+    if args.json:
+        found = [{"output": one.name, "status": one.verdict.status, "reason": one.verdict.reason} for one in bad]
+        totals = {"outputs": len(judged), **{word.replace(" ", "_"): number for word, number in counts.items()}}
+        print(json.dumps({**totals, "findings": found, "files": [str(result), str(details)]}))
+        return code
+    print_lines([f"{count(len(judged), 'output')}: {', '.join(f'{n} {word}' for word, n in counts.items())}"])
     if bad:
         print()
         rows = [(one.name, one.verdict.status, one.standard, one.verdict.reason) for one in bad[:40]]
@@ -53,4 +62,4 @@ def run(args: argparse.Namespace) -> int:
         if len(bad) > len(rows):
             print(f"… and {len(bad) - len(rows)} more in the details file.")
     print(f"Wrote {result}\nWrote {details}")
-    return 1 if bad else 0 if PASS in statuses else 2
+    return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds per call (default: 120)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the results as a web page")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--online", action="store_true", help="check a training run while it runs (is_online)")
     parser.add_argument(
         "--import",
@@ -118,7 +120,7 @@ def _online(args: argparse.Namespace, settings: Any) -> int:
         raise DumpError('--online needs "is_online": true and an address in section run_ut of -config.')
 
     def log(sentence: str) -> None:
-        print(printable(sentence), flush=True)
+        print(printable(sentence), flush=True, file=sys.stderr if args.json else sys.stdout)
 
     kept = (settings.error_data_path / "ut_error_data_online").absolute() if args.save_error_data else None
     workers = WorkerSettings(args.device, kept, tuple(args.imports), args.framework)
@@ -129,15 +131,19 @@ def _online(args: argparse.Namespace, settings: Any) -> int:
 def _report(args: argparse.Namespace, report: Any) -> int:
     from msprobe.dump.errors import DumpError
     from msprobe.report.check_page import write_page
-    from msprobe.report.check_terminal import print_report
+    from msprobe.report.check_terminal import as_json, print_report
 
-    print_report(report)
+    if not args.json:
+        print_report(report)
     if args.html is not None:
         try:
             write_page(report, args.html)
         except OSError as error:
             raise DumpError(f"Cannot write the page: {error}.") from None
         report.files.append(args.html)
+    if args.json:
+        print(json.dumps(as_json(report)))
+        return int(report.exit_code)
     for path in report.files:
         print(f"Wrote {path}")
     return int(report.exit_code)
@@ -149,7 +155,7 @@ def _settings(args: argparse.Namespace) -> Any:
 
     settings = load("pytorch", args.config, task="run_ut")
     for warning in settings.warnings if args.config is not None else ():
-        print(f"{args.config}: {warning}")
+        print(f"{args.config}: {warning}", file=sys.stderr if args.json else sys.stdout)
     return settings.section
 
 

@@ -165,7 +165,7 @@ def _paired(sides: Pair[list[Source]], notes: list[str], gaps: list[str]) -> lis
     ours, theirs = _by_step(sides.target), _by_step(sides.golden)
     if len(ours) == len(theirs) == 1 and set(ours) != set(theirs):
         (one, other) = (next(iter(ours)), next(iter(theirs)))
-        notes.append(f"step {one[1]} of the target is compared with step {other[1]} of the golden run")
+        _add(notes, f"step {one[1]} of the target is compared with step {other[1]} of the golden run")
         theirs = {one: theirs[other]}
     pairs: list[Pair[Source]] = []
     for step, ranks in ours.items():

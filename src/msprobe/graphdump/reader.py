@@ -24,6 +24,7 @@ from msprobe.dump.untrusted.regular_files import open_regular, read_regular
 from msprobe.graphdump.files import statistics
 from msprobe.graphdump.files.datatypes import find_type, unpack
 from msprobe.graphdump.files.directory import Tensor, scan
+from msprobe.graphdump.files.names import parse_async
 from msprobe.graphdump.files.statistics import Statistics
 from msprobe.graphdump.graphs.graph_pb import parse_pb
 from msprobe.graphdump.graphs.ir import Graph, parse_text
@@ -39,7 +40,7 @@ class GraphDump:
             raise DumpError(f"{path} is not a directory; give the directory of a graph-mode dump.")
         self._index = scan(Path(path))
         if not self._index.tensors and not self._index.graph_files:
-            raise DumpError(f"{path} is not a graph-mode dump: it has no tensor file, no statistic.csv and no graph.")
+            raise DumpError(f"{path} is not a graph-mode dump: {_explain_nothing(Path(path))}")
         for rank, found in sorted(self._index.rank_directories.items()):
             if len(found) > 1:
                 raise DumpError(
@@ -290,6 +291,16 @@ class GraphDump:
         if tensor.file:
             return statistics.of_array(self.value(tensor))
         return statistics.of_row(tensor.row or {})
+
+
+def _explain_nothing(path: Path) -> str:
+    """Why a directory is no dump for `msprobe graph`, and what to do if it is one of Ascend."""
+    if any(parse_async(file.name) for file in path.rglob("*.*.*.*")):
+        return (
+            "it has asynchronous dump files of Ascend. Convert them first: "
+            f"msprobe convert -d {path} -out DIRECTORY --layout sync."
+        )
+    return "it has no tensor file, no statistic.csv and no graph."
 
 
 def _read_text(path: Path) -> str:

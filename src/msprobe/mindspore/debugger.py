@@ -34,6 +34,7 @@ from msprobe.mindspore.kernels.kernel_hooks import kernel_hooks
 from msprobe.mindspore.kernels.region_kernels import RegionLifecycle
 from msprobe.mindspore.scheduler import SchedulerLifecycle
 from msprobe.mindspore.step_hooks import ApiSources, MindSporeHooks, TaskHooks
+from msprobe.mindspore.tensors.late_errors import raise_kept
 from msprobe.tasks import make_task, refuse_other_tasks
 
 _PYNATIVE = "pynative"
@@ -134,6 +135,18 @@ class PrecisionDebugger(Debugger):
         if level.modules and task.records_every_call:
             return TappedLifecycle(task, frontend)
         return Lifecycle(task, frontend)
+
+    @OnClassOrInstance
+    def stop(self) -> None:
+        """Stops collecting. Gradients of calls since start() are still recorded, until step()."""
+        self._lifecycle.stop()
+        raise_kept()
+
+    @OnClassOrInstance
+    def step(self) -> None:
+        """Ends the step: completes its files; the next step begins."""
+        self._lifecycle.step()
+        raise_kept()
 
     @OnClassOrInstance
     def forward_backward_dump_end(self) -> None:

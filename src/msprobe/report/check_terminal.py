@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING
 from msprobe.check.core.precheck import Checked, Report, overall
@@ -34,6 +35,17 @@ def print_report(report: Report) -> None:
             print(f"… and {count(len(skipped) - 8, 'more reason')} in the results file.")
     for sentence in report.notes:
         print(printable(sentence))
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The counts, every finding with its reason (worst first), and the written files."""
+    return {
+        "calls": len(report.checked),
+        **{word.replace(" ", "_"): report.count(status) for status, word in _WORDS},
+        "findings": [vars(one) for one in report.worst_first],
+        "notes": report.notes,
+        "files": [str(path) for path in report.files],
+    }
 
 
 def _name(group: list[Checked], with_unit: bool) -> str:

@@ -50,7 +50,7 @@ def answer(comparison: Comparison) -> list[str]:
     elif comparison.verdict == DIFFERS:
         lines.append("Differs, but no single origin can be named" + (f": {comparison.notes[0]}." if unlike else "."))
     elif counts[PASS]:
-        lines.append("Not compared: what could be compared agrees, but something could not be compared (see below).")
+        lines.append("Compared in part: what could be compared agrees, and the rest could not be compared (see below).")
     else:
         lines.append("Not compared: no row could be compared (see below).")
     lines.append(

@@ -19,5 +19,9 @@ class CallNumbers:
     def take(self, key: str) -> int:
         return next(self._next[key])
 
+    def has_taken(self, key: str) -> bool:
+        """Whether this key has a number since `restart`."""
+        return key in self._next
+
     def restart(self) -> None:
         self._next.clear()

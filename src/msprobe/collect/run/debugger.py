@@ -5,6 +5,7 @@ A framework subclasses `Debugger`, names itself and makes the lifecycle.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional, Protocol, TypeVar
 
@@ -215,4 +216,6 @@ class Debugger:
 def _takes_over(before: Path, now: Path) -> str:
     if before == now:
         return f"a second PrecisionDebugger with other settings takes over from the first, in {now}."
+    if not os.path.exists(before):  # noqa: PTH110 - Path.exists raises for a name that is too long
+        return f"the earlier PrecisionDebugger ends here, with nothing in {before}; the new one writes to {now}."
     return f"the dump in {before} is finished; the new PrecisionDebugger writes to {now}."

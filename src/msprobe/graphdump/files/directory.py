@@ -27,6 +27,7 @@ _LARGEST_NOTE = 1 << 16
 _PLACES = (
     re.compile(r".*/rank_(?P<rank>\d+)/(?P<net>[^/]+)/(?P<graph>\d+)/(?P<iteration>\d+|constants)"),
     re.compile(r".*/rank_(?P<rank>\d+)/(?P<net>[^/]+)/step_(?P<iteration>\d+)"),
+    re.compile(r".*/\d{14}/(?P<rank>\d+)/(?P<net>\d+)"),  # acl, with the number of a model
     re.compile(r".*/(?P<rank>\d+)/(?P<net>[^/]+)/(?P<graph>\d+)/(?P<iteration>\d+|constants)"),
 )
 _GRAPH_FILE = re.compile(r"ms_output_trace_code_graph_(?P<graph>\d+)\.(?P<kind>ir|pb)")
@@ -167,7 +168,7 @@ def parse_place(directory: str) -> Optional[Place]:
             continue
         groups = match.groupdict()
         graph = int(groups.get("graph") or 0)
-        iteration = None if groups["iteration"] == "constants" else int(groups["iteration"])
+        iteration = None if groups.get("iteration") == "constants" else int(groups.get("iteration") or 0)
         net = re.sub(rf"_graph_{graph}$", "", groups["net"])
         return Place(int(groups["rank"]), net, graph, iteration)
     return None

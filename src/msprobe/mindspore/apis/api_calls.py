@@ -10,6 +10,7 @@ from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.collectives import Collectives
 from msprobe.mindspore.gradients.call_gradients import Gradients
+from msprobe.mindspore.tensors.late_errors import KEPT, raise_kept
 
 
 class _Leaf(threading.local):
@@ -32,9 +33,12 @@ class Apis(ApiCalls):
             return func(*args, **kwargs)
         leaf.depth = 1
         try:
-            return self.record(api, func, args, kwargs)
+            output = self.record(api, func, args, kwargs)
         finally:
             leaf.depth = 0
+        if KEPT:
+            raise_kept()
+        return output
 
     def record_custom(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return self.call(api, func, args, kwargs)

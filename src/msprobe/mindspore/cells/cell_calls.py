@@ -17,6 +17,7 @@ from msprobe.collect.calls.module_names import ModuleFacts, name_modules
 from msprobe.collect.records.recorder import Recorder
 from msprobe.mindspore.executor import backward_pass
 from msprobe.mindspore.gradients.call_gradients import Gradients
+from msprobe.mindspore.tensors.late_errors import raise_kept
 
 _KEY = "msprobe"
 _RECOMPUTE = "_recompute_cell"  # MindSpore's own wrapper of a recomputed Cell
@@ -109,6 +110,7 @@ class Cells(ModuleCalls):
                     self._gradients.forget_graph()
             except Exception:
                 recorder.fault(title, traceback.format_exc())
+            raise_kept()
 
         return leave
 

@@ -16,6 +16,7 @@ from mindspore._c_expression import TensorPy
 from msprobe.frameworks.mindspore.tensors import bits, copy_values, row_of
 from msprobe.mindspore.gradients.backward_graph import tensors_in
 from msprobe.mindspore.gradients.held_gradients import Snapshot
+from msprobe.mindspore.tensors.late_errors import keep_if_last
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import STATS, dtypes, measure, measure_array
 from msprobe.stats.dtype_ranges import Ranges
@@ -63,7 +64,8 @@ class MindSporeTensorInspector:
             if tensor.device != "CPU":
                 return _state(measure_array(bits(tensor.asnumpy(), row), row.code))
             pointer = _address(tensor)
-        except Exception:  # the operator that should fill it has failed: the script gets the same error
+        except Exception as error:  # the operator that should fill it has failed: the script gets the same error
+            keep_if_last(error, lambda: (row_of(tensor), tensor.device, _address(tensor)))
             return FINITE
         if not pointer:
             return FINITE

@@ -20,6 +20,7 @@ from mindspore._c_expression import typing as kinds
 from msprobe.collect.records.values import quoted, scalar_text
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.frameworks.mindspore.tensors import Array, address, bits, payload, row_of, strides_of
+from msprobe.mindspore.tensors.late_errors import keep_if_last
 from msprobe.stats import dtypes, render, render_array
 
 _SPARSE = ("COOTensor", "CSRTensor", "RowTensor", "RowTensorInner")
@@ -71,6 +72,7 @@ class TensorTexts:
             on_host = tensor.device == "CPU"
             pointer = address(tensor)
         except Exception as error:  # the operator that should fill it has failed: the script gets the same error
+            keep_if_last(error, lambda: (row_of(tensor), tensor._shape, tensor.device, address(tensor)))
             return f'{{"type": "mindspore.Tensor", "unreadable": {quoted(_short(error))}}}'
         if row is None or (not pointer and 0 not in shape):
             return self._without_values(tensor, shape)

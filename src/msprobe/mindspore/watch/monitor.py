@@ -10,7 +10,7 @@ Training with it is bit-identical to training without it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import mindspore
 from mindspore import nn
@@ -18,6 +18,7 @@ from mindspore._c_expression import TensorPy
 
 from msprobe.collect import notices
 from msprobe.mindspore.header import mindspore_facts, rank
+from msprobe.mindspore.tensors.late_errors import KEPT, raise_kept
 from msprobe.mindspore.watch.cells import CellHooks
 from msprobe.mindspore.watch.parameters import DifferentiationHook, OptimizerHooks, Parameters, gradients_of
 from msprobe.watch import gauge
@@ -69,6 +70,17 @@ class Monitor(BaseMonitor):
 
             self._make_dump(PrecisionDebugger, models[0] if len(models) == 1 else models)
         self._guarded(self._begin)()
+
+    def _guarded(self, act: Callable[..., Any]) -> Callable[..., None]:
+        """An error of an operator that the monitor waited for belongs to the script."""
+        guarded = super()._guarded(act)
+
+        def run(*call: Any) -> None:
+            guarded(*call)
+            if KEPT:
+                raise_kept()
+
+        return run
 
     def _install(self, found: StepFigures, unchanged: bool) -> None:
         self._stepped = False

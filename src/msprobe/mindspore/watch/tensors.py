@@ -8,6 +8,7 @@ import mindspore
 from mindspore._c_expression import TensorPy
 
 from msprobe.collect import notices
+from msprobe.mindspore.tensors.late_errors import keep_if_last
 from msprobe.stats import dtypes
 from msprobe.watch import gauge
 from msprobe.watch.gauge import Outside
@@ -37,8 +38,13 @@ def read(tensor: Any, outside: Outside, found: StepFigures, row: int, joined: bo
     if code is None:
         notices.warn_once(f"tensors of dtype {tensor._dtype} are not watched: msprobe has no statistics for them.")
         return
-    if tensor.device == "CPU":
-        address = _address(tensor)
+    try:
+        on_host = tensor.device == "CPU"
+        address = _address(tensor) if on_host else 0  # waits for the operator that fills the tensor
+    except Exception as error:
+        keep_if_last(error, lambda: _address(tensor))
+        return
+    if on_host:
         if address:
             strides = tuple(_strides(tensor))
             gauge.read_memory(address, code, tuple(tensor._shape), strides, outside, found, row, joined)

@@ -24,6 +24,7 @@ from msprobe.pytorch.compiled.graph_breaks import breaks_member, graph_breaks
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
 from msprobe.pytorch.modules.model_tree import ModelTree, is_compiled_in_place, is_opaque
+from msprobe.pytorch.modules.own_calls import OwnCalls
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _tracing_state = torch._C._get_tracing_state
@@ -96,6 +97,7 @@ class Modules(ModuleCalls):
         self._scripted: list[Any] = []
         self._watched: set[tuple[str, str]] = set()
         self._later: set[str] = set()
+        self._own_calls = OwnCalls()
         self._copies = PlainCopies()
         self.key = self._copies.key
 
@@ -112,6 +114,7 @@ class Modules(ModuleCalls):
             else:
                 self._hook(module, name)
                 self.hooked.append(module)
+                self._own_calls.add(name, module)
             if backward and module._parameters and id(module) not in self._opaque:
                 self._watch_parameters(name, module._parameters)
 
@@ -150,6 +153,7 @@ class Modules(ModuleCalls):
         return self._names.get(module)
 
     def remove(self) -> None:
+        self._own_calls.report(self.name_of, self._recorder.numbers.has_taken)
         key = self.key
         for module in self.hooked:
             for kind in HOOKS:
