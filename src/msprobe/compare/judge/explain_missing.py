@@ -24,8 +24,9 @@ from msprobe.compare.judge.explain_items import (
     may_be_unused,
     moved_rows,
 )
+from msprobe.compare.judge.logged import find_logged, writes
 from msprobe.compare.measure.distance import result_key
-from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
+from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Judgement, Row, is_tensor
 
@@ -163,6 +164,8 @@ class _Explainer:
                 side = self._sides[match.target is None]
                 lost = match.call.direction == GRADS and match.call.key in self._both
                 why = side.covering(match.call, rows) or ("" if lost else self._run.why(place))
+                if not why and clears_gradients(match, self._stacks):
+                    why = "zero_grad fills the gradients with zeros; the other run sets them to None"
                 if why:
                     self._found.update((id(row), covered(why)) for row in rows)
         self._cover_reordered()
@@ -221,6 +224,9 @@ class _Explainer:
             if is_other_api(match):
                 alone = [row for row in rows if row.absent and not is_tensor(row.target or row.golden)]
                 found.update((id(row), covered(f"the results of {module} agree")) for row in alone)
+        elif bad and side.has_same_results_itself(match.call) and all(_is_lost_on_the_way(row) for row in bad):
+            why = "a gradient of another result of it; what it gives back agrees"
+            found.update((id(row), covered(f"{row.reason}; {why}")) for row in bad)
         moved = [row for row in moved_rows(match, rows) if id(row) not in found]
         hidden = [row for row in rows if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
         if moved or hidden:
@@ -233,6 +239,11 @@ def _is_number(match: Match, row: Row) -> bool:
     if row.why.kind is Kind.NULL or row.absent:
         return match.call.direction == BACKWARD
     return row.why.kind in (*_NUMBERS, Kind.KIND)
+
+
+def _is_lost_on_the_way(row: Row) -> bool:
+    """A gradient that enters a backward in one run only."""
+    return row.is_input and row.why.kind is Kind.NULL
 
 
 def _place(match: Match) -> tuple[str, str]:
@@ -265,6 +276,7 @@ class _Run:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.phases = phases_of(groups)
+        self._groups = groups
         self._bad = set()
         self._last: dict[Phase, int] = {}
         for place, (match, rows) in enumerate(groups):
@@ -283,7 +295,17 @@ class _Run:
             return ""
         if self._last.get(phase, -1) > place:
             return "what was compared after it agrees"
-        return ""
+        if phase is Phase.FORWARD and self._backward_agrees and not writes(self._groups[place][0].call):
+            return "the backward that follows agrees"
+        return "nothing takes its result" if place in self._logged else ""
+
+    @property
+    def _backward_agrees(self) -> bool:
+        return Phase.BACKWARD in self._last and Phase.BACKWARD not in self._bad
+
+    @functools.cached_property
+    def _logged(self) -> set[int]:
+        return find_logged(self._groups, self.phases)
 
 
 def _differs(match: Match, row: Row) -> bool:

@@ -15,6 +15,7 @@ from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
 from msprobe.compare.origin.arguments import other_arguments
+from msprobe.compare.origin.other_shape import first_of_other_shape, maker_of_other_shape
 from msprobe.compare.origin.reordered import argument_before, reordering_before
 from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.structure import (
@@ -156,6 +157,11 @@ def _blame(index: int, trace: Trace) -> Candidate:
         return candidate("dtype", index, row, trace)
     if match.call.direction == GRADS:
         return candidate("parameter gradient", index, row, trace)
+    shaped = first_of_other_shape(index, trace)
+    if shaped is not None:
+        place, row = shaped
+        found = _blame_input(place, [row], trace) if row.is_input else _gives_other_shape(place, row, trace)
+        return _shifted(found, index, trace)
     seen = _inputs_seen(match, rows)
     moved = reordering_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if moved is not None:
@@ -168,6 +174,13 @@ def _blame(index: int, trace: Trace) -> Candidate:
         return _shifted(candidate("argument", other[0], other[1], trace, (said,)), index, trace)
     evidence = (_unordered(match, rows),) if seen == UNORDERED else ()
     return replace(candidate("call", index, row, trace, evidence), inputs=seen)
+
+
+def _gives_other_shape(index: int, row: Row, trace: Trace) -> Candidate:
+    ours, theirs = ((item or {}).get("shape") for item in (row.target, row.golden))
+    match = trace.groups[index][0]
+    said = f"{match.call.name} gives {row.slot} in another shape: {ours}, not {theirs}"
+    return replace(candidate("call", index, row, trace), said=said)
 
 
 def _unordered(match: Match, rows: Sequence[Row]) -> str:
@@ -223,6 +236,9 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     row = inputs[0]
     if row.why.kind is Kind.DTYPE:
         return candidate("dtype", index, row, trace)
+    shaped = maker_of_other_shape(row, index, trace)
+    if shaped is not None:
+        return _shifted(_gives_other_shape(*shaped, trace), index, trace)
     ours = _producer(row.target, index, trace, golden=False)
     theirs = _producer(row.golden, index, trace, golden=True)
     if ours is not None and theirs is not None and ours is not theirs:
