@@ -25,7 +25,7 @@ class Net(nn.Module):
         self.place = nn.Parameter(torch.linspace(-1, 1, 80).view(10, 8))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.fc2(torch.tanh(self.norm(self.fc1(x + self.place[: x.shape[0]]))))
+        y: Tensor = self.fc2(torch.tanh(self.norm(self.fc1(x + self.place[:1]))))
         return y
 
 
@@ -42,9 +42,11 @@ def train(net: nn.Module, start: Callable[[], None], stop: Callable[[], None], *
     for step in range(2):
         x = torch.linspace(-1, 1 + step, 48).view(6, 8)
         start()
-        loss = net(x).square().mean()
-        other.get("between", nothing)(net, x)
-        loss.backward()
+        parts = other.get("parts", 1)
+        for part in x.chunk(parts):
+            loss = net(part).square().mean() / parts
+            other.get("between", nothing)(net, x)
+            (loss * getattr(net, "factor", 1.0)).backward()
         if clip == "before":
             torch.nn.utils.clip_grad_norm_(net.parameters(), 0.01)
         optimizer.step()
@@ -151,14 +153,13 @@ def test_settings_that_move_with_the_groups_are_said_by_parameter(tmp_path: Path
 
 def test_a_parameter_of_which_a_part_is_taken_is_named(tmp_path: Path) -> None:
     def changed(net: nn.Module) -> nn.Module:
-        net.place.data[2] += 0.05
+        net.place.data[0, 2] += 0.05
         return net
 
     found = answer(tmp_path, change=changed)
     assert found.origin is not None
     assert found.origin.sentence == (
-        "parameter place differs before anything ran; Tensor.__add__.0.forward is the first call that is given other "
-        "values"
+        "parameter place differs before anything ran; Tensor.__add__.0.forward is the first call that shows it"
     )
 
 
@@ -239,3 +240,48 @@ class Stepped(nn.Module):
 def test_a_gradient_of_a_result_that_nobody_uses_is_no_difference(tmp_path: Path) -> None:
     found = answer(tmp_path, change=lambda _: Stepped(True), golden={"change": lambda _: Stepped(False)})
     assert found.verdict == "same"
+
+
+def test_another_loss_is_said_where_it_is_no_module(tmp_path: Path) -> None:
+    def scaled(net: nn.Module, x: Tensor) -> None:
+        net.factor = 2.0
+
+    found = answer(tmp_path, level="L0", between=scaled, golden={"level": "L0"})
+    assert found.origin is not None
+    assert found.origin.sentence == (
+        "Module.fc2.Linear.backward.0 was given another input.0: what is computed after Module.fc2.Linear.forward.0 "
+        "differs (the loss, its labels)"
+    )
+
+
+def test_a_parameter_of_the_model_is_named_without_its_call(tmp_path: Path) -> None:
+    def changed(net: nn.Module) -> nn.Module:
+        net.place.data[0, 2] += 0.05
+        return net
+
+    found = answer(tmp_path, change=changed, level="L0", golden={"level": "L0"})
+    assert found.origin is not None
+    assert found.origin.sentence == (
+        "parameter place differs before anything ran; Module.fc1.Linear.forward.0 is the first call that shows it"
+    )
+
+
+def test_a_decaying_parameter_is_named_at_level_l1(tmp_path: Path) -> None:
+    def changed(net: nn.Module) -> nn.Module:
+        net.fc2.weight.data[1, 2] += 0.5
+        return net
+
+    found = answer(tmp_path, change=changed, level="L1", golden={"level": "L1"})
+    assert found.origin is not None
+    assert found.origin.sentence.startswith("parameter fc2.weight, weight (input.1) of Functional.linear.1.forward")
+
+
+def test_level_l0_sees_gradients_that_were_not_cleared(tmp_path: Path) -> None:
+    found = answer(tmp_path, clear=False, level="L0", golden={"level": "L0"})
+    assert found.origin is not None
+    assert found.origin.sentence.startswith("the gradients were not cleared before the backward")
+
+
+def test_level_l0_sees_that_parts_of_a_batch_add_up(tmp_path: Path) -> None:
+    found = answer(tmp_path, parts=2, level="L0", golden={"level": "L0"})
+    assert found.verdict == "same", found.origin

@@ -36,13 +36,18 @@ _NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
 
 
 def explain(
-    groups: Sequence[Group], stacks: Stacks = ({}, {}), other_parts: bool = False, other_update: bool = False
+    groups: Sequence[Group],
+    stacks: Stacks = ({}, {}),
+    other_parts: bool = False,
+    other_update: bool = False,
+    same_gradients: bool = False,
 ) -> Judgements:
     """New judgements for rows without counterpart, and for differences that changed nothing.
 
     `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation);
-    `other_update`: their optimizers compute the step in another way (foreach, fused), or have fused weights."""
-    if other_parts and _gradients_agree(groups):
+    `other_update`: their optimizers compute the step in another way (foreach, fused), or have fused weights;
+    `same_gradients`: clipping found the same norm of all gradients, which tells where no call after it was recorded."""
+    if other_parts and _gradients_agree(groups, same_gradients):
         return _explain_parts(groups)
     odd = [
         place
@@ -52,7 +57,7 @@ def explain(
     return _Explainer(groups, stacks, other_update).explain(odd) if odd else {}
 
 
-def _gradients_agree(groups: Sequence[Group]) -> bool:
+def _gradients_agree(groups: Sequence[Group], same_norm: bool = False) -> bool:
     """What is computed from the complete gradients agrees: clipping and the optimizer, else the gradients themselves
     (which hold the last part only)."""
     after, last = [], []
@@ -61,6 +66,8 @@ def _gradients_agree(groups: Sequence[Group]) -> bool:
             after += [row for row in rows if is_tensor(row.golden)]
         elif match.call.kind == "grads":
             last += rows
+    if same_norm and not after:
+        return True
     rows = after or last
     agree = [row for row in rows if row.verdict == PASS]
     return bool(agree) and all(row.verdict == PASS or row.why.kind in BENIGN for row in rows)

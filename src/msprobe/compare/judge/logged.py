@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msprobe.compare.calls import FORWARD, Call
 from msprobe.compare.judge.effects import results
 from msprobe.compare.measure.distance import ValueKey, count, value_key
 from msprobe.compare.phases import Phase
-from msprobe.compare.rows import Group, Item, Row, is_tensor
+from msprobe.compare.rows import Group, Row, is_tensor
 
 _WRITES = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"}
 _READS = ("Tensor.", "Torch.", "Functional.")
@@ -46,7 +47,7 @@ def _is_logged(call: Call, rows: Sequence[Row], taken: set[ValueKey]) -> bool:
     return all(value_key(item) in taken for item in made)
 
 
-def _given(rows: Sequence[Row], is_input: bool) -> list[Item]:
+def _given(rows: Sequence[Row], is_input: bool) -> list[dict[str, Any]]:
     chosen = [row for row in rows if row.is_input] if is_input else results(rows)
     items = [row.golden or row.target for row in chosen]
     return [item for item in items if item is not None and is_tensor(item)]

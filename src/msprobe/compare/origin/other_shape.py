@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Optional
 
 from msprobe.compare.calls import FORWARD, Match, shapes
 from msprobe.compare.measure.distance import value_key
+from msprobe.compare.origin.arguments import other_arguments
+from msprobe.compare.origin.structure import candidate
 from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.rows import Row, is_tensor
 
 
@@ -43,6 +47,17 @@ def maker_of_other_shape(row: Row, index: int, trace: Trace) -> Optional[tuple[i
                     return place, made
                 module = module or (place, made)
     return module
+
+
+def blame_other_shape(index: int, row: Row, trace: Trace) -> Candidate:
+    """The call that gives another shape; its argument, where it was given another one."""
+    match, rows = trace.groups[index]
+    arguments = other_arguments(match, [], rows)
+    if arguments:
+        return candidate("argument", index, arguments[0], trace)
+    ours, theirs = ((item or {}).get("shape") for item in (row.target, row.golden))
+    said = f"{match.call.name} gives {row.slot} in another shape: {ours}, not {theirs}"
+    return replace(candidate("call", index, row, trace), said=said)
 
 
 def _is_made(match: Match) -> bool:

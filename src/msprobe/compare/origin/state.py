@@ -104,10 +104,10 @@ def name_buffer(
 ) -> Candidate:
     """The suspect, said as a difference of the buffer that it shows; as it is where it shows none."""
     name = _shown(found, buffers)
-    part = "" if name else _taken_in_part(found, buffers)
+    part = "" if name else _taken_in_part(found, buffers) or (_own_parameter(found, buffers) if later is None else "")
     if part:
         when = "before anything ran" if later is None else f"at the start of step {later}"
-        said = f"{part} differs {when}; {found.match.call.name} is the first call that is given other values"
+        said = f"{part} differs {when}; {found.match.call.name} is the first call that shows it"
         return replace(found, kind=part.partition(" ")[0], said=said)
     if not name:
         unexplained = found.phase is Phase.FORWARD and found.kind in ("input", "wiring")
@@ -117,6 +117,12 @@ def name_buffer(
     how = "" if call.kind == "module" else f", which {call.name} is given"
     more = f" ({len(buffers)} buffers differ)" if len(buffers) > 1 else ""
     return replace(found, kind=name.partition(" ")[0], said=f"{name} differs {when}{how}{more}")
+
+
+def _own_parameter(found: Candidate, buffers: Mapping[str, object]) -> str:
+    """The only parameter of the model itself that differs, where no recorded call explains what was found."""
+    own = [name for name in buffers if name.startswith("parameter ")]
+    return own[0] if len(own) == 1 and found.kind in ("input", "wiring") and found.phase is not Phase.AFTER else ""
 
 
 def _taken_in_part(found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> str:

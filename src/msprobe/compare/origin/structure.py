@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Optional
 
-from msprobe.compare.calls import FORWARD, Match, module_path
+from msprobe.compare.calls import BACKWARD, FORWARD, Match, forward_name, module_path
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.trace import Trace
@@ -82,6 +82,17 @@ def _is_in(module: str, index: int, trace: Trace) -> bool:
     if _module_name(parent) == _module_name(module):
         return True
     return _module_name(parent).rpartition(".")[0] == _module_name(module)
+
+
+def after_the_model(index: int, row: Row, trace: Trace) -> str:
+    """How to say that the first backward was given another gradient: nothing was recorded between the last module and
+    the backward (level L0), so what the script computes there differs. Empty for any other call."""
+    calls = [match.call for match, _ in trace.groups[: index + 1]]
+    if calls[-1].direction != BACKWARD or any(call.direction != FORWARD for call in calls[:-1]):
+        return ""
+    name = calls[-1].name
+    after = forward_name(calls[-1])
+    return f"{name} was given another {row.slot}: what is computed after {after} differs (the loss, its labels)"
 
 
 def alone_in(match: Match, trace: Trace) -> list[int]:

@@ -18,6 +18,8 @@ Event = Mapping[str, Any]
 _HOW = {"foreach", "fused", "capturable", "differentiable", "maximize_foreach"}
 """Settings that change how a step is computed, not what."""
 _UNIMPORTANT = {"names", "parameters", "elements", "gradients", "initial_lr", *_HOW}
+_ROUNDED = 1e-4
+"""How far apart the same norm of all gradients may be in two runs."""
 _ORDER = ("lr", "betas", "eps", "weight_decay", "momentum")
 
 
@@ -29,6 +31,8 @@ class TrainingDifference(NamedTuple):
     kind: str
     after: Optional[str] = None
     note_only: bool = False
+    proven: bool = False
+    """The events alone show its effect, whatever was recorded of the calls."""
 
 
 def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> list[TrainingDifference]:
@@ -83,7 +87,16 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
         )
     else:
         text = f"the gradients were cleared before the backward; the golden run adds to those of {usual} parameters"
-    yield TrainingDifference(text, Phase.BACKWARD, "zero_grad", _after(event))
+    proven = same_total_norm(target, golden) is False
+    yield TrainingDifference(text, Phase.BACKWARD, "zero_grad", _after(event), proven=proven)
+
+
+def same_total_norm(target: Sequence[Event], golden: Sequence[Event]) -> Optional[bool]:
+    """Whether clip_grad_norm_ found gradients of the same norm in both runs; None where one did not look."""
+    ours, theirs = (_numbers(_of(events, "clip_grad_norm_end"), "total_norm") for events in (target, golden))
+    if not ours or len(ours) != len(theirs):
+        return None
+    return all(math.isclose(a, b, rel_tol=_ROUNDED) for a, b in zip(ours, theirs))
 
 
 def _sets_to_zero(events: Sequence[Event]) -> bool:
@@ -92,10 +105,11 @@ def _sets_to_zero(events: Sequence[Event]) -> bool:
 
 def _clipped_late(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
     """One run clips before the optimizer's step, the other after it."""
-    order = [[event.get("event") for event in _of(one, "clip_grad_norm", "optimizer_step")] for one in (target, golden)]
-    if order[0] != order[1] and sorted(order[0]) == sorted(order[1]) == ["clip_grad_norm", "optimizer_step"]:
+    kinds = ("clip_grad_norm", "optimizer_step")
+    order = [[str(event["event"]) for event in _of(events, *kinds)] for events in (target, golden)]
+    if order[0] != order[1] and sorted(order[0]) == sorted(order[1]) == [*kinds]:
         ours, other = ("before", "after") if order[0][0] == "clip_grad_norm" else ("after", "before")
-        clip, step = (_of(target, kind)[0] for kind in ("clip_grad_norm", "optimizer_step"))
+        clip, step = (_of(target, kind)[0] for kind in kinds)
         text = f"clip_grad_norm_ is called {ours} {_type(step)}.step, not {other} it"
         yield TrainingDifference(text, Phase.AFTER, "clipping", _after(clip))
 
@@ -248,8 +262,8 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             kind = "how" if fused else "optimizer"
             yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=fused or idle)
         if any(group.get(key) != other.get(key) for key in ("foreach", "fused")):
-            changed = [k for k in ("foreach", "fused") if group.get(k) != other.get(k)]
-            said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in changed)
+            ways = [k for k in ("foreach", "fused") if group.get(k) != other.get(k)]
+            said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in ways)
             text = f"{name} computes its step in another way ({said})"
             yield TrainingDifference(text, Phase.AFTER, "how", after, note_only=True)
 
