@@ -285,3 +285,48 @@ def test_level_l0_sees_gradients_that_were_not_cleared(tmp_path: Path) -> None:
 def test_level_l0_sees_that_parts_of_a_batch_add_up(tmp_path: Path) -> None:
     found = answer(tmp_path, parts=2, level="L0", golden={"level": "L0"})
     assert found.verdict == "same", found.origin
+
+
+class Scaled(nn.Module):
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.head, self.first = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3), first
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = self.query(x), self.key(x)
+        scores = (q * 0.3) @ k.t() if self.first else (q @ k.t()) * 0.3
+        y: Tensor = self.head(torch.softmax(scores, -1) @ k)
+        return y
+
+
+def test_a_factor_in_another_place_is_no_difference_at_level_l1(tmp_path: Path) -> None:
+    golden = {"change": lambda _: Scaled(False), "level": "L1"}
+    assert answer(tmp_path, change=lambda _: Scaled(True), level="L1", golden=golden).verdict == "same"
+
+
+class Watched(Net):
+    """Logs a detached copy with the call that it makes anyway."""
+
+    def __init__(self, cut: bool = False, log: bool = True) -> None:
+        super().__init__()
+        self.cut, self.log = cut, log
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc1(x)
+        if self.log:
+            torch.tanh(y.detach())
+        y = y.detach() if self.cut else y
+        z: Tensor = self.fc2(torch.tanh(y))
+        return z
+
+
+def test_a_logged_copy_is_not_taken_for_a_cut_gradient(tmp_path: Path) -> None:
+    golden = {"change": lambda _: Watched(log=False), "level": "L1"}
+    assert answer(tmp_path, change=lambda _: Watched(), level="L1", golden=golden).verdict == "same"
+
+
+def test_a_cut_gradient_is_found_beside_a_logged_copy(tmp_path: Path) -> None:
+    golden = {"change": lambda _: Watched(log=False), "level": "L1"}
+    found = answer(tmp_path, change=lambda _: Watched(cut=True), level="L1", golden=golden)
+    assert found.origin is not None
+    assert found.origin.sentence.startswith("the gradient is cut off at Torch.tanh")

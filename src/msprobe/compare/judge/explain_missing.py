@@ -25,10 +25,10 @@ from msprobe.compare.judge.explain_items import (
     moved_rows,
 )
 from msprobe.compare.judge.logged import find_logged, writes
-from msprobe.compare.measure.distance import result_key
+from msprobe.compare.measure.distance import is_multiple, result_key
 from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, Kind
-from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Judgement, Row, is_tensor
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
 
 LARGE = 0.05
 """Beyond this, a difference inside a module would show in its results."""
@@ -176,7 +176,26 @@ class _Explainer:
                 if why:
                     self._found.update((id(row), covered(why)) for row in rows)
         self._cover_reordered()
+        self._cover_factors()
         return self._found
+
+    def _cover_factors(self) -> None:
+        """Without modules (level L1): a factor that the runs multiply by in another place, where the last result of the
+        forward and all that is computed from the gradients agree."""
+        if any(match.call.kind in ("module", "grads") for match, _ in self._groups) or not _gradients_agree(
+            self._groups
+        ):
+            return
+        forward = [p for p, phase in enumerate(self._run.phases) if phase is Phase.FORWARD]
+        odd = [(place, row) for place, (_, rows) in enumerate(self._groups) for row in rows if self._is_open(row)]
+        bad = [(place, row) for place, row in odd if row.verdict != NOT_COMPARED]
+        last = max((place for place, _ in bad if place <= forward[-1]), default=-1) if forward else -1
+        if bad and self._run.agrees_after(last) and all(is_multiple(row.target, row.golden) for _, row in bad):
+            why = "the runs multiply by a factor in another place, and what is computed from all gradients agrees"
+            self._found.update((id(row), covered(f"{row.reason}; {why}")) for _, row in odd)
+
+    def _is_open(self, row: Row) -> bool:
+        return row.verdict != PASS and row.why.kind not in BENIGN and id(row) not in self._found
 
     def _explain_recomputation(self) -> None:
         """A run that recomputes its forwards needs gradients of more inputs (T5's position bias): where those of all
@@ -305,6 +324,10 @@ class _Run:
         if phase is Phase.FORWARD and self._backward_agrees and not writes(self._groups[place][0].call):
             return "the backward that follows agrees"
         return "nothing takes its result" if place in self._logged else ""
+
+    def agrees_after(self, place: int) -> bool:
+        """Some result of the forward after this place was compared and agrees."""
+        return self._last.get(Phase.FORWARD, -1) > place
 
     @property
     def _backward_agrees(self) -> bool:
