@@ -330,3 +330,30 @@ def test_a_cut_gradient_is_found_beside_a_logged_copy(tmp_path: Path) -> None:
     found = answer(tmp_path, change=lambda _: Watched(cut=True), level="L1", golden=golden)
     assert found.origin is not None
     assert found.origin.sentence.startswith("the gradient is cut off at Torch.tanh")
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        y: Tensor = self.out(self.inner(x) * mask)
+        return y
+
+
+class WithMask(nn.Module):
+    def __init__(self, start: int) -> None:
+        super().__init__()
+        self.block, self.head, self.start = Masked(), nn.Linear(8, 3), start
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.block(x, torch.arange(self.start, self.start + 8.0)))
+        return y
+
+
+def test_an_input_of_the_module_around_is_named_at_level_l0(tmp_path: Path) -> None:
+    golden = {"change": lambda _: WithMask(0), "level": "L0"}
+    found = answer(tmp_path, change=lambda _: WithMask(1), level="L0", golden=golden)
+    assert found.origin is not None
+    assert found.origin.sentence.startswith("Module.block.Masked.forward.0 was given another input.1")

@@ -23,6 +23,7 @@ from msprobe.compare.origin.structure import (
     alone_in,
     candidate,
     candidate_of_one_run,
+    given_around,
     left_out,
     made_inside,
     structural,
@@ -252,6 +253,9 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
         return replace(candidate("parameter", index, row, trace), said=said)
     alone = left_out(index, trace)
+    around = None if alone else given_around(index, trace)
+    if around is not None:
+        return _shifted(around, index, trace)
     found = alone or candidate("input", index, row, trace, _extra_before(index, trace))
     return found if alone else replace(found, said=after_the_model(index, row, trace))
 

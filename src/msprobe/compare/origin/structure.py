@@ -9,11 +9,11 @@ from typing import Any, Optional
 from msprobe.compare.calls import BACKWARD, FORWARD, Match, forward_name, module_path
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
-from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
-from msprobe.compare.rows import Group, Row
+from msprobe.compare.rows import Group, Row, is_tensor
 
 
 def candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
@@ -82,6 +82,22 @@ def _is_in(module: str, index: int, trace: Trace) -> bool:
     if _module_name(parent) == _module_name(module):
         return True
     return _module_name(parent).rpartition(".")[0] == _module_name(module)
+
+
+def given_around(index: int, trace: Trace) -> Optional[Candidate]:
+    """The outermost module around a call that was itself given another input (a mask): a module is recorded when it
+    returns, so that what it calls comes first."""
+    name = trace.groups[index][0].call.parent
+    found = None
+    for place in range(index + 1, len(trace.groups)):
+        match, rows = trace.groups[place]
+        if name is None or match.call.name != name:
+            continue
+        given = [row for row in bad_rows(rows) if row.is_input and is_tensor(row.golden)]
+        if given and match.how != "unmatched":
+            found = candidate("input", place, given[0], trace)
+        name = match.call.parent
+    return found
 
 
 def after_the_model(index: int, row: Row, trace: Trace) -> str:
