@@ -253,7 +253,7 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
         return replace(candidate("parameter", index, row, trace), said=said)
     alone = left_out(index, trace)
-    around = None if alone else given_around(index, trace)
+    around = None if alone else given_around(index, row, trace)
     if around is not None:
         return _shifted(around, index, trace)
     found = alone or candidate("input", index, row, trace, _extra_before(index, trace))

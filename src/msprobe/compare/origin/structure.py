@@ -84,18 +84,21 @@ def _is_in(module: str, index: int, trace: Trace) -> bool:
     return _module_name(parent).rpartition(".")[0] == _module_name(module)
 
 
-def given_around(index: int, trace: Trace) -> Optional[Candidate]:
+def given_around(index: int, shown: Row, trace: Trace) -> Optional[Candidate]:
     """The outermost module around a call that was itself given another input (a mask): a module is recorded when it
-    returns, so that what it calls comes first."""
+    returns, so that what it calls comes first. One that only hands on its argument says no more than the call, unless
+    the argument has a name."""
     name = trace.groups[index][0].call.parent
+    own = value_key(shown.golden)
     found = None
     for place in range(index + 1, len(trace.groups)):
         match, rows = trace.groups[place]
         if name is None or match.call.name != name:
             continue
         given = [row for row in bad_rows(rows) if row.is_input and is_tensor(row.golden)]
-        if given and match.how != "unmatched":
-            found = candidate("input", place, given[0], trace)
+        said = [row for row in given if not row.slot[-1].isdigit() or value_key(row.golden) != own]
+        if said and match.how != "unmatched":
+            found = candidate("input", place, said[0], trace)
         name = match.call.parent
     return found
 
