@@ -214,13 +214,22 @@ def test_operands_that_changed_places_are_said_to_be_swapped() -> None:
 
 
 def test_inputs_are_the_same_only_when_all_were_compared() -> None:
+    unread = {key: value for key, value in tensor(1.0).items() if key in ("type", "dtype", "shape")}
+    runs = [{"Torch.foo.0.forward": call(tensor(1.0), unread, output=tensor(value))} for value in (1.0, 2.0)]
+    found = suspect(follow(judged(*runs)))
+    assert found is not None
+    assert "could not be compared" in found.inputs
+
+
+def test_an_input_of_another_shape_is_another_input() -> None:
     runs = [
         {"Torch.foo.0.forward": call(tensor(1.0), tensor(1.0, shape=shape), output=tensor(value))}
         for shape, value in (([3, 5], 1.0), ([2, 7], 2.0))
     ]
     found = suspect(follow(judged(*runs)))
     assert found is not None
-    assert "could not be compared" in found.inputs
+    assert found.row is not None
+    assert (found.kind, found.row.slot) == ("input", "input.1")
 
 
 def test_another_dtype_of_one_call_is_named() -> None:

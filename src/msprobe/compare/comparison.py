@@ -27,7 +27,12 @@ from msprobe.compare.origin.parameters import name_parameter
 from msprobe.compare.origin.reordered import blamed_arguments
 from msprobe.compare.origin.state import name_buffer, other_buffers
 from msprobe.compare.origin.trace import Trace, follow
-from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
+from msprobe.compare.origin.training import (
+    TrainingDifference,
+    same_total_norm,
+    takes_other_parts,
+    training_differences,
+)
 from msprobe.compare.origin.wording import argument_text
 from msprobe.compare.phases import Phase, Stacks
 from msprobe.compare.reasons import BENIGN, Kind
@@ -169,7 +174,8 @@ class _Stages:
             training, guilty = joined_training(task.join)
             events = [], []
         other_update = any(one.kind == "how" for one in training)
-        explained = explain(groups, stacks, other_parts, other_update)
+        same_gradients = other_parts and bool(same_total_norm(*events))
+        explained = explain(groups, stacks, other_parts, other_update, same_gradients)
         _apply({**explained, **explain_totals(groups)}, groups)
         if joined is not None:
             _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)

@@ -13,7 +13,7 @@ from typing import Optional
 from msprobe.compare.align.sequence import common_order
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.align.tree import align_tree
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, fingerprint
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, fingerprint, shapes
 
 MODES = ("auto", "exact", "fuzzy")
 _RECOMPUTED = "recomputed"
@@ -186,7 +186,18 @@ def _gradients(target: Calls, golden: Calls, forward: list[Match], translation: 
         if partner is not None:
             how = "exact" if partner.key == call.key else "renamed"
             matches.append(Match(call, partner, how, 1.0 if how == "exact" else 0.9))
-    return matches
+    return matches + _by_class(_without(target, matches, 0), _without(golden, matches, 1))
+
+
+def _by_class(target: Calls, golden: Calls) -> list[Match]:
+    """Gradients of a model whose path has changed because a wrapper is around it: the only ones left of a class."""
+    classes: list[dict[tuple[str, str], list[Call]]] = [defaultdict(list), defaultdict(list)]
+    for found, calls in zip(classes, (target, golden)):
+        for call in calls:
+            found[call.key.rpartition(".")[2], shapes(call.record)].append(call)
+    ours, theirs = classes
+    pairs = [(calls, theirs[key]) for key, calls in ours.items() if key in theirs]
+    return [Match(a[0], b[0], "renamed", 0.8) for a, b in pairs if len(a) == len(b) == 1]
 
 
 def _in_order(matches: list[Match], target: Calls, golden: Calls) -> list[Match]:

@@ -112,7 +112,28 @@ class _Aligner:
                 found += _by_place(a, b)
         if _projections(target) != _projections(golden):  # as many of other shapes are shards of one
             found = [match for match in found if not _is_other_projection(match)]
+        found = self._with_same_gradients(found, target, golden)
         return found + self._moved(target, golden, found)
+
+    def _with_same_gradients(self, found: list[Match], target: Calls, golden: Calls) -> list[Match]:
+        """A script may log a detached copy: of two calls with the same values, the one with a gradient, as in the
+        other run."""
+        wrong = [place for place, match in enumerate(found) if match.how != "fused" and _is_cut(match)]
+        for place in wrong:
+            taken = {call.name for match in found for call in (match.target, match.golden) if call is not None}
+            ours, theirs = found[place].target, found[place].golden
+            assert ours is not None
+            assert theirs is not None
+            others = [(one, theirs) for one in target if self._is_twin(one, ours, _TARGET)]
+            others += [(ours, one) for one in golden if self._is_twin(one, theirs, _GOLDEN)]
+            for a, b in others:
+                if {a.name, b.name} - taken and _has_gradient(a) == _has_gradient(b):
+                    found[place] = _match(a, b, "sequence", 0.95, ())
+                    break
+        return found
+
+    def _is_twin(self, call: Call, other: Call, side: int) -> bool:
+        return call is not other and call.key == other.key and self._value(call, side) == self._value(other, side)
 
     def _moved(self, target: Calls, golden: Calls, found: list[Match]) -> list[Match]:
         """Calls that one run makes in another order: the same call of the same values."""
@@ -181,6 +202,17 @@ class _Aligner:
         output = call.record.get("output") if isinstance(call.record, dict) else None
         key = result_key(output[0]) if isinstance(output, list) and output else None
         return (self.translation.operation(call), key) if key else (side, call.name)
+
+
+def _has_gradient(call: Call) -> object:
+    output = call.record.get("output") if isinstance(call.record, dict) else None
+    first = output[0] if isinstance(output, list) and output else None
+    return first.get("requires_grad") if isinstance(first, dict) else None
+
+
+def _is_cut(match: Match) -> bool:
+    target, golden = match.target, match.golden
+    return target is not None and golden is not None and _has_gradient(target) != _has_gradient(golden)
 
 
 def _out(call: Call) -> str:

@@ -96,6 +96,12 @@ class Effects:
             name = self._parent.get(name)
         return None
 
+    def has_same_results_itself(self, call: Call) -> bool:
+        """The backward of a module that gives back the same gradients, those of the weights inside included."""
+        if call.kind != "module" or call.direction != BACKWARD:
+            return False
+        return self._backward_agrees(call, call) and not self._has_gradient(call, self._bad_gradients)
+
     def _computes_the_same(self, module: Call, call: Call) -> bool:
         if module.name not in self._large or not self._agree.get(module.name):
             return False

@@ -24,10 +24,11 @@ from msprobe.compare.judge.explain_items import (
     may_be_unused,
     moved_rows,
 )
-from msprobe.compare.measure.distance import result_key
-from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
+from msprobe.compare.judge.logged import find_logged, writes
+from msprobe.compare.measure.distance import is_multiple, result_key
+from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, Kind
-from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Judgement, Row, is_tensor
+from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
 
 LARGE = 0.05
 """Beyond this, a difference inside a module would show in its results."""
@@ -35,13 +36,18 @@ _NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
 
 
 def explain(
-    groups: Sequence[Group], stacks: Stacks = ({}, {}), other_parts: bool = False, other_update: bool = False
+    groups: Sequence[Group],
+    stacks: Stacks = ({}, {}),
+    other_parts: bool = False,
+    other_update: bool = False,
+    same_gradients: bool = False,
 ) -> Judgements:
     """New judgements for rows without counterpart, and for differences that changed nothing.
 
     `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation);
-    `other_update`: their optimizers compute the step in another way (foreach, fused), or have fused weights."""
-    if other_parts and _gradients_agree(groups):
+    `other_update`: their optimizers compute the step in another way (foreach, fused), or have fused weights;
+    `same_gradients`: clipping found the same norm of all gradients, which tells where no call after it was recorded."""
+    if other_parts and _gradients_agree(groups, same_gradients):
         return _explain_parts(groups)
     odd = [
         place
@@ -51,7 +57,7 @@ def explain(
     return _Explainer(groups, stacks, other_update).explain(odd) if odd else {}
 
 
-def _gradients_agree(groups: Sequence[Group]) -> bool:
+def _gradients_agree(groups: Sequence[Group], same_norm: bool = False) -> bool:
     """What is computed from the complete gradients agrees: clipping and the optimizer, else the gradients themselves
     (which hold the last part only)."""
     after, last = [], []
@@ -60,6 +66,8 @@ def _gradients_agree(groups: Sequence[Group]) -> bool:
             after += [row for row in rows if is_tensor(row.golden)]
         elif match.call.kind == "grads":
             last += rows
+    if same_norm and not after:
+        return True
     rows = after or last
     agree = [row for row in rows if row.verdict == PASS]
     return bool(agree) and all(row.verdict == PASS or row.why.kind in BENIGN for row in rows)
@@ -163,10 +171,31 @@ class _Explainer:
                 side = self._sides[match.target is None]
                 lost = match.call.direction == GRADS and match.call.key in self._both
                 why = side.covering(match.call, rows) or ("" if lost else self._run.why(place))
+                if not why and clears_gradients(match, self._stacks):
+                    why = "zero_grad fills the gradients with zeros; the other run sets them to None"
                 if why:
                     self._found.update((id(row), covered(why)) for row in rows)
         self._cover_reordered()
+        self._cover_factors()
         return self._found
+
+    def _cover_factors(self) -> None:
+        """Without modules (level L1): a factor that the runs multiply by in another place, where the last result of the
+        forward and all that is computed from the gradients agree."""
+        if any(match.call.kind in ("module", "grads") for match, _ in self._groups) or not _gradients_agree(
+            self._groups
+        ):
+            return
+        forward = [p for p, phase in enumerate(self._run.phases) if phase is Phase.FORWARD]
+        odd = [(place, row) for place, (_, rows) in enumerate(self._groups) for row in rows if self._is_open(row)]
+        bad = [(place, row) for place, row in odd if row.verdict != NOT_COMPARED]
+        last = max((place for place, _ in bad if place <= forward[-1]), default=-1) if forward else -1
+        if bad and self._run.agrees_after(last) and all(is_multiple(row.target, row.golden) for _, row in bad):
+            why = "the runs multiply by a factor in another place, and what is computed from all gradients agrees"
+            self._found.update((id(row), covered(f"{row.reason}; {why}")) for _, row in odd)
+
+    def _is_open(self, row: Row) -> bool:
+        return row.verdict != PASS and row.why.kind not in BENIGN and id(row) not in self._found
 
     def _explain_recomputation(self) -> None:
         """A run that recomputes its forwards needs gradients of more inputs (T5's position bias): where those of all
@@ -221,6 +250,9 @@ class _Explainer:
             if is_other_api(match):
                 alone = [row for row in rows if row.absent and not is_tensor(row.target or row.golden)]
                 found.update((id(row), covered(f"the results of {module} agree")) for row in alone)
+        elif bad and side.has_same_results_itself(match.call) and all(_is_lost_on_the_way(row) for row in bad):
+            why = "a gradient of another result of it; what it gives back agrees"
+            found.update((id(row), covered(f"{row.reason}; {why}")) for row in bad)
         moved = [row for row in moved_rows(match, rows) if id(row) not in found]
         hidden = [row for row in rows if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
         if moved or hidden:
@@ -233,6 +265,11 @@ def _is_number(match: Match, row: Row) -> bool:
     if row.why.kind is Kind.NULL or row.absent:
         return match.call.direction == BACKWARD
     return row.why.kind in (*_NUMBERS, Kind.KIND)
+
+
+def _is_lost_on_the_way(row: Row) -> bool:
+    """A gradient that enters a backward in one run only."""
+    return row.is_input and row.why.kind is Kind.NULL
 
 
 def _place(match: Match) -> tuple[str, str]:
@@ -265,6 +302,7 @@ class _Run:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.phases = phases_of(groups)
+        self._groups = groups
         self._bad = set()
         self._last: dict[Phase, int] = {}
         for place, (match, rows) in enumerate(groups):
@@ -283,7 +321,21 @@ class _Run:
             return ""
         if self._last.get(phase, -1) > place:
             return "what was compared after it agrees"
-        return ""
+        if phase is Phase.FORWARD and self._backward_agrees and not writes(self._groups[place][0].call):
+            return "the backward that follows agrees"
+        return "nothing takes its result" if place in self._logged else ""
+
+    def agrees_after(self, place: int) -> bool:
+        """Some result of the forward after this place was compared and agrees."""
+        return self._last.get(Phase.FORWARD, -1) > place
+
+    @property
+    def _backward_agrees(self) -> bool:
+        return Phase.BACKWARD in self._last and Phase.BACKWARD not in self._bad
+
+    @functools.cached_property
+    def _logged(self) -> set[int]:
+        return find_logged(self._groups, self.phases)
 
 
 def _differs(match: Match, row: Row) -> bool:

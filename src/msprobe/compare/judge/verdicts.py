@@ -134,8 +134,12 @@ class Judge:
                     self._weights.add(key)
                 else:
                     continue
-                self.noise.kinks = max(self.noise.kinks, min(row.distance, MOST_OF_A_WEIGHT))
-                self.noise.level = max(self.noise.level, min(row.distance, MOST_OF_A_WEIGHT))
+                self._allow_for(row.distance)
+
+    def _allow_for(self, off: float) -> None:
+        """What a weight is off is noise in all that is computed with it."""
+        self.noise.kinks = max(self.noise.kinks, min(off, MOST_OF_A_WEIGHT))
+        self.noise.level = max(self.noise.level, min(off, MOST_OF_A_WEIGHT))
 
     @property
     def _weight_tolerance(self) -> float:
@@ -162,6 +166,8 @@ class Judge:
                 found.append(Judgement(ERROR))
             elif self._noise_keys and (row.is_input or call.direction == GRADS) and self._is_noise(row):
                 self._remember_noise(call.key, row)
+                if self._phase is Phase.FORWARD and self.noise.at_start:
+                    self._allow_for(away)  # a weight, which level L1 records at no module
                 found.append(Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY))
             elif self._preset is not None:
                 found.append(Judgement(*self._preset.judge(row)))

@@ -15,12 +15,15 @@ from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
 from msprobe.compare.origin.arguments import other_arguments
+from msprobe.compare.origin.other_shape import blame_other_shape, first_of_other_shape, maker_of_other_shape
 from msprobe.compare.origin.reordered import argument_before, reordering_before
 from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.structure import (
+    after_the_model,
     alone_in,
     candidate,
     candidate_of_one_run,
+    given_around,
     left_out,
     made_inside,
     structural,
@@ -57,7 +60,8 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         return _blame(first[Phase.FORWARD][0], trace)
     if trace.gradients:
         return candidate("gradient", *_cut(trace), trace)
-    if said[Phase.BACKWARD] and (first[Phase.BACKWARD] or first[Phase.AFTER]):
+    proven = any(one.proven for one in said[Phase.BACKWARD])
+    if said[Phase.BACKWARD] and (proven or first[Phase.BACKWARD] or first[Phase.AFTER]):
         return _training(said[Phase.BACKWARD], trace)
     if first[Phase.BACKWARD]:
         made = _blame(first[Phase.BACKWARD][0], trace)
@@ -156,6 +160,11 @@ def _blame(index: int, trace: Trace) -> Candidate:
         return candidate("dtype", index, row, trace)
     if match.call.direction == GRADS:
         return candidate("parameter gradient", index, row, trace)
+    shaped = first_of_other_shape(index, trace)
+    if shaped is not None:
+        place, row = shaped
+        found = _blame_input(place, [row], trace) if row.is_input else blame_other_shape(place, row, trace)
+        return _shifted(found, index, trace)
     seen = _inputs_seen(match, rows)
     moved = reordering_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if moved is not None:
@@ -223,6 +232,9 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     row = inputs[0]
     if row.why.kind is Kind.DTYPE:
         return candidate("dtype", index, row, trace)
+    shaped = maker_of_other_shape(row, index, trace)
+    if shaped is not None:
+        return _shifted(blame_other_shape(*shaped, trace), index, trace)
     ours = _producer(row.target, index, trace, golden=False)
     theirs = _producer(row.golden, index, trace, golden=True)
     if ours is not None and theirs is not None and ours is not theirs:
@@ -241,7 +253,11 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
         return replace(candidate("parameter", index, row, trace), said=said)
     alone = left_out(index, trace)
-    return alone or candidate("input", index, row, trace, _extra_before(index, trace))
+    around = None if alone else given_around(index, row, trace)
+    if around is not None:
+        return _shifted(around, index, trace)
+    found = alone or candidate("input", index, row, trace, _extra_before(index, trace))
+    return found if alone else replace(found, said=after_the_model(index, row, trace))
 
 
 def _parameter_of(index: int, row: Row, trace: Trace) -> str:

@@ -6,7 +6,7 @@ its calls, or the n-th entry of a list that it hands to one call, is the n-th of
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -47,6 +47,7 @@ def _updated_as(given: Row, trace: Trace, names: Sequence[str], after: Any) -> s
     if None in wanted or not names:
         return ""
     places: dict[str, list[bool]] = defaultdict(list)
+    single: list[tuple[str, bool]] = []
     begun = False
     for match, rows in trace.groups:
         if not begun or match.how == "unmatched":
@@ -56,7 +57,26 @@ def _updated_as(given: Row, trace: Trace, names: Sequence[str], after: Any) -> s
             parts = row.slot.split(".")
             if parts[:2] == ["input", "0"] and len(parts) <= 3:
                 key = match.call.key if len(parts) == 2 else f"{match.call.name}.list"
-                places[key].append((value_key(row.target), value_key(row.golden)) == wanted)
+                is_it = (value_key(row.target), value_key(row.golden)) == wanted
+                places[key].append(is_it)
+                if len(parts) == 2:
+                    single.append((key, is_it))
     several = [(same, len(same) // len(names)) for same in places.values() if sum(same) == 1]
     found = {names[same.index(True) // each] for same, each in several if len(same) == each * len(names)}
+    found = found or _by_last_call(single, names)
     return found.pop() if len(found) == 1 else ""
+
+
+def _by_last_call(calls: Sequence[tuple[str, bool]], names: Sequence[str]) -> set[str]:
+    """Where an optimizer makes other calls for some parameters (weight decay): the calls for a parameter end with the
+    last of those that are made once for each."""
+    made = Counter(key for key, _ in calls)
+    once = [key for key, number in made.items() if number == len(names)]
+    if not once:
+        return set()
+    found, done = set(), 0
+    for key, is_it in calls:
+        if is_it:
+            found.add(names[min(done, len(names) - 1)])
+        done += key == once[-1]
+    return found

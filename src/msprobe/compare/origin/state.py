@@ -15,6 +15,7 @@ from msprobe.compare.measure import distance
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
+from msprobe.compare.rows import is_tensor
 
 Buffers = Mapping[str, Mapping[str, Any]]
 ROUNDING = 8.0
@@ -103,6 +104,11 @@ def name_buffer(
 ) -> Candidate:
     """Describes the suspect as a difference of a buffer if it shows one; returns it unchanged if not."""
     name = _shown(found, buffers)
+    part = "" if name else _taken_in_part(found, buffers) or (_own_parameter(found, buffers) if later is None else "")
+    if part:
+        when = "before anything ran" if later is None else f"at the start of step {later}"
+        said = f"{part} differs {when}; {found.match.call.name} is the first call that shows it"
+        return replace(found, kind=part.partition(" ")[0], said=said)
     if not name:
         unexplained = found.phase is Phase.FORWARD and found.kind in ("input", "wiring")
         return replace(found, evidence=(*found.evidence, _first_of(buffers))) if unexplained else found
@@ -111,6 +117,35 @@ def name_buffer(
     how = "" if call.kind == "module" else f", which {call.name} is given"
     more = f" ({len(buffers)} buffers differ)" if len(buffers) > 1 else ""
     return replace(found, kind=name.partition(" ")[0], said=f"{name} differs {when}{how}{more}")
+
+
+def _own_parameter(found: Candidate, buffers: Mapping[str, object]) -> str:
+    """The only parameter of the model itself that differs, where no recorded call explains what was found."""
+    own = [name for name in buffers if name.startswith("parameter ")]
+    return own[0] if len(own) == 1 and found.kind in ("input", "wiring") and found.phase is not Phase.AFTER else ""
+
+
+def _taken_in_part(found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> str:
+    """The buffer, or parameter of the model, that an input may be a slice of in both runs, where there is only one."""
+    row = found.row
+    if found.phase is not Phase.FORWARD or found.kind != "input" or row is None or not row.is_input:
+        return ""
+    fitting = [
+        name
+        for name, (ours, theirs) in buffers.items()
+        if _may_be_part(row.target, ours) and _may_be_part(row.golden, theirs)
+    ]
+    return fitting[0] if len(fitting) == 1 else ""
+
+
+def _may_be_part(item: Optional[dict[str, Any]], whole: dict[str, Any]) -> bool:
+    """Fewer elements of the same dtype, none of them out of the range of the whole."""
+    if item is None or not is_tensor(item) or item.get("dtype") != whole.get("dtype"):
+        return False
+    low, high, least, most = (distance.number(one.get(key)) for one in (item, whole) for key in ("Min", "Max"))
+    if low is None or high is None or least is None or most is None:
+        return False
+    return 1 < distance.count(item) < distance.count(whole) and least <= low <= high <= most
 
 
 def _first_of(buffers: Mapping[str, object]) -> str:

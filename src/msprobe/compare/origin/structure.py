@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Optional
 
-from msprobe.compare.calls import FORWARD, Match, module_path
+from msprobe.compare.calls import BACKWARD, FORWARD, Match, forward_name, module_path
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import value_key
-from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
-from msprobe.compare.rows import Group, Row
+from msprobe.compare.rows import Group, Row, is_tensor
 
 
 def candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence: tuple[str, ...] = ()) -> Candidate:
@@ -82,6 +82,36 @@ def _is_in(module: str, index: int, trace: Trace) -> bool:
     if _module_name(parent) == _module_name(module):
         return True
     return _module_name(parent).rpartition(".")[0] == _module_name(module)
+
+
+def given_around(index: int, shown: Row, trace: Trace) -> Optional[Candidate]:
+    """The outermost module around a call that was itself given another input (a mask): a module is recorded when it
+    returns, so that what it calls comes first. One that only hands on its argument says no more than the call, unless
+    the argument has a name."""
+    name = trace.groups[index][0].call.parent
+    own = value_key(shown.golden)
+    found = None
+    for place in range(index + 1, len(trace.groups)):
+        match, rows = trace.groups[place]
+        if name is None or match.call.name != name:
+            continue
+        given = [row for row in bad_rows(rows) if row.is_input and is_tensor(row.golden)]
+        said = [row for row in given if not row.slot[-1].isdigit() or value_key(row.golden) != own]
+        if said and match.how != "unmatched":
+            found = candidate("input", place, said[0], trace)
+        name = match.call.parent
+    return found
+
+
+def after_the_model(index: int, row: Row, trace: Trace) -> str:
+    """How to say that the first backward was given another gradient: nothing was recorded between the last module and
+    the backward (level L0), so what the script computes there differs. Empty for any other call."""
+    calls = [match.call for match, _ in trace.groups[: index + 1]]
+    if calls[-1].direction != BACKWARD or any(call.direction != FORWARD for call in calls[:-1]):
+        return ""
+    name = calls[-1].name
+    after = forward_name(calls[-1])
+    return f"{name} was given another {row.slot}: what is computed after {after} differs (the loss, its labels)"
 
 
 def alone_in(match: Match, trace: Trace) -> list[int]:

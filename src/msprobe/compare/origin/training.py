@@ -17,7 +17,9 @@ Event = Mapping[str, Any]
 
 _HOW = {"foreach", "fused", "capturable", "differentiable", "maximize_foreach"}
 """Settings that change how a step is computed, not what."""
-_UNIMPORTANT = {"names", "parameters", "elements", "initial_lr", *_HOW}
+_UNIMPORTANT = {"names", "parameters", "elements", "gradients", "initial_lr", *_HOW}
+_ROUNDED = 1e-4
+"""How far apart the same norm of all gradients may be in two runs."""
 _ORDER = ("lr", "betas", "eps", "weight_decay", "momentum")
 
 
@@ -29,6 +31,8 @@ class TrainingDifference(NamedTuple):
     kind: str
     after: Optional[str] = None
     note_only: bool = False
+    proven: bool = False
+    """The events alone show its effect, whatever was recorded of the calls."""
 
 
 def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> list[TrainingDifference]:
@@ -38,6 +42,7 @@ def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> li
     return [
         *_clearing(target, golden),
         *_clipping(target, golden),
+        *_clipped_late(target, golden),
         *_scaling(target, golden),
         *_steps(target, golden),
         *_parts(target, golden),
@@ -68,6 +73,9 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
     if len(ours) != len(theirs):
         ours, theirs = ours[:1], theirs[:1]
     counts = [(a, a.get("with_gradient"), b.get("with_gradient")) for a, b in zip(ours, theirs)]
+    if counts:  # zero_grad(set_to_none=False) of the step before: the first backward adds to zeros
+        event, x, y = counts[0]
+        counts[0] = event, 0 if _sets_to_zero(target) else x, 0 if _sets_to_zero(golden) else y
     known = [(a, x, y) for a, x, y in counts if isinstance(x, int) and isinstance(y, int) and bool(x) != bool(y)]
     if not known:
         return
@@ -79,7 +87,31 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
         )
     else:
         text = f"the gradients were cleared before the backward; the golden run adds to those of {usual} parameters"
-    yield TrainingDifference(text, Phase.BACKWARD, "zero_grad", _after(event))
+    proven = same_total_norm(target, golden) is False
+    yield TrainingDifference(text, Phase.BACKWARD, "zero_grad", _after(event), proven=proven)
+
+
+def same_total_norm(target: Sequence[Event], golden: Sequence[Event]) -> Optional[bool]:
+    """Whether clip_grad_norm_ found gradients of the same norm in both runs; None where one did not look."""
+    ours, theirs = (_numbers(_of(events, "clip_grad_norm_end"), "total_norm") for events in (target, golden))
+    if not ours or len(ours) != len(theirs):
+        return None
+    return all(math.isclose(a, b, rel_tol=_ROUNDED) for a, b in zip(ours, theirs))
+
+
+def _sets_to_zero(events: Sequence[Event]) -> bool:
+    return any(event.get("set_to_none") is False for event in _of(events, "zero_grad"))
+
+
+def _clipped_late(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
+    """One run clips before the optimizer's step, the other after it."""
+    kinds = ("clip_grad_norm", "optimizer_step")
+    order = [[str(event["event"]) for event in _of(events, *kinds)] for events in (target, golden)]
+    if order[0] != order[1] and sorted(order[0]) == sorted(order[1]) == [*kinds]:
+        ours, other = ("before", "after") if order[0][0] == "clip_grad_norm" else ("after", "before")
+        clip, step = (_of(target, kind)[0] for kind in kinds)
+        text = f"clip_grad_norm_ is called {ours} {_type(step)}.step, not {other} it"
+        yield TrainingDifference(text, Phase.AFTER, "clipping", _after(clip))
 
 
 def _clipping(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
@@ -213,6 +245,18 @@ def _rates(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trainin
 def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
     name, after = _type(a), _after(a)
     ours, theirs = (_list(event.get("groups")) for event in (a, b))
+    if len(ours) != len(theirs):  # a group without a gradient updates nothing
+        ours, theirs = ([group for group in side if group.get("gradients") != 0] for side in (ours, theirs))
+    if _are_divided_otherwise(ours, theirs):
+        changed = _settings_by_parameter(ours, theirs)
+        if not changed:
+            text = f"{name}: the parameters are in other groups, or in another order, with the same settings"
+            yield TrainingDifference(text, Phase.AFTER, "how", after, note_only=True)
+            return
+        if len(ours) == len(theirs):
+            text = f"{name}: the parameters are in other groups{changed}"
+            yield TrainingDifference(text, Phase.AFTER, "optimizer", after)
+            return
     if len(ours) != len(theirs):
         text = f"{name}: it has {count(len(ours), 'parameter group')}, not {len(theirs)}"
         yield TrainingDifference(f"{text}{_settings_by_parameter(ours, theirs)}", Phase.AFTER, "optimizer", after)
@@ -229,12 +273,25 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             text = f"{name}: it updates {group.get('parameters')} parameters, not {other.get('parameters')}{where}"
             fused = group.get("elements") == other.get("elements") is not None
             text += " (as many elements: some are fused)" if fused else _other_names(group, other)
-            yield TrainingDifference(text, Phase.AFTER, "how" if fused else "optimizer", after, note_only=fused)
+            idle = group.get("gradients") == other.get("gradients") is not None
+            text += "; as many have a gradient" if idle and not fused else ""
+            kind = "how" if fused else "optimizer"
+            yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=fused or idle)
         if any(group.get(key) != other.get(key) for key in ("foreach", "fused")):
-            changed = [k for k in ("foreach", "fused") if group.get(k) != other.get(k)]
-            said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in changed)
+            ways = [k for k in ("foreach", "fused") if group.get(k) != other.get(k)]
+            said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in ways)
             text = f"{name} computes its step in another way ({said})"
             yield TrainingDifference(text, Phase.AFTER, "how", after, note_only=True)
+
+
+def _are_divided_otherwise(ours: Sequence[Event], theirs: Sequence[Event]) -> bool:
+    """The same parameters, all known by name, in other groups or in another order of groups."""
+    groups = [[_list(group.get("names")) for group in side] for side in (ours, theirs)]
+    names = [[name for group in side for name in group] for side in groups]
+    if any(len(_list(group.get("names"))) != group.get("parameters") for group in (*ours, *theirs)):
+        return False
+    complete = all(isinstance(name, str) for side in names for name in side)
+    return complete and groups[0] != groups[1] and sorted(names[0]) == sorted(names[1])
 
 
 def _other_names(group: Event, other: Event) -> str:

@@ -40,13 +40,14 @@ def plain_value(value: Any) -> Any:
 
 
 def groups_of(optimizer: Any) -> list[dict[str, Any]]:
-    """Every parameter group: its hyper-parameters, and the number of its parameters and elements."""
+    """Every parameter group: its hyper-parameters, the number of its parameters and elements, and of gradients."""
     groups = []
     for group in optimizer.param_groups:
         found = {str(name): plain_value(value) for name, value in group.items() if name not in _LISTS}
         parameters = list(group["params"])
         found["parameters"] = len(parameters)
         found["elements"] = sum(parameter.numel() for parameter in parameters)
+        found["gradients"] = sum(parameter.grad is not None for parameter in parameters)
         groups.append(found)
     return groups
 

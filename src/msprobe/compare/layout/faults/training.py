@@ -16,7 +16,7 @@ from msprobe.dump.reader import RankDump
 
 Event = Mapping[str, Any]
 
-_OF_RANK = ("parameters", "elements", "names", "with_gradient")
+_OF_RANK = ("parameters", "elements", "gradients", "names", "with_gradient")
 """What an event of the training loop says of one rank's share."""
 
 
