@@ -27,7 +27,7 @@ from msprobe.compare.judge.explain_items import (
 from msprobe.compare.measure.distance import result_key
 from msprobe.compare.phases import Phase, Stacks, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, Kind
-from msprobe.compare.rows import ERROR, PASS, WARNING, Group, Judgement, Row, is_tensor
+from msprobe.compare.rows import EQUAL, ERROR, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor
 
 LARGE = 0.05
 """Beyond this, a difference inside a module would show in its results."""
@@ -82,13 +82,20 @@ class _Explainer:
     def __init__(self, groups: Sequence[Group], stacks: Stacks, other_update: bool) -> None:
         self._groups = groups
         self._stacks = stacks
-        self._sides = (Effects(groups, golden=False), Effects(groups, golden=True))
         self._run = _Run(groups)
         self._other_way = other_update or _updates_in_another_way(groups, self._run.phases)
         self._found: Judgements = {}
         self._doubtful: set[str] = set()  # modules that hold one whose results differ
         self._reordered: dict[tuple[str, str], list[tuple[Row, bool]]] = {}
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
+
+    @functools.cached_property
+    def _ours(self) -> Effects:
+        return Effects(self._groups, golden=False)
+
+    @functools.cached_property
+    def _theirs(self) -> Effects:
+        return Effects(self._groups, golden=True)
 
     @functools.cached_property
     def _backward_agrees(self) -> bool:
@@ -104,7 +111,7 @@ class _Explainer:
     def _rewritten(self) -> set[str]:
         """The modules that make calls of which the other run has no counterpart, and those around them."""
         alone = [match.call.parent for match, _ in self._groups if match.how == "unmatched"]
-        return {name for parent in alone for side in self._sides for name in side.around(parent)}
+        return {name for parent in alone for side in (self._ours, self._theirs) for name in side.around(parent)}
 
     def _is_elsewhere(self, row: Row) -> bool:
         """Both values occur in other calls of the same API in the same module of the other run. Keys are rounded: two
@@ -160,7 +167,7 @@ class _Explainer:
             elif match.how != "unmatched":
                 self._explain_matched(place, match, rows)
             elif not match.call.recompute:
-                side = self._sides[match.target is None]
+                side = self._theirs if match.target is None else self._ours
                 lost = match.call.direction == GRADS and match.call.key in self._both
                 why = side.covering(match.call, rows) or ("" if lost else self._run.why(place))
                 if why:
@@ -205,13 +212,15 @@ class _Explainer:
         self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS)
 
     def _explain_matched(self, place: int, match: Match, rows: Sequence[Row]) -> None:
-        found, side = self._found, self._sides[0]
-        explain_items(match, rows, found)
+        # Rows that agree have nothing to explain; most do.
+        unlike = [row for row in rows if row.judgement is not PASSED or row.measurement is not EQUAL]
+        found, side = self._found, self._ours
+        explain_items(match, rows, unlike, found)
         if match.call.kind == "api":
-            lost = [row for row in rows if row.why.kind is Kind.GRADIENT]
+            lost = [row for row in unlike if row.why.kind is Kind.GRADIENT]
             if any(not row.is_input for row in lost) and side.has_gradient_around(match.call):
                 found.update((id(row), Judgement(PASS, 0.0, row.why)) for row in lost)
-        bad = [row for row in rows if row.verdict != PASS and _is_number(match, row) and id(row) not in found]
+        bad = [row for row in unlike if row.verdict != PASS and _is_number(match, row) and id(row) not in found]
         module = side.module_with_same_results(match.call) if bad else None
         if module is not None:
             place_of = (module, match.call.direction)
@@ -219,10 +228,10 @@ class _Explainer:
             if side.is_doubtful(match.call):
                 self._doubtful.add(module)
             if is_other_api(match):
-                alone = [row for row in rows if row.absent and not is_tensor(row.target or row.golden)]
+                alone = [row for row in unlike if row.absent and not is_tensor(row.target or row.golden)]
                 found.update((id(row), covered(f"the results of {module} agree")) for row in alone)
-        moved = [row for row in moved_rows(match, rows) if id(row) not in found]
-        hidden = [row for row in rows if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
+        moved = [row for row in moved_rows(match, unlike) if id(row) not in found]
+        hidden = [row for row in unlike if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
         if moved or hidden:
             explain_moved(match, rows, moved, side, found)
             explain_hidden(match, rows, hidden, side, self._run.why(place), found)
@@ -264,24 +273,31 @@ class _Run:
     """Whether all that was compared agrees, and up to where."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = groups
         self.phases = phases_of(groups)
-        self._bad = set()
-        self._last: dict[Phase, int] = {}
-        for place, (match, rows) in enumerate(groups):
+
+    @functools.cached_property
+    def _seen(self) -> tuple[set[Phase], dict[Phase, int]]:
+        """The phases with a difference, and the last place of each phase where a result agrees."""
+        bad: set[Phase] = set()
+        last: dict[Phase, int] = {}
+        for place, (match, rows) in enumerate(self._groups):
             if match.how == "unmatched":
                 continue
             phase = self.phases[place]
             if any(_differs(match, row) for row in rows):
-                self._bad.add(phase)
+                bad.add(phase)
             if any(row.verdict == PASS and is_tensor(row.golden) for row in results(rows)):
-                self._last[phase] = place
+                last[phase] = place
+        return bad, last
 
     def why(self, place: int) -> str:
         """Why a call does not matter: everything that was compared agrees, and some of it was computed later."""
         phase = self.phases[place]
-        if any(other <= phase for other in self._bad):
+        bad, last = self._seen
+        if any(other <= phase for other in bad):
             return ""
-        if self._last.get(phase, -1) > place:
+        if last.get(phase, -1) > place:
             return "what was compared after it agrees"
         return ""
 
