@@ -248,3 +248,12 @@ def test_the_quick_distance_of_usual_tensors_is_the_distance(values: list[float]
     quick = distance.of_statistics(*sides)
     pairs = [(sides[0][key], sides[1][key]) for key in ("Max", "Min", "Mean", "Norm")]
     assert quick == distance._largest(pairs, *sides)
+
+
+@pytest.mark.fast
+@given(st.lists(st.floats(-1e5, 1e5) | st.just(float("nan")), min_size=4, max_size=4), st.integers(0, 9))
+def test_the_quick_scale_of_usual_tensors_is_the_scale(values: list[float], size: int) -> None:
+    """Statistics in quotes, as some dumps have NaN, are never taken as usual."""
+    item: dict[str, Any] = {"shape": [size], **dict(zip(("Max", "Min", "Mean", "Norm"), values))}
+    quoted = {key: str(value) if isinstance(value, float) else value for key, value in item.items()}
+    assert repr(distance.scale(item)) == repr(distance.scale(quoted))  # NaN is not equal to itself
