@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
@@ -91,6 +93,23 @@ def test_every_row_is_in_a_report_of_rows(
     for jobs in (1, 2):
         write_jsonl(compare(*dumps, jobs=jobs), tmp_path / "found")
         assert (tmp_path / "found").read_bytes() == (tmp_path / "full").read_bytes()
+
+
+_LOGGING = """import sys
+from msprobe.compare import compare, execute
+real = execute.run_pair
+def run_pair(task, *given):
+    with open(sys.argv[3], "a") as file:
+        print(task.pair.target.rank, file=file)
+    return real(task, *given)
+execute.run_pair = run_pair
+assert compare(sys.argv[1], sys.argv[2], jobs=2).origin is not None"""
+
+
+def test_processes_do_not_measure_again_what_the_first_one_has(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    subprocess.run([sys.executable, "-c", _LOGGING, *map(str, dumps), str(log)], check=True, timeout=120)
+    assert log.read_text().split() == ["0", str(WRONG)]
 
 
 @pytest.mark.parametrize("odd", ["null", "empty", "infinite", "NaN", "uninitialised", "structure", "md5"])
@@ -229,3 +248,12 @@ def test_the_quick_distance_of_usual_tensors_is_the_distance(values: list[float]
     quick = distance.of_statistics(*sides)
     pairs = [(sides[0][key], sides[1][key]) for key in ("Max", "Min", "Mean", "Norm")]
     assert quick == distance._largest(pairs, *sides)
+
+
+@pytest.mark.fast
+@given(st.lists(st.floats(-1e5, 1e5) | st.just(float("nan")), min_size=4, max_size=4), st.integers(0, 9))
+def test_the_quick_scale_of_usual_tensors_is_the_scale(values: list[float], size: int) -> None:
+    """Statistics in quotes, as some dumps have NaN, are never taken as usual."""
+    item: dict[str, Any] = {"shape": [size], **dict(zip(("Max", "Min", "Mean", "Norm"), values))}
+    quoted = {key: str(value) if isinstance(value, float) else value for key, value in item.items()}
+    assert repr(distance.scale(item)) == repr(distance.scale(quoted))  # NaN is not equal to itself

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 from msprobe.compare import execute
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
 ENGINES = ("local", "ray")
+MANY = 32
+"""With this number of units for each process, the time of one unit is little."""
+UNITS_AT_ONCE = 4
+"""How many of them a process is given and gives back together: each message costs, and so does the memory."""
 
 
 class Engine(Protocol):
@@ -42,19 +47,28 @@ def open_engine(name: str, jobs: int) -> Iterator[Engine]:
         loaded = "torch" in sys.modules or "mindspore" in sys.modules
         context = multiprocessing.get_context("spawn" if loaded or sys.platform != "linux" else "fork")
         with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-            yield _Local(pool)
+            yield _Local(pool, MANY * jobs)
 
 
 class _Local:
-    def __init__(self, pool: Optional[ProcessPoolExecutor]) -> None:
+    def __init__(self, pool: Optional[ProcessPoolExecutor], many: int = 0) -> None:
         self._pool = pool
+        self._many = many
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         if self._pool is None:
             return map(execute.attempt, tasks)
         if len(tasks) > 1:
-            return self._pool.map(execute.attempt, tasks)
+            return self._by_units(tasks)
         return (execute.attempt(task, self._by_files) for task in tasks)
+
+    def _by_units(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        assert self._pool is not None
+        if len(tasks) < self._many:
+            return self._pool.map(execute.attempt, tasks)
+        # The first of many equal ranks is measured before the others are forked, which then know it as measured.
+        first = execute.attempt(tasks[0])
+        return chain([first], self._pool.map(execute.attempt, tasks[1:], chunksize=UNITS_AT_ONCE))
 
     def _by_files(self, work: Any, things: Sequence[Any]) -> Iterator[Any]:
         assert self._pool is not None

@@ -116,6 +116,8 @@ def run_pair(task: Task, mapper: Mapper = in_turn) -> list[Group]:
     for _, rows in groups:
         for row in rows:
             row.measurement = from_records(row)
+            if not row.target or "data_name" not in row.target:
+                continue
             files = files_of(row, target, golden)
             if isinstance(files, Reason):
                 row.measurement = Measurement(None, files)

@@ -86,8 +86,11 @@ def _same_records(target: bytes, golden: bytes) -> Optional[bytes]:
     if starts[0] is None or starts[1] is None:
         return None
     heads = _head(target[: starts[0].start()]), _head(golden[: starts[1].start()])
-    records = target[starts[0].end() :]
-    return records if heads[0] is not None and heads[0] == heads[1] and records == golden[starts[1].end() :] else None
+    ours, theirs = starts[0].end(), starts[1].end()
+    if heads[0] is None or heads[0] != heads[1] or len(target) - ours != len(golden) - theirs:
+        return None
+    records = target[ours:]
+    return records if records == golden[theirs:] else None
 
 
 def _head(text: bytes) -> Optional[dict[str, Any]]:

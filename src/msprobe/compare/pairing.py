@@ -35,9 +35,10 @@ class Pairing:
         if match.how == "fused":
             return _fused_rows(match)
         ours, theirs = slots(target), dict(slots(golden))
-        if RAISED in theirs or any(slot == RAISED for slot, _ in ours):
+        raised = RAISED in [slot for slot, _ in ours]
+        if raised or RAISED in theirs:
             theirs.setdefault(RAISED, plain(None))
-            ours += [] if any(slot == RAISED for slot, _ in ours) else [(RAISED, plain(None))]
+            ours += [] if raised else [(RAISED, plain(None))]
         moved = self._moved_slots(match, target, ours, theirs)
         rows = []
         loose: list[tuple[str, Item]] = []
@@ -106,7 +107,7 @@ def _same_result(one: Item, other: Item) -> bool:
 
 def _shifted_gradients(ours: list[tuple[str, Item]], theirs: dict[str, Item]) -> dict[str, str]:
     """Where as many gradients stand at other places (an argument is None in one run), the n-th is the n-th."""
-    if len(ours) == len(theirs) and all((item is None) == (theirs.get(slot) is None) for slot, item in ours):
+    if len(ours) == len(theirs) and not [s for s, item in ours if (item is None) != (theirs.get(s) is None)]:
         return {}
     left = [(slot, item) for slot, item in ours if item is not None and slot.startswith("output.")]
     right = [(slot, item) for slot, item in theirs.items() if item is not None and slot.startswith("output.")]

@@ -32,13 +32,14 @@ class Phase(IntEnum):
 
 def phases_of(groups: Matches) -> list[Phase]:
     """The phase of each group by its place."""
-    last = max((place for place, (match, _) in enumerate(groups) if match.call.direction == BACKWARD), default=-1)
+    calls = [match.call for match, _ in groups]
+    last = max((place for place, call in enumerate(calls) if call.direction == BACKWARD), default=-1)
     found = []
-    for place, (match, _) in enumerate(groups):
-        direction = match.call.direction
+    for place, call in enumerate(calls):
+        direction = call.direction
         if direction in (BACKWARD, GRADS):
             found.append(Phase.BACKWARD)
-        elif direction == FORWARD and last >= 0 and place > last and not match.call.recompute:
+        elif place > last >= 0 and direction == FORWARD and not call.recompute:
             found.append(Phase.AFTER)
         else:
             found.append(Phase.FORWARD)

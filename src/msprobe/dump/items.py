@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Optional
 
 from msprobe.dump import record_keys as keys
 
 Record = dict[str, Any]
 _LISTED = {keys.INPUT_ARGS: "input", keys.INPUT: "input", keys.OUTPUT: "output"}
+_PLACES = {slot: tuple(f"{slot}.{place}" for place in range(16)) for slot in ("input", "output")}
+"""The slots that nearly all records have: one text each for a million rows."""
 _NAMED = {keys.INPUT_KWARGS: "input", keys.ATTRIBUTES: "input", keys.PARAMETERS: "parameters"}
 
 
-def items(record: Record) -> Iterator[tuple[str, Any]]:
+def items(record: Record) -> list[tuple[str, Any]]:
     """The tensors and scalars of a record, each with its slot: `input.0`, `input.key`, `parameters.weight`.
 
     None stays None. The attributes of a MindSpore Primitive count as arguments. Other members than input, output and
     parameters are gradients of parameters.
     """
+    found: list[tuple[str, Any]] = []
     for key, value in record.items():
-        if key in keys.FLAGS and not isinstance(value, list):  # a list: the gradient of the parameter with this name
-            continue
-        if key in _LISTED:
-            slot = _LISTED[key]
+        slot = _LISTED.get(key)
+        if slot is not None:
             alone = not isinstance(value, (list, dict)) or _is_leaf(value)
-            yield from leaves(f"{slot}.0" if alone else slot, value)
+            _add_leaves(found, f"{slot}.0" if alone else slot, value)
         elif key in _NAMED:
-            yield from leaves(_NAMED[key], value)
-        else:
+            _add_leaves(found, _NAMED[key], value)
+        elif key not in keys.FLAGS or isinstance(value, list):  # a list: the gradient of the parameter with this name
             alone = isinstance(value, list) and len(value) == 1
-            yield from leaves(f"parameters_grad.{key}", value[0] if alone else value)
+            _add_leaves(found, f"parameters_grad.{key}", value[0] if alone else value)
+    return found
 
 
-def leaves(slot: str, value: Any) -> Iterator[tuple[str, Any]]:
+def leaves(slot: str, value: Any) -> list[tuple[str, Any]]:
     """Walks a nested value: lists add `.i`, dicts `.key`."""
+    found: list[tuple[str, Any]] = []
+    _add_leaves(found, slot, value)
+    return found
+
+
+def _add_leaves(found: list[tuple[str, Any]], slot: str, value: Any) -> None:
     if isinstance(value, list):
+        places = _PLACES.get(slot, ())
         for position, one in enumerate(value):
-            if one.__class__ is dict and one.get("type").__class__ is str:  # most are leaves: no generator for them
-                yield f"{slot}.{position}", one
+            place = places[position] if position < len(places) else f"{slot}.{position}"
+            if one.__class__ is dict and one.get("type").__class__ is str:  # most are leaves: no call for them
+                found.append((place, one))
             else:
-                yield from leaves(f"{slot}.{position}", one)
+                _add_leaves(found, place, one)
     elif isinstance(value, dict) and not _is_leaf(value):
         for key, one in value.items():
-            yield from leaves(f"{slot}.{key}", one)
+            _add_leaves(found, f"{slot}.{key}", one)
     else:
-        yield slot, value
+        found.append((slot, value))
 
 
 def _is_leaf(value: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -97,7 +96,7 @@ def _look(
     norms: dict[tuple[object, ...], Item],
     name: str,
     kind: str,
-    found: Iterator[tuple[str, Any]],
+    found: list[tuple[str, Any]],
 ) -> None:
     seen: set[int] = set()
 

@@ -51,10 +51,10 @@ _VALUES = [
     "Bench l2norm",
 ]
 _OURS = ["Step", "Rank", "Role", "Caused by", "Match", "Confidence"]
-_KEYS = ("Max", "Min", "Mean", "Norm")
 _NO_DIFFERENCE: list[Any] = [0.0] * len(_STATISTICS)
 _NO_DIFFERENCE_TEXT: list[Any] = ["0.0"] * len(_STATISTICS)
 _ABSENT = "N/A"
+_FORMULA = frozenset("=+-@\t\r")
 
 
 class Columns:
@@ -94,27 +94,29 @@ class Columns:
 
     def rows(self) -> Iterator[tuple[Row, list[Any]]]:
         """Each row with its cells, in the order of `names`; text cells are safe to open in a spreadsheet."""
-        for unit, row in self._comparison.rows():
-            yield row, self._cells(unit, row)
+        for unit in self._comparison.units:
+            place = ["" if unit.step is None else unit.step, "" if unit.rank is None else unit.rank]
+            for row in unit.rows():
+                yield row, self._cells(unit, row, place)
 
-    def _cells(self, unit: UnitResult, row: Row) -> list[Any]:
-        target, golden = row.target, row.golden
-        grads = _grad(target), _grad(golden)
-        names = _text(row.target_name), _text(row.golden_name)
-        cells: list[Any] = [*names, _dtype(target), _dtype(golden), *_shapes(target, golden), *grads]
+    def _cells(self, unit: UnitResult, row: Row, place: list[Any]) -> list[Any]:
+        target, golden, match = row.target, row.golden, row.match
+        our_grad, their_grad = _grad(target), _grad(golden)
+        cells: list[Any] = [*_names(row), _dtype(target), _dtype(golden), *_shapes(target, golden)]
+        cells += our_grad, their_grad
         if self.tensor:
             cells += list(row.measured[:6]) if row.measured else [_ABSENT] * 6
         ours, theirs = _statistics(target), _statistics(golden)
         differences = _differences(ours, theirs) if self.statistics else []
         if self._as_text and differences is _NO_DIFFERENCE and 0.0 not in ours:  # 0.0 equals -0.0
-            ours = theirs = [repr(value) for value in ours]
+            ours = theirs = list(map(repr, ours))
             differences = _NO_DIFFERENCE_TEXT
         cells += differences
         if self.md5:
             cells += [safe_cell((item or {}).get("md5", _ABSENT)) for item in (target, golden)]
         if self.values:
             cells += ours + theirs
-        cells += [str(grads[0] == grads[1]), row.verdict.replace("_", " ")]
+        cells += "True" if our_grad == their_grad else "False", row.verdict.replace("_", " ")
         if self.tensor:
             cells.append(_reached(row))
         cells.append(_text(row.reason))
@@ -122,9 +124,8 @@ class Columns:
             cells.append(_stack(unit, row))
         if self.tensor:
             cells.append(str([(target or {}).get("data_name", -1), (golden or {}).get("data_name", -1)]))
-        step = "" if unit.step is None else unit.step
-        rank = "" if unit.rank is None else unit.rank
-        cells += [step, rank, row.role, _text(row.cause), row.match.how, row.match.confidence]
+        cells += place
+        cells += row.role, _text(row.cause), match.how, match.confidence
         return cells
 
 
@@ -138,7 +139,14 @@ def _text(value: Optional[str]) -> str:
     """Text that does not become a formula when a spreadsheet opens the table."""
     if value is None:
         return _ABSENT
-    return "'" + value if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return "'" + value if value[:1] in _FORMULA else value
+
+
+def _names(row: Row) -> tuple[str, str]:
+    name, target, golden = _text(row.target_name), row.match.target, row.match.golden
+    if row.absent or target is None or golden is None or target.name != golden.name or row.slot != row.golden_slot:
+        return name, _text(row.golden_name)
+    return name, name
 
 
 def _dtype(item: Item) -> str:
@@ -172,7 +180,9 @@ def _statistics(item: Item) -> list[Any]:
     if "value" in item:
         value = item["value"]
         return [value if _is_number(value) else _text(str(value))] * 4
-    figures = [item.get(key) for key in _KEYS]
+    high, low, mean, norm = figures = [item.get("Max"), item.get("Min"), item.get("Mean"), item.get("Norm")]
+    if high.__class__ is low.__class__ is mean.__class__ is norm.__class__ is float:
+        return figures
     return [value if value.__class__ is float else _figure(value) for value in figures]
 
 
@@ -188,8 +198,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _differences(ours: list[Any], theirs: list[Any]) -> list[Any]:
-    if ours == theirs and all(value.__class__ is float and value == value for value in ours):
-        return _NO_DIFFERENCE
+    if ours == theirs:
+        high, low, mean, norm = ours
+        is_known = high == high and low == low and mean == mean and norm == norm  # no NaN
+        if is_known and high.__class__ is low.__class__ is mean.__class__ is norm.__class__ is float:
+            return _NO_DIFFERENCE
     differences: list[Any] = []
     relative: list[Any] = []
     for a, b in zip(ours, theirs):

@@ -32,13 +32,17 @@ class Effects:
                 continue
             self._parent[call.name] = call.parent
             self._calls[call.name] = call
-            if call.kind == "module" and any(row.why.kind is Kind.GRADIENT for row in rows):
-                self._cut.add(call.name)
-            if call.kind == "module" and any(_is_large(row) for row in results(rows)):
-                self._large.add(call.name)
-            if call.kind == "module" and any(row.golden or row.target for row in results(rows)):
-                self._giving.add(call.name)
-            if call.kind in ("module", "grads") and match.how != "unmatched" and _were_compared(results(rows)):
+            if call.kind not in ("module", "grads"):
+                continue
+            given = results(rows)
+            if call.kind == "module":
+                if any(row.why.kind is Kind.GRADIENT for row in rows):
+                    self._cut.add(call.name)
+                if any(_is_large(row) for row in given):
+                    self._large.add(call.name)
+                if any(row.golden or row.target for row in given):
+                    self._giving.add(call.name)
+            if match.how != "unmatched" and _were_compared(given):
                 agree = results_agree(rows)
                 self._agree[call.key if call.kind == "grads" else call.name] = agree
                 if call.kind == "grads":

@@ -26,13 +26,15 @@ def covered(why: str) -> Judgement:
     return Judgement(NOT_COMPARED, 0.0, Reason(Kind.COVERED, why))
 
 
-def explain_items(match: Match, rows: Sequence[Row], found: Judgements) -> None:
+def explain_items(match: Match, rows: Sequence[Row], unlike: Sequence[Row], found: Judgements) -> None:
     """Arguments that only one side gives or that differ, and extra outputs of another API, where the results agree.
 
-    A null against a value counts as such in a forward only: in a backward it is a gradient that was lost."""
-    null = [row for row in rows if row.measurement.reason.kind is Kind.NULL]
-    given = [row for row in rows if row.verdict in (WARNING, ERROR) and may_be_unused(match, row)]
-    if not null and not given and all(not row.absent for row in rows):
+    `unlike` are those of the rows that do not simply agree. A null against a value counts as such in a forward only:
+    in a backward it is a gradient that was lost."""
+    null = [row for row in unlike if row.measurement.reason.kind is Kind.NULL]
+    given = [row for row in unlike if row.verdict in (WARNING, ERROR) and may_be_unused(match, row)]
+    absent = [row for row in unlike if row.absent]
+    if not null and not given and not absent:
         return
     if not results_agree([row for row in rows if not row.absent and row not in null]):
         return
@@ -41,8 +43,8 @@ def explain_items(match: Match, rows: Sequence[Row], found: Judgements) -> None:
             found[id(row)] = covered(f"{row.reason}, but the results of {match.call.name} agree")
         for row in given:
             found[id(row)] = Judgement(PASS, 0.0, row.why)
-    for row in rows:
-        if row.absent and (is_other_api(match) or row.is_input or not is_tensor(row.target or row.golden)):
+    for row in absent:
+        if is_other_api(match) or row.is_input or not is_tensor(row.target or row.golden):
             found[id(row)] = covered(f"the results of {match.call.name} agree")
 
 

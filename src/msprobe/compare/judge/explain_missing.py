@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import BACKWARD, GRADS, Match
-from msprobe.compare.judge.effects import Effects, results
+from msprobe.compare.judge.effects import Effects
 from msprobe.compare.judge.explain_items import (
     Judgements,
     covered,
@@ -21,14 +21,13 @@ from msprobe.compare.judge.explain_items import (
     explain_items,
     explain_moved,
     is_other_api,
-    may_be_unused,
     moved_rows,
 )
-from msprobe.compare.judge.logged import find_logged, writes
+from msprobe.compare.judge.run_agreement import RunAgreement
 from msprobe.compare.measure.distance import is_multiple, result_key
 from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, Kind
-from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
+from msprobe.compare.rows import EQUAL, ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor
 
 LARGE = 0.05
 """Beyond this, a difference inside a module would show in its results."""
@@ -90,13 +89,20 @@ class _Explainer:
     def __init__(self, groups: Sequence[Group], stacks: Stacks, other_update: bool) -> None:
         self._groups = groups
         self._stacks = stacks
-        self._sides = (Effects(groups, golden=False), Effects(groups, golden=True))
-        self._run = _Run(groups)
+        self._run = RunAgreement(groups)
         self._other_way = other_update or _updates_in_another_way(groups, self._run.phases)
         self._found: Judgements = {}
         self._doubtful: set[str] = set()  # modules that hold one whose results differ
         self._reordered: dict[tuple[str, str], list[tuple[Row, bool]]] = {}
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
+
+    @functools.cached_property
+    def _ours(self) -> Effects:
+        return Effects(self._groups, golden=False)
+
+    @functools.cached_property
+    def _theirs(self) -> Effects:
+        return Effects(self._groups, golden=True)
 
     @functools.cached_property
     def _backward_agrees(self) -> bool:
@@ -112,7 +118,7 @@ class _Explainer:
     def _rewritten(self) -> set[str]:
         """The modules that make calls of which the other run has no counterpart, and those around them."""
         alone = [match.call.parent for match, _ in self._groups if match.how == "unmatched"]
-        return {name for parent in alone for side in self._sides for name in side.around(parent)}
+        return {name for parent in alone for side in (self._ours, self._theirs) for name in side.around(parent)}
 
     def _is_elsewhere(self, row: Row) -> bool:
         """Both values occur in other calls of the same API in the same module of the other run. Keys are rounded: two
@@ -168,7 +174,7 @@ class _Explainer:
             elif match.how != "unmatched":
                 self._explain_matched(place, match, rows)
             elif not match.call.recompute:
-                side = self._sides[match.target is None]
+                side = self._theirs if match.target is None else self._ours
                 lost = match.call.direction == GRADS and match.call.key in self._both
                 why = side.covering(match.call, rows) or ("" if lost else self._run.why(place))
                 if not why and clears_gradients(match, self._stacks):
@@ -234,13 +240,15 @@ class _Explainer:
         self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS)
 
     def _explain_matched(self, place: int, match: Match, rows: Sequence[Row]) -> None:
-        found, side = self._found, self._sides[0]
-        explain_items(match, rows, found)
+        # Rows that agree have nothing to explain; most do.
+        unlike = [row for row in rows if row.judgement is not PASSED or row.measurement is not EQUAL]
+        found, side = self._found, self._ours
+        explain_items(match, rows, unlike, found)
         if match.call.kind == "api":
-            lost = [row for row in rows if row.why.kind is Kind.GRADIENT]
+            lost = [row for row in unlike if row.why.kind is Kind.GRADIENT]
             if any(not row.is_input for row in lost) and side.has_gradient_around(match.call):
                 found.update((id(row), Judgement(PASS, 0.0, row.why)) for row in lost)
-        bad = [row for row in rows if row.verdict != PASS and _is_number(match, row) and id(row) not in found]
+        bad = [row for row in unlike if row.verdict != PASS and _is_number(match, row) and id(row) not in found]
         module = side.module_with_same_results(match.call) if bad else None
         if module is not None:
             place_of = (module, match.call.direction)
@@ -248,13 +256,13 @@ class _Explainer:
             if side.is_doubtful(match.call):
                 self._doubtful.add(module)
             if is_other_api(match):
-                alone = [row for row in rows if row.absent and not is_tensor(row.target or row.golden)]
+                alone = [row for row in unlike if row.absent and not is_tensor(row.target or row.golden)]
                 found.update((id(row), covered(f"the results of {module} agree")) for row in alone)
         elif bad and side.has_same_results_itself(match.call) and all(_is_lost_on_the_way(row) for row in bad):
             why = "a gradient of another result of it; what it gives back agrees"
             found.update((id(row), covered(f"{row.reason}; {why}")) for row in bad)
-        moved = [row for row in moved_rows(match, rows) if id(row) not in found]
-        hidden = [row for row in rows if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
+        moved = [row for row in moved_rows(match, unlike) if id(row) not in found]
+        hidden = [row for row in unlike if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
         if moved or hidden:
             explain_moved(match, rows, moved, side, found)
             explain_hidden(match, rows, hidden, side, self._run.why(place), found)
@@ -295,50 +303,3 @@ def _updates_in_another_way(groups: Sequence[Group], phases: Sequence[Phase]) ->
         or (listed[False] and not listed[True])
         or (listed[True] and listed[False] and not any(single.values()))
     )
-
-
-class _Run:
-    """Whether all that was compared agrees, and up to where."""
-
-    def __init__(self, groups: Sequence[Group]) -> None:
-        self.phases = phases_of(groups)
-        self._groups = groups
-        self._bad = set()
-        self._last: dict[Phase, int] = {}
-        for place, (match, rows) in enumerate(groups):
-            if match.how == "unmatched":
-                continue
-            phase = self.phases[place]
-            if any(_differs(match, row) for row in rows):
-                self._bad.add(phase)
-            if any(row.verdict == PASS and is_tensor(row.golden) for row in results(rows)):
-                self._last[phase] = place
-
-    def why(self, place: int) -> str:
-        """Why a call does not matter: everything that was compared agrees, and some of it was computed later."""
-        phase = self.phases[place]
-        if any(other <= phase for other in self._bad):
-            return ""
-        if self._last.get(phase, -1) > place:
-            return "what was compared after it agrees"
-        if phase is Phase.FORWARD and self._backward_agrees and not writes(self._groups[place][0].call):
-            return "the backward that follows agrees"
-        return "nothing takes its result" if place in self._logged else ""
-
-    def agrees_after(self, place: int) -> bool:
-        """Some result of the forward after this place was compared and agrees."""
-        return self._last.get(Phase.FORWARD, -1) > place
-
-    @property
-    def _backward_agrees(self) -> bool:
-        return Phase.BACKWARD in self._last and Phase.BACKWARD not in self._bad
-
-    @functools.cached_property
-    def _logged(self) -> set[int]:
-        return find_logged(self._groups, self.phases)
-
-
-def _differs(match: Match, row: Row) -> bool:
-    if row.verdict not in (WARNING, ERROR):
-        return False
-    return row.why.kind is not Kind.NULL and not may_be_unused(match, row)

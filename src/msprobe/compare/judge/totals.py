@@ -22,17 +22,21 @@ def explain_totals(groups: Sequence[Group]) -> dict[int, Judgement]:
     nothing recorded uses."""
     found: dict[int, Judgement] = {}
     for place, (match, rows) in enumerate(groups):
+        if not _may_be_total(match):
+            continue
         bad = [row for row in rows if row.verdict in (WARNING, ERROR)]
-        if bad and _is_total(match, rows, bad) and not _is_used(place, bad[-1], groups):
+        if bad and _is_total(rows, bad) and not _is_used(place, bad[-1], groups):
             why = "a running total that begins at another value; both runs add the same to it, and nothing uses it"
             found.update((id(row), Judgement(NOT_COMPARED, 0.0, Reason(Kind.COVERED, why))) for row in bad)
     return found
 
 
-def _is_total(match: Match, rows: Sequence[Row], bad: Sequence[Row]) -> bool:
+def _may_be_total(match: Match) -> bool:
     call = match.call
-    if call.kind != "api" or call.direction != FORWARD or call.parent is not None or operation_of(call.key) != "add":
-        return False
+    return call.parent is None and call.kind == "api" and call.direction == FORWARD and operation_of(call.key) == "add"
+
+
+def _is_total(rows: Sequence[Row], bad: Sequence[Row]) -> bool:
     if [row.slot for row in bad] != ["input.0", "output.0"] or not all(_is_number(row) for row in bad):
         return False
     before, after = bad

@@ -69,7 +69,7 @@ def count(item: dict[str, Any]) -> int:
         total = math.prod(shape)
     except TypeError:
         return 0
-    return max(total, 0) if isinstance(total, int) else 0
+    return total if isinstance(total, int) and total > 0 else 0
 
 
 def number(value: object) -> Optional[float]:
@@ -86,7 +86,16 @@ def number(value: object) -> Optional[float]:
 
 def scale(item: dict[str, Any]) -> float:
     """The root mean square of a tensor, from its norm; 0 when it cannot be known or a mask hides it."""
-    norm, elements = number(item.get("Norm")), count(item)
+    norm, elements = item.get("Norm"), count(item)
+    high, low = item.get("Max"), item.get("Min")
+    if (
+        high.__class__ is low.__class__ is norm.__class__ is float  # nearly all are, and have no mask
+        and -SENTINEL < high < SENTINEL
+        and -SENTINEL < low < SENTINEL
+        and -math.inf < norm < math.inf
+    ):
+        return norm / math.sqrt(elements) if elements else 0.0
+    norm = number(norm)
     if norm is None or elements == 0 or not math.isfinite(norm):
         return 0.0
     if _is_masked(item):
@@ -212,11 +221,12 @@ def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measur
     the others. Between runs that differ by rounding, most of the time of a comparison is spent here."""
     ours: list[Any] = [target.get("Max"), target.get("Min"), target.get("Mean"), target.get("Norm")]
     theirs: list[Any] = [golden.get("Max"), golden.get("Min"), golden.get("Mean"), golden.get("Norm")]
-    for side in (ours, theirs):
-        for value in side:
-            if type(value) is not float or not -math.inf < value < math.inf:
-                return None
-        if side[0] >= SENTINEL or side[1] <= -SENTINEL or side[0] <= -SENTINEL or side[1] >= SENTINEL:
+    for high, low, mean, norm in (ours, theirs):
+        if not high.__class__ is low.__class__ is mean.__class__ is norm.__class__ is float:
+            return None
+        if not (-SENTINEL < high < SENTINEL and -SENTINEL < low < SENTINEL):
+            return None
+        if not (-math.inf < mean < math.inf and -math.inf < norm < math.inf):
             return None
     elements = count(golden)
     if not elements or target.get("shape") != golden["shape"]:

@@ -42,7 +42,8 @@ class Trace:
         return sum(1 for match, _ in self.groups[:index] if match.how != "unmatched" and is_collective(match.call.key))
 
     def set_role(self, rows: Iterable[Row], role: str) -> None:
-        self.roles.update((id(row), role) for row in rows)
+        for row in rows:
+            self.roles[id(row)] = role
 
 
 def _is_weight(row: Row) -> bool:
@@ -64,19 +65,20 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
         if match.how == "unmatched":
             trace.unmatched.append(index)
             continue
-        if match.call.kind == "module" and match.call.direction == FORWARD:
-            agreed.update((match.call.key, row.slot) for row in rows if row.verdict == PASS and _is_weight(row))
+        call = match.call
+        if call.kind == "module" and call.direction == FORWARD:
+            agreed.update((call.key, row.slot) for row in rows if row.verdict == PASS and _is_weight(row))
         bad = bad_rows(rows)
         if not bad:
             continue
         if phases[index] is Phase.FORWARD:
             phases[index] = phase_by_stack(match, stacks)
         numeric = [row for row in bad if row.why.kind is not Kind.GRADIENT]
-        if phases[index] is Phase.FORWARD:
+        if phases[index] is Phase.FORWARD and len(numeric) < len(bad):
             trace.gradients += [(index, row) for row in bad if row.why.kind is Kind.GRADIENT]
         # A weight that agreed when the module was called before was updated since, in the same step.
-        weights = [row for row in numeric if _is_weight(row) and (match.call.key, row.slot) not in agreed]
-        if weights and match.call.direction == FORWARD:
+        weights = [row for row in numeric if _is_weight(row) and (call.key, row.slot) not in agreed]
+        if weights and call.direction == FORWARD:
             trace.weights += [(index, row) for row in weights]
         if not numeric:
             continue
@@ -87,7 +89,7 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
             trace.introduced.append(index)
         else:
             trace.propagated += 1
-        tree.mark(match.call)
+        tree.mark(call)
         seen.add(phases[index])
     trace.phases = phases
     return trace
