@@ -18,6 +18,8 @@ from msprobe.compare.layout import settling
 from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.covering import cover_inputs
 from msprobe.compare.layout.joined import sort_by_target
+from msprobe.compare.layout.owned import take_owned
+from msprobe.compare.layout.parts import Part
 from msprobe.compare.layout.search import Memory, search
 from msprobe.compare.layout.shards import Place, Shards
 from msprobe.compare.layout.updates import Label, pair_by_parameter, separate_parameters
@@ -312,3 +314,14 @@ def test_golden_copies_that_disagree_are_not_passed_over(tmp_path: Path, saves: 
     )
     rows = {row.name: row for _, row in compare(target, golden, layout=file).rows()}
     assert rows["Functional.linear.0.forward.input.0"].verdict == ERROR
+
+
+def test_a_loop_of_parents_ends_the_search_for_own_calls() -> None:
+    source: Any = SimpleNamespace()
+    loop = [_call("Torch.a.0.forward", 0)._replace(parent="Torch.b.0.forward")]
+    loop.append(_call("Torch.b.0.forward", 1)._replace(parent="Torch.a.0.forward"))
+    expert = Call("Module.x.E.forward.0", "module", "Module.x.E", 0, "forward", None, 2, False, {})
+    parts = [Part(rank, 0, source, [*loop, expert][: 3 - rank], {}) for rank in (0, 1)]
+    shared, own = take_owned(parts, {"x"})
+    assert [len(part.calls) for part in shared] == [2, 2]
+    assert [[call.name for call in one.parts[0].calls] for one in own] == [[expert.name]]

@@ -184,3 +184,12 @@ def test_the_imaginary_part_is_compared(dtype: Any) -> None:
     assert found.different == 2
     assert found.max_abs == 8.0
     assert compare_arrays(golden.copy(), golden).distance == 0.0
+
+
+def test_elements_that_are_not_aligned_are_compared() -> None:
+    """The header of an npy file may have any length."""
+    values = np.arange(6, dtype=np.float32)
+    moved = np.frombuffer(b"x" + values.tobytes(), np.float32, offset=1)
+    assert not moved.flags.aligned
+    assert compare_arrays(moved, values).relative_l2 == 0.0
+    assert compare_arrays(moved, values + 1).relative_l2 > 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msprobe.graphdump.graphs.ir import Graph, Node, Signature, Spec
 from msprobe.graphdump.graphs.matching import DumpedOperator, match
+from msprobe.graphdump.graphs.operators import link
 
 
 def node(key: str, name: str, *inputs: str, dtype: str = "Float32") -> Node:
@@ -77,3 +78,12 @@ def test_where_nothing_speaks_for_either_the_device_decides():
     files = {"Default_Mul-op0": DumpedOperator("Mul", 1)}
     assert linked(nodes, files, on_cpu=True) == ({"Default_Mul-op0": "Default/Mul-op1"}, "order")
     assert linked(nodes, files, on_cpu=False) == ({"Default_Mul-op0": "Default/Mul-op0"}, "name")
+
+
+def test_a_node_with_two_names_in_files_is_two_operators():
+    add = node("0", "Default/Add-op0")
+    names = ["Default_Add-op0", "Default_Add"]
+    files = {name: DumpedOperator("Add", 1) for name in names}
+    found = list(link(0, 0, [add], files, dict.fromkeys(names, add), "name"))
+    assert [operator.in_files for operator in found] == names
+    assert {operator.name for operator in found} == {"Default/Add-op0"}

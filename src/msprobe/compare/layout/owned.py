@@ -81,10 +81,11 @@ def _own_calls(part: Part, own: set[str]) -> set[str]:
 
 
 def _is_within(call: Call, calls: Mapping[str, Call], own: set[str]) -> bool:
-    above = calls.get(call.parent or "")
-    while above is not None:
+    above, seen = calls.get(call.parent or ""), {call.name}  # a damaged dump may have a loop of parents
+    while above is not None and above.name not in seen:
         if module_path(above.key) in own:
             return True
+        seen.add(above.name)
         above = calls.get(above.parent or "")
     return False
 

@@ -187,7 +187,8 @@ def _eps(*dtypes: np.dtype[Any]) -> float:
 
 
 def _block(array: Array, start: int, step: int, kind: np.dtype[Any]) -> Array:
-    return array[start : start + step].astype(kind, copy=False)
+    """Elements of a file are not aligned if its header has an unusual length."""
+    return np.require(array[start : start + step], kind, "A")
 
 
 def _sampled_scale(array: Array, unit: float = 1.0) -> float:

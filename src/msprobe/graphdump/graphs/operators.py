@@ -59,11 +59,14 @@ class Operator:
 def link(
     rank: int, graph: int, nodes: list[Node], files: dict[str, DumpedOperator], links: dict[str, Node], how: str
 ) -> Iterator[Operator]:
-    """All operators of one graph: the nodes with their files, then the files without a node."""
-    spelled = {node.key: name for name, node in links.items()}
+    """All operators of one graph: the nodes with their files, then the files without a node. A node has several
+    operators if it has several names in files."""
+    spelled: dict[object, list[str]] = {}
+    for name, node in links.items():
+        spelled.setdefault(node.key, []).append(name)
     for node in nodes:
-        name = spelled.get(node.key, "")
-        yield Operator(rank, graph, node.type, node.full_name, name, node, how if name else "")
+        for name in spelled.get(node.key, [""]):
+            yield Operator(rank, graph, node.type, node.full_name, name, node, how if name else "")
     for name, entry in files.items():
         if name not in links:
             yield Operator(rank, graph, entry.type, name, name, None, "")
