@@ -197,8 +197,33 @@ def test_other_divisors_do_not_matter_where_the_results_agree(agrees: bool) -> N
         row.judgement = Judgement(verdict)
     found: dict[int, Judgement] = {}
     cover_inputs([(match, rows)], found)
+    assert not found  # both runs take the batch in one part: why should they divide by other numbers?
+    cover_inputs([(match, rows)], found, microbatches=2)
     covered = [row.slot for row in rows if id(row) in found and found[id(row)].verdict == NOT_COMPARED]
     assert covered == (["input.0", "input.1"] if agrees else [])
+
+
+@pytest.mark.parametrize(("after", "covered"), [(False, ["input.0"]), (True, [])])
+def test_another_input_matters_after_the_backward_though_the_result_agrees(after: bool, covered: list[str]) -> None:
+    """Clipping gives the same result for gradients that are all twice as large."""
+    item = {"dtype": "torch.float32", "shape": [2], "Norm": 1.0}
+    groups = []
+    for place, name in enumerate(["Torch.a.0.forward", "Torch.a.0.backward"] if after else []):
+        one = _call(name, place)
+        groups.append(
+            (Match(one, one, "exact", 1.0), [Row(Match(one, one, "exact", 1.0), "output.0", "output.0", item, item)])
+        )
+    last = _call("Tensor.mul_.0.forward", 2)
+    match = Match(last, last, "exact", 1.0)
+    rows = [
+        Row(match, "input.0", "input.0", {**item, "Norm": 2.0}, item),
+        Row(match, "output.0", "output.0", item, item),
+    ]
+    for row, verdict in zip(rows, (ERROR, PASS)):
+        row.judgement = Judgement(verdict)
+    found: dict[int, Judgement] = {}
+    cover_inputs([*groups, (match, rows)], found)
+    assert [row.slot for row in rows if id(row) in found] == covered
 
 
 def test_what_is_the_same_on_every_rank_does_not_hide_a_factor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ ADDED_UP = Reason(Kind.KIND, "a sum over ranks can only be put together from sav
 _AFTER_SUM = Reason(Kind.COVERED, f"{ADDED_UP.detail}; what was compared after it agrees")
 _AFTER = Reason(Kind.COVERED, "only one layout needs this call; what was compared after it agrees")
 _NORMS = Reason(Kind.COVERED, "the ranks add their norms up in another way; what the optimizer works on agrees")
-_SHIFTED = Reason(Kind.COVERED, "each rank has its own part of the work; the results of the call agree")
+_OWN_PART = Reason(Kind.COVERED, "each rank has its own part of the work; the results of the call agree")
+_SCALES = frozenset(("div", "div_", "mul", "mul_", "true_divide", "true_divide_", "__truediv__", "__mul__"))
 SURE = 0.6
 """Calls that were matched with less are matched by their place alone."""
 _LAST_PART = Reason(
@@ -38,7 +39,7 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
                 if row.joined is not None and not row.joined.explained:
                     found[id(row)] = Judgement(NOT_COMPARED, 0.0, _LAST_PART)
     _cover_inside(groups, found)
-    cover_inputs(groups, found)
+    cover_inputs(groups, found, microbatches)
     cover_dispatch(groups, found)
     _cover_norms(groups, found)
     if any(_differs(row) and id(row) not in found for _, rows in groups for row in rows):
@@ -107,17 +108,34 @@ def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
                 found[id(row)] = Judgement(NOT_COMPARED, 0.0, why)
 
 
-def cover_inputs(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
+def cover_inputs(groups: Sequence[Group], found: dict[int, Judgement], microbatches: int = 1) -> None:
     """Adds the judgements of inputs that differ while the results agree: positions that each rank counts from 0 and
-    then shifts, sums that each run divides by the number of its own parts."""
-    for match, rows in groups:
+    then shifts, sums that each run divides by the number of its own parts. After the backward only the latter: there,
+    clipping hides a wrong factor."""
+    for (match, rows), phase in zip(groups, phases_of(groups)):
         results = [row for row in rows if not row.is_input and is_tensor(row.golden)]
-        if match.call.direction != FORWARD or is_collective(match.call.key) or not results:
+        if match.call.direction != FORWARD or is_collective(match.call.key) or not all(map(_agrees, results)):
             continue
-        if all(map(_agrees, results)):
-            for row in rows:
-                if row.is_input and _differs(row):
-                    found.setdefault(id(row), Judgement(NOT_COMPARED, 0.0, _SHIFTED))
+        odd = [row for row in rows if row.is_input and _differs(row)] if results else []
+        other_number = any(_has_other_number(row) for row in rows) if odd else False
+        in_forward = phase is Phase.FORWARD and (not other_number or microbatches > 1)
+        if in_forward or (phase is not Phase.FORWARD and other_number and is_scaling(match)):
+            for row in odd:
+                found.setdefault(id(row), Judgement(NOT_COMPARED, 0.0, _OWN_PART))
+
+
+def is_scaling(match: Match) -> bool:
+    return match.call.direction == FORWARD and match.call.key.rpartition(".")[2] in _SCALES
+
+
+def _has_other_number(row: Row) -> bool:
+    ours, theirs = (_number(item) for item in (row.target, row.golden)) if row.is_input else (None, None)
+    return ours is not None and theirs is not None and ours != theirs
+
+
+def _number(item: Optional[dict[str, object]]) -> Optional[float]:
+    value = item.get("value") if item is not None and not is_tensor(item) else None
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Optional
 
-from msprobe.compare.calls import FORWARD, GRADS, Match
+from msprobe.compare.calls import FORWARD, GRADS
 from msprobe.compare.layout.case import Case
+from msprobe.compare.layout.covering import is_scaling
 from msprobe.compare.layout.dimensions import ALL_RANKS, MICROBATCH, ranks_text
 from msprobe.compare.layout.faults.evidence import (
     CLOSE,
@@ -37,9 +38,6 @@ from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.rows import ERROR
 from msprobe.dump.collectives import is_collective
-
-_WORDS = ("div", "mul", "true_divide", "truediv", "rmul", "imul", "itruediv")
-_SCALES = frozenset(form for word in _WORDS for form in (word, f"{word}_", f"__{word}__"))
 
 
 def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alone: Sequence[Alone] = ()) -> Candidate:
@@ -72,14 +70,10 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
 
 def _by_result(found: Candidate, trace: Trace) -> Candidate:
     """A gradient that is divided by another number is judged by what the division gives: each layout has its own."""
-    if found.kind != "argument" or found.phase is not Phase.AFTER or not _is_scaling(found.match):
+    if found.kind != "argument" or found.phase is not Phase.AFTER or not is_scaling(found.match):
         return found
     rows = [row for row in trace.groups[found.index][1] if not row.is_input and row.joined is not None]
     return replace(found, row=rows[0]) if rows and any(row.verdict == ERROR for row in rows) else found
-
-
-def _is_scaling(match: Match) -> bool:
-    return match.call.direction == FORWARD and match.call.key.rpartition(".")[2] in _SCALES
 
 
 def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
