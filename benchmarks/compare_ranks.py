@@ -4,7 +4,7 @@ differs by rounding, as between two machines.
 python benchmarks/compare_ranks.py [--ranks 1024] [--rounded 64] [--rows 10000] [--rounds 3]
 
 CPU time and memory of complete processes with start-up. Each rank has numbers of its own. The golden dump's files are
-hard links to the target's, except those of the rank that differs. How well two processes share the work is told by
+hard links to the target's, except those of the rank that differs. How well two processes share the work is shown by
 their CPU times too, because the wall time of a busy machine says little: at worst, the first process works before and
 after the others, never beside them.
 """

@@ -1,6 +1,6 @@
 """What msprobe keeps and says when a training run is killed, has no disk, or is very large: `make torture`.
 
-python benchmarks/torture.py [KILLS] [SEED]     KILLS: kill -9 at so many random points, 30 unless told
+python benchmarks/torture.py [KILLS] [SEED]     KILLS: kill -9 at this many random points (30)
 
 Runs torture_train.py in each situation, once bare and once with the debugger, and prints a table in Markdown. It
 exits with 1 if training was not bit-identical somewhere, or if a record was lost that docs/reliability.md promises.

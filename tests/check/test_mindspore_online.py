@@ -74,8 +74,8 @@ def test_a_run_is_judged_while_it_goes_on_and_a_killed_checker_loses_nothing(tmp
         before, _ = _results(out)
         assert before
         second = start(checking)
-        told, _ = second.communicate(timeout=120)
-        assert second.returncode == 0, told
+        logged, _ = second.communicate(timeout=120)
+        assert second.returncode == 0, logged
         assert run.wait(timeout=60) == 0, run.communicate()
     finally:
         for process in started:

@@ -114,10 +114,10 @@ def test_a_checker_that_is_killed_and_restarted_misses_nothing_and_judges_nothin
     before = pair.results()
     assert 0 < sum(before.values()) < 4 * CALLS_A_STEP
     second = pair.check()
-    told = finished(second)
+    logged = finished(second)
     assert training.wait(timeout=60) == 0
-    assert second.returncode == 0, told
-    assert f"{4 * CALLS_A_STEP} calls: {4 * CALLS_A_STEP} pass, 0 warning, 0 error" in told
+    assert second.returncode == 0, logged
+    assert f"{4 * CALLS_A_STEP} calls: {4 * CALLS_A_STEP} pass, 0 warning, 0 error" in logged
     found = pair.results()
     assert set(found.values()) == {1}
     assert len(found) == 4 * CALLS_A_STEP
@@ -130,9 +130,9 @@ def test_an_address_without_a_secret_is_explained_on_both_sides_and_the_training
     address = {"host": "127.0.0.1", "port": free_port()}
     pair = make_pair(address, address)
     for process, code in ((pair.check(), 2), (pair.train(1), 0)):
-        told = finished(process)
-        assert process.returncode == code, told
-        assert "The online check over TCP needs secret_file on both sides: a file with at least 16 bytes." in told
+        logged = finished(process)
+        assert process.returncode == code, logged
+        assert "The online check over TCP needs secret_file on both sides: a file with at least 16 bytes." in logged
     assert (pair.path / "dump" / "step0" / "rank" / "dump.json").is_file()
 
 
@@ -152,10 +152,10 @@ def test_a_shared_directory_is_another_way(make_pair: Any, tmp_path: Path) -> No
     (home / "000000000002.parcel" / "0").symlink_to(tmp_path / "check.json")
     (home / "000000000003.parcel" / "0").write_bytes(b"four")
     checker = pair.check()
-    told = finished(checker)
-    assert checker.returncode == 0, told
+    logged = finished(checker)
+    assert checker.returncode == 0, logged
     assert len(pair.results()) == 2 * CALLS_A_STEP
-    assert told.count("was refused") == 4
+    assert logged.count("was refused") == 4
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command to make certificates")
@@ -167,8 +167,8 @@ def test_tls_carries_the_same(make_pair: Any, tmp_path: Path) -> None:
     checker = pair.check()
     training = pair.train(1)
     assert training.wait(timeout=60) == 0
-    told = finished(checker)
-    assert checker.returncode == 0, told
+    logged = finished(checker)
+    assert checker.returncode == 0, logged
     assert len(pair.results()) == CALLS_A_STEP
 
 
@@ -178,8 +178,8 @@ def test_a_checker_with_a_white_list_gets_only_that(make_pair: Any, tmp_path: Pa
     checker = pair.check()
     training = pair.train(2)
     assert training.wait(timeout=60) == 0
-    told = finished(checker)
-    assert checker.returncode == 0, told
+    logged = finished(checker)
+    assert checker.returncode == 0, logged
     names = [name for _, name in pair.results()]
     assert names
     assert all(".linear." in name for name in names)
@@ -190,9 +190,9 @@ def test_only_the_listed_one_of_two_ranks_is_judged(make_pair: Any, tmp_path: Pa
     pair = make_pair(address, {**address, "rank_list": [1]})
     checker = pair.check()
     ranks = [pair.train(1, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
-    told = finished(checker)
-    assert checker.returncode == 0, told
-    assert "Rank 1 has ended." in told
+    logged = finished(checker)
+    assert checker.returncode == 0, logged
+    assert "Rank 1 has ended." in logged
     assert [process.wait(timeout=60) for process in ranks] == [0, 0]
     assert {file.parent.name for file in pair.out.glob("*/step*/rank*/accuracy_checking_result_online.csv")} == {
         "rank1"

@@ -40,5 +40,5 @@ def test_backward_is_run_where_there_is_one(done: Survey) -> None:
 @pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the page is of torch 2.13")
 @pytest.mark.skipif(sys.platform != "linux", reason="the page is of Linux")
 def test_the_page_of_what_is_left_out_is_current(done: Survey) -> None:
-    told = "docs/run_ut_apis.md is out of date: run python tests/check/coverage_page.py"
-    assert Path(coverage_page.PAGE).read_text() == coverage_page.page(done), told
+    logged = "docs/run_ut_apis.md is out of date: run python tests/check/coverage_page.py"
+    assert Path(coverage_page.PAGE).read_text() == coverage_page.page(done), logged

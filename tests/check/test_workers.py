@@ -165,10 +165,10 @@ def test_an_interrupt_from_the_terminal_is_one_sentence(tmp_path: Path) -> None:
     while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    _, told = process.communicate(timeout=30)
+    _, logged = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert told.count("\n") == 1
-    assert "interrupted. Continue with -csv_path out/accuracy_checking_result_" in told
+    assert logged.count("\n") == 1
+    assert "interrupted. Continue with -csv_path out/accuracy_checking_result_" in logged
 
 
 def test_failing_calls_leave_their_data_where_the_configuration_says(tmp_path: Path) -> None:
@@ -242,6 +242,6 @@ def test_every_task_reports_a_module_that_a_worker_cannot_import() -> None:
             print(worker.answer({"framework": "pytorch"})["message"])
     """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    told = ended.stdout.splitlines()
-    assert len(told) == 2
-    assert all("ModuleNotFoundError: No module named 'no_such_module'" in line for line in told)
+    logged = ended.stdout.splitlines()
+    assert len(logged) == 2
+    assert all("ModuleNotFoundError: No module named 'no_such_module'" in line for line in logged)

@@ -54,9 +54,9 @@ def test_what_cannot_be_checked_is_refused_in_a_sentence(
     dump(tmp_path / "dump", **head)
     monkeypatch.chdir(tmp_path)
     assert main(["run_ut", *arguments]) == 2
-    told = capfd.readouterr().err
-    assert sentence in told
-    assert "Traceback" not in told
+    logged = capfd.readouterr().err
+    assert sentence in logged
+    assert "Traceback" not in logged
 
 
 def test_a_dump_without_calls_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

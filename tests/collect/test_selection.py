@@ -32,7 +32,7 @@ def test_a_scope_is_everything_from_its_first_call_to_its_last(sequence, first, 
         inside = inside and name != last
     assert found == expected
     missing = f"{first!r} in scope/list matched no call"
-    assert any(told.startswith(missing) for told in selection.list_unmatched()) == (first not in sequence)
+    assert any(logged.startswith(missing) for logged in selection.list_unmatched()) == (first not in sequence)
 
 
 @given(st.lists(calls, max_size=20), st.lists(calls | apis, min_size=1, max_size=3))
@@ -46,9 +46,9 @@ def test_a_list_takes_full_names_and_parts_of_names(sequence, entries):
         for entry in entries
         if not any(name == entry if "." in entry else entry in name.split(".")[1] for name in sequence)
     ]
-    told = selection.list_unmatched()
-    assert len(told) == bool(unmatched)
-    assert not unmatched or told[0].startswith(f"{', '.join(map(repr, unmatched))} in scope/list matched no call")
+    logged = selection.list_unmatched()
+    assert len(logged) == bool(unmatched)
+    assert not unmatched or logged[0].startswith(f"{', '.join(map(repr, unmatched))} in scope/list matched no call")
 
 
 def test_one_is_not_ten():
@@ -73,15 +73,15 @@ def test_an_unclosed_scope_does_not_reach_into_the_next_step():
     assert selection.enter("Functional.relu.0.forward")
     selection.restart()
     assert not selection.enter("Functional.linear.0.forward")
-    (told,) = selection.list_unmatched()
-    assert told.startswith("'Functional.never.0.forward' in scope/list matched no call")
+    (logged,) = selection.list_unmatched()
+    assert logged.startswith("'Functional.never.0.forward' in scope/list matched no call")
 
 
 def test_the_last_call_of_a_scope_that_never_began_is_not_called_missing():
     selection = Selection(["Functional.never.0.forward", "Functional.relu.0.forward"], [], ["all"])
     assert not selection.enter("Functional.relu.0.forward")
-    (told,) = selection.list_unmatched()
-    assert told.startswith("'Functional.never.0.forward' in scope/list matched no call")
+    (logged,) = selection.list_unmatched()
+    assert logged.startswith("'Functional.never.0.forward' in scope/list matched no call")
 
 
 def test_a_reversed_scope_is_logged():
@@ -89,8 +89,8 @@ def test_a_reversed_scope_is_logged():
     for name in ("Functional.linear.0.forward", "Functional.relu.0.forward", "Functional.linear.1.forward"):
         selection.enter(name)
         selection.leave(name)
-    (told,) = selection.list_unmatched()
-    assert "'Functional.linear.0.forward' in scope ran before 'Functional.relu.0.forward'" in told
+    (logged,) = selection.list_unmatched()
+    assert "'Functional.linear.0.forward' in scope ran before 'Functional.relu.0.forward'" in logged
 
 
 def test_which_calls_get_files():
@@ -99,8 +99,8 @@ def test_which_calls_get_files():
     some = Selection([], [], ["all"], ("relu", "rleu"))
     assert some.saves("Functional.relu.0.forward")
     assert not some.saves("Functional.linear.0.forward")
-    (told,) = some.list_unmatched()
-    assert told.startswith("'rleu' in tensor_list matched no collected call")
+    (logged,) = some.list_unmatched()
+    assert logged.startswith("'rleu' in tensor_list matched no collected call")
 
 
 def test_data_mode_is_two_axes():

@@ -18,8 +18,8 @@ def saved(writer: RankWriter, name: str, value: float) -> None:
 
 
 def test_the_scripts_files_are_left_alone_and_nothing_is_lost(tmp_path: Path) -> None:
-    told: list[str] = []
-    worker = Worker(tell=told.append)
+    logged: list[str] = []
+    worker = Worker(tell=logged.append)
     writer = RankWriter(tmp_path / "step0" / "rank", Head("tensor", "L1", "pytorch", "x"), worker)
     writer.record("Torch.relu.0.forward", None, None, '"output": []')
     saved(writer, "a", 1)
@@ -46,4 +46,4 @@ def test_the_scripts_files_are_left_alone_and_nothing_is_lost(tmp_path: Path) ->
     rank = open_dump(tmp_path).ranks[0]
     assert list(rank.records) == ["Torch.relu.0.forward", "Torch.relu.1.forward"]
     assert rank.tensor("b.npy").tolist() == [2, 2, 2]
-    assert len([line for line in told if "closed file descriptors" in line]) == 1
+    assert len([line for line in logged if "closed file descriptors" in line]) == 1

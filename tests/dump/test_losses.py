@@ -108,9 +108,9 @@ def test_show_reports_it_for_each_rank(dump: Path, capsys: pytest.CaptureFixture
     assert "step2/rank: 16 records or files could not be written.\n" in shown
     assert f"{dump}/step1/rank holds neither dump.json nor a journal: " in shown
     assert main(["show", str(dump), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [rank["state"] for rank in told["ranks"]] == ["finished", "incomplete", "unfinished", "finished"]
-    assert len(told["notes"]) == 1
+    logged = json.loads(capsys.readouterr().out)
+    assert [rank["state"] for rank in logged["ranks"]] == ["finished", "incomplete", "unfinished", "finished"]
+    assert len(logged["notes"]) == 1
 
 
 def test_overflow_and_compare_go_on_with_the_rest_and_name_it(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:

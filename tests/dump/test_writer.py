@@ -26,19 +26,19 @@ HEAD = Head("statistics", "mix", "pytorch")
 ARRAY = np.arange(6, dtype=np.float32)
 
 
-class Told(list[str]):
+class LoggedMessages(list[str]):
     def __call__(self, message: str) -> None:
         self.append(message)
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def logged() -> LoggedMessages:
+    return LoggedMessages()
 
 
 @pytest.fixture
-def worker(told: Told) -> Iterator[Worker]:
-    made = Worker(tell=told)
+def worker(logged: LoggedMessages) -> Iterator[Worker]:
+    made = Worker(tell=logged)
     yield made
     made.close()
 
@@ -188,7 +188,9 @@ def test_a_finished_step_that_continues_is_finished_again(tmp_path: Path, worker
     assert list(open_dump(directory(tmp_path)).ranks[0].records) == ["a", "b"]
 
 
-def test_a_directory_with_a_dump_is_moved_and_this_is_logged(tmp_path: Path, worker: Worker, told: Told) -> None:
+def test_a_directory_with_a_dump_is_moved_and_this_is_logged(
+    tmp_path: Path, worker: Worker, logged: LoggedMessages
+) -> None:
     for value in (1, 2):
         writer = RankWriter(directory(tmp_path), HEAD, worker)
         writer.record("a", None, None, f'"n": {value}')
@@ -196,8 +198,8 @@ def test_a_directory_with_a_dump_is_moved_and_this_is_logged(tmp_path: Path, wor
     assert open_dump(directory(tmp_path)).ranks[0].records == {"a": {"n": 2}}
     (old,) = tmp_path.glob("dump.old-*")
     assert open_dump(old).ranks[0].records == {"a": {"n": 1}}
-    assert len(told) == 1
-    assert "was moved to" in told[0]
+    assert len(logged) == 1
+    assert "was moved to" in logged[0]
 
 
 def test_records_reach_the_file_within_a_second_without_being_asked(tmp_path: Path, worker: Worker) -> None:
@@ -253,7 +255,7 @@ def say_a_lot(writer: RankWriter) -> None:
     writer.flush()
 
 
-def test_a_full_disk_gives_one_message_and_no_exception(tmp_path: Path, worker: Worker, told: Told) -> None:
+def test_a_full_disk_gives_one_message_and_no_exception(tmp_path: Path, worker: Worker, logged: LoggedMessages) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
     if (
@@ -268,16 +270,16 @@ def test_a_full_disk_gives_one_message_and_no_exception(tmp_path: Path, worker: 
         say_a_lot(writer)
         done = writer.finish()
         assert done.errors > 100
-        assert len(told) == 1
-        assert "No space left on device" in told[0]
-        assert "Training continues" in told[0]
+        assert len(logged) == 1
+        assert "No space left on device" in logged[0]
+        assert "Training continues" in logged[0]
         rank = open_dump(mount).ranks[0]
         assert rank.records
         assert all(name.startswith("Torch.add.") for name in rank.records)
         second = RankWriter(layout.rank_directory(mount, 1, None), HEAD, worker)
         say_a_lot(second)
         second.finish()
-        assert len(told) == 1
+        assert len(logged) == 1
     finally:
         worker.close()
         subprocess.run(["umount", str(mount)], check=True)
@@ -291,11 +293,11 @@ def test_a_file_size_limit_gives_one_message_and_no_exception(tmp_path: Path) ->
         "import test_writer as t\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
-        "told = t.Told()\n"
-        "writer = t.RankWriter(t.directory(Path(sys.argv[1])), t.HEAD, t.Worker(tell=told))\n"
+        "logged = t.LoggedMessages()\n"
+        "writer = t.RankWriter(t.directory(Path(sys.argv[1])), t.HEAD, t.Worker(tell=logged))\n"
         "t.say_a_lot(writer)\n"
         "done = writer.finish()\n"
-        "print(len(told), done.errors > 100, told[0].splitlines()[0])\n"
+        "print(len(logged), done.errors > 100, logged[0].splitlines()[0])\n"
     )
     assert resource.RLIMIT_FSIZE is not None
     command = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
@@ -304,20 +306,22 @@ def test_a_file_size_limit_gives_one_message_and_no_exception(tmp_path: Path) ->
     assert open_dump(tmp_path / "dump").ranks[0].records
 
 
-def test_an_unwritable_directory_gives_one_message_and_no_exception(tmp_path: Path, worker: Worker, told: Told) -> None:
+def test_an_unwritable_directory_gives_one_message_and_no_exception(
+    tmp_path: Path, worker: Worker, logged: LoggedMessages
+) -> None:
     (tmp_path / "dump").write_text("a file stands here")
     writer = RankWriter(directory(tmp_path), HEAD, worker)
     say_a_lot(writer)
     done = writer.finish()
     assert done.records == 0
     assert done.errors > 100
-    assert len(told) == 1
-    assert "Training continues" in told[0]
+    assert len(logged) == 1
+    assert "Training continues" in logged[0]
     assert (tmp_path / "dump").read_text() == "a file stands here"
 
 
 def test_an_internal_error_is_logged_once_and_loses_only_its_own_line(
-    tmp_path: Path, worker: Worker, told: Told
+    tmp_path: Path, worker: Worker, logged: LoggedMessages
 ) -> None:
     def broken() -> list[str]:
         raise RuntimeError("no source")
@@ -327,8 +331,8 @@ def test_an_internal_error_is_logged_once_and_loses_only_its_own_line(
     writer.stack(1, broken)
     writer.record("a", None, 0, "")
     assert writer.finish().records == 1
-    assert len(told) == 1
-    assert "no source" in told[0]
+    assert len(logged) == 1
+    assert "no source" in logged[0]
 
 
 def test_a_forked_child_writes_nothing_and_leaves_the_parent_alone(tmp_path: Path, worker: Worker) -> None:
@@ -374,8 +378,8 @@ def test_several_threads_may_speak_at_once(tmp_path: Path, worker: Worker) -> No
     assert records["T.3.1999"] == {"a": 1999, "b": 1}
 
 
-def test_the_queue_never_holds_more_bytes_than_its_limit(tmp_path: Path, told: Told) -> None:
-    worker = Worker(limit=1 << 20, tell=told)
+def test_the_queue_never_holds_more_bytes_than_its_limit(tmp_path: Path, logged: LoggedMessages) -> None:
+    worker = Worker(limit=1 << 20, tell=logged)
     writer = RankWriter(directory(tmp_path), HEAD, worker)
     most = 0
     for number in range(200):
@@ -446,8 +450,8 @@ def test_after_kill_9_every_flushed_record_and_its_file_is_there(tmp_path: Path,
         assert rank.tensor(record["output"][0])[0] == number
 
 
-def test_code_on_the_writer_thread_itself_may_log_and_flush(tmp_path: Path, told: Told) -> None:
-    worker = Worker(limit=1000, tell=told)
+def test_code_on_the_writer_thread_itself_may_log_and_flush(tmp_path: Path, logged: LoggedMessages) -> None:
+    worker = Worker(limit=1000, tell=logged)
     writer = RankWriter(directory(tmp_path), HEAD, worker)
 
     def frames() -> list[str]:
@@ -460,4 +464,4 @@ def test_code_on_the_writer_thread_itself_may_log_and_flush(tmp_path: Path, told
     writer.flush()
     assert writer.finish().records == 300
     worker.close()
-    assert told == []
+    assert logged == []

@@ -28,7 +28,7 @@ def one_debugger_a_test(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def told(caplog):
-    """`told(part)`: the messages that msprobe has logged so far and that contain `part`."""
+def logged(caplog):
+    """`logged(part)`: the messages that msprobe has logged so far and that contain `part`."""
     caplog.set_level("INFO", logger="msprobe")
     return lambda part: [r.getMessage() for r in caplog.records if part in r.getMessage()]

@@ -144,10 +144,10 @@ def test_a_gradient_is_checked_too(tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_stable_gradient_is_not_reported(tmp_path, mode, told):
+def test_a_stable_gradient_is_not_reported(tmp_path, mode, logged):
     x = halves(RAMP) if mode == "improve_precision" else singles(RAMP)
     assert run_registered(tmp_path, lambda x: x * 2 + x, mode, x, fuzz_stage="backward") == []
-    assert not told("is not checked")
+    assert not logged("is not checked")
 
 
 def test_a_row_has_the_columns_of_mindstudio_probe(tmp_path):
@@ -184,7 +184,7 @@ def test_a_member_of_several_outputs_is_named_by_its_index(tmp_path):
         (["mint", "int"], []),
     ],
 )
-def test_list_takes_dotted_names(tmp_path, wanted, found, told):
+def test_list_takes_dotted_names(tmp_path, wanted, found, logged):
     x = singles(RAMP)
     with checking(tmp_path, "change_value", list=wanted) as rows:
         ops.cumsum(x, 0)
@@ -195,11 +195,11 @@ def test_list_takes_dotted_names(tmp_path, wanted, found, told):
     assert rows.names == found
 
 
-def test_a_name_that_no_call_has_is_logged(tmp_path, told):
+def test_a_name_that_no_call_has_is_logged(tmp_path, logged):
     with checking(tmp_path, "no_change", list=["mindspore.ops.cumsum", "mindspore.ops.bmm"]):
         ops.cumsum(singles(RAMP), 0)
     PrecisionDebugger._current._lifecycle.close()
-    (line,) = told("mindspore.ops.bmm")
+    (line,) = logged("mindspore.ops.bmm")
     assert "mindspore.ops.cumsum" not in line
 
 
@@ -222,12 +222,12 @@ def test_the_csv_is_written_as_it_happens(tmp_path):
     assert Rows(tmp_path).names == ["Functional.cumsum.0"]
 
 
-def test_the_summary_ranks_by_instability_with_source_lines(tmp_path, told):
+def test_the_summary_ranks_by_instability_with_source_lines(tmp_path, logged):
     with checking(tmp_path, "change_value", list=["cumsum", "cumprod"]):
         ops.cumsum(singles(RAMP), 0)
         ops.cumprod(singles(RAMP), 0)
     PrecisionDebugger._current._lifecycle.close()
-    (summary,) = told("the most unstable first")
+    (summary,) = logged("the most unstable first")
     assert summary.index("Functional.cumprod") < summary.index("Functional.cumsum")
     for line, source in zip(
         summary.splitlines()[1:], ("ops.cumprod(singles(RAMP), 0)", "ops.cumsum(singles(RAMP), 0)")
@@ -236,11 +236,11 @@ def test_the_summary_ranks_by_instability_with_source_lines(tmp_path, told):
         assert source in line
 
 
-def test_the_source_line_of_a_gradient_is_that_of_the_call(tmp_path, told):
+def test_the_source_line_of_a_gradient_is_that_of_the_call(tmp_path, logged):
     with checking(tmp_path, "change_value", list=["exp"], fuzz_stage="backward"):
         ms.grad(lambda x: ops.exp(x * x).sum())(singles(RAMP))
     PrecisionDebugger._current._lifecycle.close()
-    assert any("ops.exp(x * x)" in line for line in told("the most unstable first"))
+    assert any("ops.exp(x * x)" in line for line in logged("the most unstable first"))
 
 
 def test_preheating_lifts_the_limit_of_a_false_alarm(tmp_path):
@@ -305,7 +305,7 @@ def curve(low, debugger=None, evaluate=False):
 
 
 @pytest.mark.parametrize("evaluate", [True, False])
-def test_fix_restores_a_loss_curve(tmp_path, evaluate, told):
+def test_fix_restores_a_loss_curve(tmp_path, evaluate, logged):
     """A planted call in low precision bends the loss; with fix it runs raised, and the curve is the good one again.
 
     A function of the user's own is only tried in the first step, unless it has run outside of a differentiation.
@@ -321,7 +321,7 @@ def test_fix_restores_a_loss_curve(tmp_path, evaluate, told):
     assert abs(bent - good).max() > 1e-3
     assert abs(fixed - good)[from_step:].max() < abs(bent - good)[from_step:].max() / (100 if evaluate else 4)
     assert abs(fixed - good)[6:].max() < abs(bent - good)[6:].max() / 20
-    assert bool(told("home.low is replaced from the next step on")) is not evaluate
+    assert bool(logged("home.low is replaced from the next step on")) is not evaluate
     assert "home.low.0" in Rows(tmp_path).names
     assert_no_fault(tmp_path)
 

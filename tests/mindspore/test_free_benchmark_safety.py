@@ -95,7 +95,7 @@ def dropped(around=None):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_random_and_writing_calls_stay_as_they_were(tmp_path, bare_dropped, mode, told):
+def test_random_and_writing_calls_stay_as_they_were(tmp_path, bare_dropped, mode, logged):
     debugger = debugger_of(tmp_path, mode)
 
     def around(net, step):
@@ -108,7 +108,7 @@ def test_random_and_writing_calls_stay_as_they_were(tmp_path, bare_dropped, mode
     assert dropped(around) == bare_dropped
     assert_no_fault(tmp_path)
     if mode != "improve_precision":
-        (line,) = told("Functional.dropout is not checked")
+        (line,) = logged("Functional.dropout is not checked")
         assert "its random numbers cannot be drawn a second time" in line
 
 
@@ -156,17 +156,17 @@ def test_random_numbers_of_a_function_of_the_user_s_are_put_back(tmp_path):
         (lambda x: ops.assign(KEPT, x), "Assign runs inside it, and may write"),
     ],
 )
-def test_a_function_that_must_not_run_twice_is_named(tmp_path, told, function, reason):
+def test_a_function_that_must_not_run_twice_is_named(tmp_path, logged, function, reason):
     assert run_registered(tmp_path, function, "no_change", singles(RAMP)) == []
-    assert len(told("home.function is not checked")) == 1
-    assert reason in told("home.function is not checked")[0]
+    assert len(logged("home.function is not checked")) == 1
+    assert reason in logged("home.function is not checked")[0]
 
 
 KEPT = Parameter(singles(RAMP), name="kept")
 
 
 @pytest.mark.parametrize("stage", ["forward", "backward"])
-def test_an_api_that_cannot_be_run_again_is_named_once(tmp_path, told, stage):
+def test_an_api_that_cannot_be_run_again_is_named_once(tmp_path, logged, stage):
     seen = []
 
     def once(x):
@@ -176,14 +176,14 @@ def test_an_api_that_cannot_be_run_again_is_named_once(tmp_path, told, stage):
         return x * 2
 
     run_registered(tmp_path, once, "no_change", singles(RAMP), fuzz_stage=stage)
-    (line,) = told("home.function is not checked")
+    (line,) = logged("home.function is not checked")
     assert "RuntimeError: only once" in line
     assert ms.grad(lambda x: (x * x).sum())(singles([3.0])).asnumpy().tolist() == [6.0]
     assert not differentiating()
 
 
 @pytest.mark.parametrize("mode", ["to_cpu", "improve_precision"])
-def test_a_call_that_fails_in_raised_precision_does_not_end_the_training(tmp_path, told, mode):
+def test_a_call_that_fails_in_raised_precision_does_not_end_the_training(tmp_path, logged, mode):
     """While MindSpore differentiates, a failing operator would take the graph with it."""
     kernel = halves(np.ones((1, 1, 2, 2)))
 
@@ -205,12 +205,12 @@ def test_a_call_that_fails_in_raised_precision_does_not_end_the_training(tmp_pat
         assert ms.grad(lambda x: home.convolved(x).sum())(x).asnumpy().tolist() == expected
         debugger.stop()
         debugger.step()
-    (line,) = told("home.convolved is not checked")
+    (line,) = logged("home.convolved is not checked")
     assert "its second run failed" in line
     assert_no_fault(tmp_path)
 
 
-def test_a_compiled_region_is_never_run_twice(tmp_path, told):
+def test_a_compiled_region_is_never_run_twice(tmp_path, logged):
     runs = []
 
     @ms.jit
@@ -223,7 +223,7 @@ def test_a_compiled_region_is_never_run_twice(tmp_path, told):
         ops.exp(singles(RAMP))
     assert runs == [expected]
     assert rows.names == ["Functional.exp.0"]
-    assert len(told("Jit.compiled is not checked: what runs inside it is not seen")) == 1
+    assert len(logged("Jit.compiled is not checked: what runs inside it is not seen")) == 1
 
 
 @pytest.mark.parametrize("stage", ["forward", "backward"])
@@ -251,7 +251,7 @@ def test_recomputation_is_bit_identical(tmp_path, mode, stage):
 
 
 @pytest.mark.parametrize("mode", ["bit_noise", "no_change", "to_cpu"])
-def test_integers_views_and_calls_without_tensors_work(tmp_path, mode, told):
+def test_integers_views_and_calls_without_tensors_work(tmp_path, mode, logged):
     x = singles(RAMP).reshape(8, 8)
     with checking(tmp_path, mode) as rows:
         ops.argmax(x)
@@ -265,7 +265,7 @@ def test_integers_views_and_calls_without_tensors_work(tmp_path, mode, told):
         ops.split(x, 4)
         ops.relu(singles(np.zeros((0, 3))))
     assert rows.names == []
-    assert not told("is not checked")
+    assert not logged("is not checked")
     assert np.array_equal(view.asnumpy(), RAMP.reshape(8, 8).T[1:])
 
 
@@ -328,9 +328,9 @@ def test_another_level_is_refused(tmp_path, level):
         PrecisionDebugger(configured(tmp_path, level, "free_benchmark"))
 
 
-def test_scope_has_no_effect_and_says_so(tmp_path, told):
+def test_scope_has_no_effect_and_says_so(tmp_path, logged):
     PrecisionDebugger(configured(tmp_path, task="free_benchmark", section={"scope": ["Functional.add.0"]}))
-    assert told("free_benchmark.scope")
+    assert logged("free_benchmark.scope")
 
 
 SCRIPT = """

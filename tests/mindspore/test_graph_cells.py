@@ -205,7 +205,7 @@ def test_loops_and_branches_are_recorded_as_they_run(tmp_path, graph_mode):
         assert later["output"] == dump[f"Cell.step.Dense.backward.{number}"]["input"]
 
 
-def test_filters(tmp_path, graph_mode, told):
+def test_filters(tmp_path, graph_mode, logged):
     net = made(Shared)
     forward = ms.value_and_grad(WithLoss(net), None, net.trainable_params())
 
@@ -233,7 +233,7 @@ def test_filters(tmp_path, graph_mode, told):
     assert list(Dump(tmp_path / "mode" / "dump")["Cell.head.Dense.backward.0"]) == ["output"]
     names("nothing", {"list": ["no_such_cell"]})
     PrecisionDebugger._current._lifecycle.close()
-    assert told("'no_such_cell' in scope/list matched no call")
+    assert logged("'no_such_cell' in scope/list matched no call")
 
 
 def test_digests_and_structure(tmp_path, graph_mode):
@@ -245,12 +245,12 @@ def test_digests_and_structure(tmp_path, graph_mode):
     assert dump.names == ["Cell.it.Tanh.forward.0", "Cell.it.Tanh.backward.0"]
 
 
-def test_a_second_debugger_uses_the_taps_that_are_there(tmp_path, graph_mode, told):
+def test_a_second_debugger_uses_the_taps_that_are_there(tmp_path, graph_mode, logged):
     net, x = Around(nn.Tanh()), tensor(2, 3)
     for name in ("first", "second"):
         dump = run(tmp_path / name, net, x, gradients=False)
         assert dump.names == ["Cell.it.Tanh.forward.0"]
-    assert not told("too late")
+    assert not logged("too late")
 
 
 def test_only_what_runs_between_start_and_stop_is_recorded(tmp_path, graph_mode):
@@ -269,14 +269,14 @@ def test_only_what_runs_between_start_and_stop_is_recorded(tmp_path, graph_mode)
         assert_same(dump["Cell.it.Tanh.forward.0"]["input_args"][0], tensor(2, 3, seed=number))
 
 
-def test_a_late_start_is_logged(tmp_path, graph_mode, told):
+def test_a_late_start_is_logged(tmp_path, graph_mode, logged):
     net = Around(nn.Tanh())
     net(tensor(2, 3))
     debugger = PrecisionDebugger(configured(tmp_path, "L0"))
     debugger.start(net)
     net(tensor(2, 3))
     debugger.step()
-    assert told("start(model) came too late: the graphs were compiled already")
+    assert logged("start(model) came too late: the graphs were compiled already")
 
 
 def test_several_models_have_their_places_in_the_names(tmp_path, graph_mode):
@@ -300,7 +300,7 @@ class Unused(nn.Cell):
         return self.used(x)
 
 
-def test_a_model_that_mindspore_cannot_compile_with_hooks_is_logged_and_runs(tmp_path, graph_mode, told):
+def test_a_model_that_mindspore_cannot_compile_with_hooks_is_logged_and_runs(tmp_path, graph_mode, logged):
     x = tensor(2, 3)
     expected = ms.grad(made(Unused))(x)
     net = made(Unused)
@@ -309,7 +309,7 @@ def test_a_model_that_mindspore_cannot_compile_with_hooks_is_logged_and_runs(tmp
     gradient, _ = ms.value_and_grad(net, 0, net.trainable_params())(x)[1]
     debugger.step()
     np.testing.assert_array_equal(gradient.asnumpy(), expected.asnumpy())
-    assert told("cannot compile this model with hooks on its parameters")
+    assert logged("cannot compile this model with hooks on its parameters")
     names = Dump(tmp_path / "dump").names
     assert "Cell.unused.Dense.forward.0" in names
     assert "Cell.used.Dense.backward.0" in names
@@ -359,7 +359,7 @@ def test_a_list_of_statistics_is_refused_at_this_level(tmp_path, graph_mode):
         PrecisionDebugger(configured(tmp_path, "L0", section={"summary_mode": ["max"]}))
 
 
-def test_cells_inside_a_jit_function_of_a_dynamic_run_go_to_graph(tmp_path, told):
+def test_cells_inside_a_jit_function_of_a_dynamic_run_go_to_graph(tmp_path, logged):
     net = made(lambda: nn.SequentialCell(nn.Dense(3, 3), nn.ReLU()))
     optimizer = nn.SGD(net.trainable_params(), 0.1)
 
@@ -391,7 +391,7 @@ def test_cells_inside_a_jit_function_of_a_dynamic_run_go_to_graph(tmp_path, told
         ]
         assert_same(dump["Cell.0.Dense.forward.0"]["input_args"][0], tensor(2, 3, seed=number))
         assert dump.json("run.json")["framework"] == "mindspore"
-    assert not told("no record in ")
+    assert not logged("no record in ")
 
 
 def test_a_recomputed_cell_is_recorded_once(tmp_path, graph_mode):

@@ -116,7 +116,7 @@ def test_a_compiled_cell_splits_the_directory(tmp_path, level):
     assert inside.construct["Cell.fast.fc.Dense.forward.0"] == "Cell.fast.Compiled.forward.0"
 
 
-def test_a_cell_that_was_compiled_before_start_is_logged(tmp_path, told):
+def test_a_cell_that_was_compiled_before_start_is_logged(tmp_path, logged):
     net = made(Root)
     gradients_of(net, tensor(2, 3))
     debugger = PrecisionDebugger(configured(tmp_path, "L0"))
@@ -124,7 +124,7 @@ def test_a_cell_that_was_compiled_before_start_is_logged(tmp_path, told):
     gradients_of(net, tensor(2, 3))
     debugger.stop()
     debugger.step()
-    assert told("start(model) came too late: the graphs were compiled already")
+    assert logged("start(model) came too late: the graphs were compiled already")
     assert Dump(tmp_path / "dump" / "pynative")["Cell.fast.Compiled.forward.0"]["output"]
 
 

@@ -93,14 +93,14 @@ def test_filters(tmp_path):
     assert all(name.endswith(".backward") for name in dump.names)
 
 
-def test_operators_that_stay_unseen_are_logged(tmp_path, told):
+def test_operators_that_stay_unseen_are_logged(tmp_path, logged):
     weight = ms.Parameter(Tensor(X), name="w")
     primitive = (
         ops.Softmax()
     )  # bound before us and in no model: no API is seen round it, and no operator takes its result
     with collecting(tmp_path, level="L2"):
         ms.grad(lambda: primitive(weight), None, [weight])()
-    assert told("the backward of Softmax was not seen")
+    assert logged("the backward of Softmax was not seen")
 
 
 def test_training_continues_after_an_operator_that_raised(tmp_path):
@@ -112,7 +112,7 @@ def test_training_continues_after_an_operator_that_raised(tmp_path):
     assert any(record.get("raised") == "RuntimeError" for record in dump.data.values())
 
 
-def test_a_compiled_region_is_logged(tmp_path, told):
+def test_a_compiled_region_is_logged(tmp_path, logged):
     @ms.jit
     def compiled(x):
         return ops.exp(x) + 1
@@ -120,7 +120,7 @@ def test_a_compiled_region_is_logged(tmp_path, told):
     with collecting(tmp_path, level="L2") as dump:
         compiled(Tensor(X))
         ops.exp(Tensor(X))
-    assert told("kernels inside a compiled region")
+    assert logged("kernels inside a compiled region")
     assert [name for name in dump.names if "Exp" in name] == ["Kernel.Exp.0.forward"]
     assert dump["Jit.compiled.0.forward"]["output"][0]["Min"] == 2.0  # the region, whole: exp(0) + 1
 

@@ -101,9 +101,9 @@ def test_a_task_that_collects_nothing_says_what_there_is(tmp_path):
         PrecisionDebugger(str(path))
 
 
-def test_keys_of_the_other_framework_are_logged_and_not_refused(tmp_path, told):
+def test_keys_of_the_other_framework_are_logged_and_not_refused(tmp_path, logged):
     PrecisionDebugger(configured(tmp_path, seed=1234, is_deterministic=False, enable_dataloader=False))
-    assert told("seed has no effect on MindSpore")
+    assert logged("seed has no effect on MindSpore")
 
 
 def test_levels_that_graph_mode_has_not_are_refused_clearly(tmp_path):
@@ -146,7 +146,7 @@ def test_save_keeps_values_and_gradients(tmp_path):
     np.testing.assert_allclose(gradient.asnumpy(), total * np.exp(x.asnumpy()), rtol=1e-5)
 
 
-def test_save_without_start_saves_step_by_step(tmp_path, told):
+def test_save_without_start_saves_step_by_step(tmp_path, logged):
     """Seed 000, 6.1.5: save() alone, at level debug."""
     debugger = PrecisionDebugger(configured(tmp_path, "debug"))
     for number in range(2):
@@ -154,16 +154,16 @@ def test_save_without_start_saves_step_by_step(tmp_path, told):
         debugger.step()
     for step in (0, 1):
         assert_same(Dump(tmp_path / "dump", step).debug["x.0.debug"], tensor(2).asnumpy() + step)
-    assert not told("between start() and stop()")
+    assert not logged("between start() and stop()")
 
 
-def test_save_at_another_level_warns_and_continues(tmp_path, told):
+def test_save_at_another_level_warns_and_continues(tmp_path, logged):
     debugger = PrecisionDebugger(configured(tmp_path, "L1"))
     debugger.start()
     debugger.save(tensor(2), "x")
     debugger.stop()
     debugger.step()
-    assert told('save() works at level "debug" only')
+    assert logged('save() works at level "debug" only')
     assert (tmp_path / "dump" / "step0").exists()
     assert not list(tmp_path.rglob("debug.json"))
 
@@ -181,7 +181,7 @@ def test_steps_and_initial_step(tmp_path):
 
 
 @pytest.mark.parametrize(("wanted", "collected"), [(1, True), (9, False)])
-def test_the_rank_filter_counts_in_each_node(tmp_path, monkeypatch, told, wanted, collected):
+def test_the_rank_filter_counts_in_each_node(tmp_path, monkeypatch, logged, wanted, collected):
     """Seed 003: `rank` counts from 0 in each node. This is rank 9 of 16 and the second one of its node."""
     for name, value in (("RANK_ID", "9"), ("MS_WORKER_NUM", "16"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
@@ -192,17 +192,17 @@ def test_the_rank_filter_counts_in_each_node(tmp_path, monkeypatch, told, wanted
     debugger.step()
     debugger._lifecycle.close()
     assert (tmp_path / "dump" / "step0" / "rank9" / "dump.json").exists() is collected
-    assert bool(told("nothing was collected: this process is rank 1")) is not collected
+    assert bool(logged("nothing was collected: this process is rank 1")) is not collected
 
 
-def test_a_filter_that_matches_nothing_is_logged(tmp_path, told):
+def test_a_filter_that_matches_nothing_is_logged(tmp_path, logged):
     with collecting(tmp_path, section={"list": ["no_such_api"]}):
         ops.relu(tensor(2))
     PrecisionDebugger._current._lifecycle.close()
-    assert told("'no_such_api' in scope/list matched no call")
+    assert logged("'no_such_api' in scope/list matched no call")
 
 
-def test_forward_backward_dump_end_ends_all_but_compiled_regions(tmp_path, told):
+def test_forward_backward_dump_end_ends_all_but_compiled_regions(tmp_path, logged):
     @ms.jit
     def region(x: Any) -> Any:
         return ops.relu(x) + 1
@@ -217,7 +217,7 @@ def test_forward_backward_dump_end_ends_all_but_compiled_regions(tmp_path, told)
     debugger.stop()
     debugger.step()
     region(x)
-    assert told("forward_backward_dump_end() is deprecated")
+    assert logged("forward_backward_dump_end() is deprecated")
     assert Dump(tmp_path / "dump").names == ["Functional.exp.0.forward", "Jit.region.0.forward"]
 
 
@@ -225,7 +225,7 @@ def dataset() -> GeneratorDataset:
     return GeneratorDataset([tuple(each.asnumpy() for each in batch(n)) for n in range(2)], ["x", "y"], shuffle=False)
 
 
-def test_model_callbacks(tmp_path, told):
+def test_model_callbacks(tmp_path, logged):
     assert MsprobeStepOfTheGuide is MsprobeStep
     net = made(Net)
     trainer = Model(net, nn.CrossEntropyLoss(), nn.SGD(net.trainable_params()))
@@ -235,15 +235,15 @@ def test_model_callbacks(tmp_path, told):
     assert "Functional.cross_entropy.0.backward" in Dump(tmp_path / "dump", 1).names
 
 
-def test_dataset_sinking_is_logged(told):
+def test_dataset_sinking_is_logged(logged):
     """MindSpore turns sinking off on a CPU, so the callback is called here with what a device would give it."""
     training = _InternalCallbackParam()
     training["dataset_sink_mode"] = True
     MsprobeStep(None).on_train_begin(RunContext(training))
-    assert told("with dataset sinking, MsprobeStep sees one step per epoch")
+    assert logged("with dataset sinking, MsprobeStep sees one step per epoch")
 
 
-def test_a_training_resumed_by_its_epoch_counts_from_there(tmp_path, told):
+def test_a_training_resumed_by_its_epoch_counts_from_there(tmp_path, logged):
     net = made(Net)
     trainer = Model(net, nn.CrossEntropyLoss(), nn.SGD(net.trainable_params()))
     debugger = PrecisionDebugger(configured(tmp_path, "L0", step=[5]))

@@ -227,14 +227,14 @@ CLEAN = [clean_masks, clean_fill, clean_minimum, clean_training, clean_but_compi
 
 
 @pytest.mark.parametrize("run", CLEAN)
-def test_a_clean_run_has_none(tmp_path, run, told, capsys):
+def test_a_clean_run_has_none(tmp_path, run, logged, capsys):
     with collecting(tmp_path, task="overflow_check") as dump:
         run()
     assert dump.data == {}
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"producer": None, "overflows": 0}
     PrecisionDebugger._current._lifecycle.close()
-    assert told("no call produced NaN or infinity")
+    assert logged("no call produced NaN or infinity")
 
 
 @pytest.mark.parametrize("run", CLEAN)
@@ -375,20 +375,20 @@ def scaled_training(path: Any, section: Any, scaler: Any, steps: int = 2) -> Any
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
-def test_gradients_of_a_scaled_loss_do_not_count(tmp_path, told, kind):
+def test_gradients_of_a_scaled_loss_do_not_count(tmp_path, logged, kind):
     before = amp.DynamicLossScaler.scale, amp.StaticLossScaler.adjust, amp._all_finite
     made = amp.DynamicLossScaler(1e37, 2, 10) if kind == "dynamic" else amp.StaticLossScaler(1e37)
     net = scaled_training(tmp_path, {}, made)
     assert (amp.DynamicLossScaler.scale, amp.StaticLossScaler.adjust, amp._all_finite) == before
     assert not net.weight.asnumpy().any()
-    assert told("2 optimizer steps were skipped")
+    assert logged("2 optimizer steps were skipped")
     data = Dump(tmp_path / "dump").data
     assert {record["overflow"] for name, record in data.items() if name.startswith("Jit._grad_unscale")} <= {
         "propagator"
     }
 
 
-def test_a_cell_that_scales_the_loss_is_watched_too(tmp_path, told):
+def test_a_cell_that_scales_the_loss_is_watched_too(tmp_path, logged):
     class OnCpu(nn.TrainOneStepWithLossScaleCell):  # the framework's own look needs Ascend or a GPU
         def construct(self, x):
             weights = self.weights
@@ -414,10 +414,10 @@ def test_a_cell_that_scales_the_loss_is_watched_too(tmp_path, told):
     with collecting(tmp_path, task="overflow_check"):
         cell(Tensor(np.ones((4, 2), np.float32)))
     PrecisionDebugger._current._lifecycle.close()
-    assert told("1 optimizer step was skipped")
+    assert logged("1 optimizer step was skipped")
 
 
-def test_after_scaled_gradients_masks_are_still_clean(tmp_path, told):
+def test_after_scaled_gradients_masks_are_still_clean(tmp_path, logged):
     scaler = amp.DynamicLossScaler(1e37, 2, 10)
     mask = Tensor([0.0, -math.inf])
     debugger = PrecisionDebugger(configured(tmp_path, task="overflow_check"))
@@ -451,13 +451,13 @@ def test_nested_outputs_count(tmp_path):
     assert producers(dump) == ["Cell.0.Nested.forward.0"]
 
 
-def test_near_overflow_and_underflow_are_logged(tmp_path, told):
+def test_near_overflow_and_underflow_are_logged(tmp_path, logged):
     with collecting(tmp_path, task="overflow_check"):
         half(200.0) * half(200.0)
         half(1e-3, 1e-3, 1e-3, 1e-3) * half(1e-3, 1.0, 1.0, 1.0)
     PrecisionDebugger._current._lifecycle.close()
-    assert "Tensor.__mul__ forward (Float16): 1 output, largest 4e+04" in told("near overflow")[0]
-    assert "Tensor.__mul__ forward (Float16): 1 output, up to 25.00% of one" in told("underflow")[0]
+    assert "Tensor.__mul__ forward (Float16): 1 output, largest 4e+04" in logged("near overflow")[0]
+    assert "Tensor.__mul__ forward (Float16): 1 output, up to 25.00% of one" in logged("underflow")[0]
 
 
 def test_the_optimizer_says_which_of_its_parameters_it_blew_up(tmp_path):

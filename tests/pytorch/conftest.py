@@ -28,12 +28,12 @@ def one_debugger_a_test(monkeypatch):
 
 
 @pytest.fixture
-def told(caplog):
+def logged(caplog):
     """The messages that msprobe has logged so far."""
 
-    class Told(list):
+    class LoggedMessages(list):
         def __call__(self, part):
             return [message for message in (r.getMessage() for r in caplog.records) if part in message]
 
     caplog.set_level("INFO", logger="msprobe")
-    return Told()
+    return LoggedMessages()

@@ -164,14 +164,14 @@ def test_gradient_accumulation_numbers_every_micro_batch(tmp_path):
     assert_same(dump["Module.0.Linear.parameters_grad"]["weight"][0], last)
 
 
-def test_the_first_of_several_backwards_is_kept_and_the_rest_is_logged_once(tmp_path, told):
+def test_the_first_of_several_backwards_is_kept_and_the_rest_is_logged_once(tmp_path, logged):
     x = torch.randn(3, requires_grad=True)
     with collecting(tmp_path) as dump:
         y = torch.exp(x).sum()
         y.backward(retain_graph=True)
         (y * 5).backward()
     assert_same(dump["Torch.exp.0.backward"]["input"][0], torch.ones(3))
-    assert len(told("further backward passes")) == 1
+    assert len(logged("further backward passes")) == 1
 
 
 def test_autograd_grad_is_recorded_like_a_backward(tmp_path):
@@ -301,7 +301,7 @@ def test_calls_in_a_backward_that_makes_a_graph_are_not_recomputations(tmp_path)
     assert not any(record.get("is_recompute") for record in dump.data.values())
 
 
-def test_calls_that_return_their_input_are_logged(tmp_path, told):
+def test_calls_that_return_their_input_are_logged(tmp_path, logged):
     class Same(nn.Module):
         def forward(self, x):
             return x
@@ -312,16 +312,16 @@ def test_calls_that_return_their_input_are_logged(tmp_path, told):
         model(x).sum().backward()
     assert "Module.0.Same.forward.0" in dump.names
     assert "Module.0.Same.backward.0" not in dump.names
-    assert told("1 call returned its input unchanged")
+    assert logged("1 call returned its input unchanged")
 
 
-def test_calls_that_return_their_input_by_design_are_not_logged(tmp_path, told):
+def test_calls_that_return_their_input_by_design_are_not_logged(tmp_path, logged):
     x = torch.sin(torch.randn(3, requires_grad=True))
     with collecting(tmp_path) as dump:
         torch.sum(F.dropout(x, 0.5, training=False)).backward()
     assert "Functional.dropout.0.forward" in dump.names
     assert "Functional.dropout.0.backward" not in dump.names
-    assert not told("input unchanged")
+    assert not logged("input unchanged")
 
 
 def test_an_input_that_feeds_several_calls_of_a_module_gets_the_sum_of_their_gradients(tmp_path):

@@ -194,11 +194,11 @@ def test_a_closed_region_is_untouched_however_it_is_compiled(tmp_path, way):
     ],
 )
 def test_a_region_is_named_by_its_module_or_function_and_the_log_says_once_what_is_not_seen(
-    tmp_path, way, level, name, told
+    tmp_path, way, level, name, logged
 ):
     dumps = compare_runs(tmp_path, way, level, "statistics")
     assert name in dumps[0].names
-    assert len(told("does not see the calls inside it")) == 1 + (way == "compiled optimizer")
+    assert len(logged("does not see the calls inside it")) == 1 + (way == "compiled optimizer")
 
 
 @pytest.mark.parametrize("way", ["whole", "function", "training step"])
@@ -215,16 +215,16 @@ def test_start_and_stop_of_a_warm_region_compile_nothing(tmp_path, way):
 
 @pytest.mark.parametrize(("way", "level"), [("compiled autograd", "L1"), ("training step", "L0")])
 @pytest.mark.filterwarnings("error:Accessing the data pointer of FakeTensor")
-def test_a_compiled_backward_pass_has_no_hooks_of_ours_and_the_log_says_so(tmp_path, way, level, told):
+def test_a_compiled_backward_pass_has_no_hooks_of_ours_and_the_log_says_so(tmp_path, way, level, logged):
     dumps = compare_runs(tmp_path, way, level, "statistics")
     names = dumps[0].names
     assert not any(name.endswith("backward") for name in names)
     assert level == "L1" or "Module.head.Linear.parameters_grad" in names
-    assert len(told("the backward pass is compiled (compiled autograd)")) == 1
+    assert len(logged("the backward pass is compiled (compiled autograd)")) == 1
 
 
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
-def test_the_graph_breaks_of_a_region_are_in_its_record_and_logged_once(tmp_path, level, told):
+def test_the_graph_breaks_of_a_region_are_in_its_record_and_logged_once(tmp_path, level, logged):
     model, call = build("graph break")
     call(torch.randn(2, 8))
     with collecting(tmp_path, model, level=level) as dump:
@@ -234,8 +234,8 @@ def test_the_graph_breaks_of_a_region_are_in_its_record_and_logged_once(tmp_path
     breaks = dump[name]["graph_breaks"]
     assert len(breaks) >= 1
     assert all("test_compiled_regions.py" in text for text in breaks)
-    assert len(told(" graph break")) == 1
-    assert len(told("does not see the calls inside it")) == 1
+    assert len(logged(" graph break")) == 1
+    assert len(logged("does not see the calls inside it")) == 1
 
 
 def test_the_graph_breaks_are_looked_for_again_after_a_reset():
@@ -287,7 +287,7 @@ def test_an_eager_region_gives_the_dump_of_uncompiled_code(tmp_path, way, eager_
 
 
 @pytest.mark.parametrize("way", OPENED)
-def test_an_open_region_has_the_records_of_uncompiled_code(tmp_path, way, eager_dump, told):
+def test_an_open_region_has_the_records_of_uncompiled_code(tmp_path, way, eager_dump, logged):
     dump, _ = dump_of(tmp_path, way, "mix", "open")
     expected = eager_dump[0]
     data, eager = dump.data, expected.data
@@ -296,7 +296,7 @@ def test_an_open_region_has_the_records_of_uncompiled_code(tmp_path, way, eager_
     assert [name for name in apis if name not in data] == []
     assert all(data[name] == eager[name] for name in apis)
     assert all(dump.construct[name] == expected.construct[name] for name in apis)
-    assert told("The numbers are those of the graph")
+    assert logged("The numbers are those of the graph")
 
 
 def test_a_record_of_an_open_region_names_its_source_line(tmp_path):
@@ -332,16 +332,16 @@ def test_a_function_that_is_not_compiled_inside_an_open_region_is_seen(tmp_path)
     assert dump.names == ["Tensor.__mul__.0.forward", "Torch.tanh.0.forward", "Tensor.__add__.0.forward"]
 
 
-def test_open_regions_stay_closed_at_L0(tmp_path, told):
+def test_open_regions_stay_closed_at_L0(tmp_path, logged):
     dump, _ = dump_of(tmp_path, "whole", "L0", "open")
     assert "Module.Net.forward.0" in dump.names
-    assert len(told("at level L0 compiled regions stay closed")) == 1
-    assert len(told('With "compile": "eager" it does')) == 1
-    assert not told('With "compile": "open" it does')
+    assert len(logged("at level L0 compiled regions stay closed")) == 1
+    assert len(logged('With "compile": "eager" it does')) == 1
+    assert not logged('With "compile": "open" it does')
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_an_open_region_of_which_torch_compiles_nothing_is_named(tmp_path, told, in_place):
+def test_an_open_region_of_which_torch_compiles_nothing_is_named(tmp_path, logged, in_place):
     """Torch does not compile its own containers in place."""
     torch._dynamo.reset()
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()))
@@ -352,18 +352,18 @@ def test_an_open_region_of_which_torch_compiles_nothing_is_named(tmp_path, told,
     with collecting(tmp_path, model, level="mix", compile="open") as dump:
         model(torch.randn(2, 4))
     assert ("Functional.gelu.0.forward" in dump.names) is not in_place
-    assert len(told("Sequential ran without a graph")) == in_place
+    assert len(logged("Sequential ran without a graph")) == in_place
 
 
 @pytest.mark.parametrize("way", ["whole", "in place"])
-def test_a_stance_that_forbids_compiling_is_no_fault(tmp_path, way, told):
+def test_a_stance_that_forbids_compiling_is_no_fault(tmp_path, way, logged):
     model, call = build(way)
     x = torch.randn(4, 8)
     expected = call(x)
     with torch.compiler.set_stance("fail_on_recompile"), collecting(tmp_path, model, level="mix") as dump:
         assert torch.equal(call(x), expected)
     assert dump.names
-    assert not told("AttributeError")
+    assert not logged("AttributeError")
 
 
 def test_an_exception_inside_an_open_region_is_that_of_the_script(tmp_path):

@@ -206,9 +206,9 @@ def test_a_function_is_still_one_for_those_who_look(debugger):
     ],
 )
 def test_an_object_that_cannot_be_replaced_gives_one_sentence(owner, name, message, debugger):
-    with pytest.raises(UsageError, match=message) as told:
+    with pytest.raises(UsageError, match=message) as logged:
         debugger.register_custom_api(owner, name)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(logged.value)
     with pytest.raises(UsageError, match="was not registered"):
         debugger.restore_custom_api(owner, name)
     assert isinstance(nn.Linear(1, 1), nn.Linear)
@@ -228,7 +228,7 @@ def test_another_debugger_records_and_restores_what_was_registered_before(tmp_pa
     assert Dump(tmp_path / "two" / "dump").names == ["library.fused.0.forward"]
 
 
-def test_what_the_script_put_over_it_since_is_left_there(told):
+def test_what_the_script_put_over_it_since_is_left_there(logged):
     class Records:
         def record_custom(self, api, func, args, kwargs):
             raise AssertionError("restored")
@@ -242,4 +242,4 @@ def test_what_the_script_put_over_it_since_is_left_there(told):
     apis.attach(Records())
     assert library.fused is patch
     assert library.fused(X).tolist() == [2, 2]
-    assert told("other code has replaced library.fused since")
+    assert logged("other code has replaced library.fused since")

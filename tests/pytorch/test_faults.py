@@ -56,14 +56,14 @@ PLACES = {
     ("level", "place"),
     [(level, place) for level in ("L0", "L1", "mix") for place in PLACES if (level, place) != ("L0", "regions")],
 )
-def test_a_planted_error_is_written_and_logged_once_and_changes_nothing(tmp_path, monkeypatch, told, place, level):
+def test_a_planted_error_is_written_and_logged_once_and_changes_nothing(tmp_path, monkeypatch, logged, place, level):
     expected = train("convnet", steps=3)
     owner, name = PLACES[place]
     monkeypatch.setattr(owner, name, broken)
     debugger = PrecisionDebugger(configured(tmp_path, level=level))
     assert train("convnet", debugger, steps=3) == expected
     assert "Broken: planted" in Dump(tmp_path / "dump", 0).errors
-    assert len(told("were recorded incompletely")) == 1
+    assert len(logged("were recorded incompletely")) == 1
 
 
 LOOKING = {
@@ -77,7 +77,7 @@ LOOKING = {
 
 
 @pytest.mark.parametrize(("level", "place"), [(level, place) for level in ("L0", "L1", "mix") for place in LOOKING])
-def test_a_fault_in_looking_for_overflow_changes_nothing(tmp_path, monkeypatch, told, place, level):
+def test_a_fault_in_looking_for_overflow_changes_nothing(tmp_path, monkeypatch, logged, place, level):
     expected = train("convnet", steps=3)
     owner, name = LOOKING[place]
     reached = []
@@ -91,7 +91,7 @@ def test_a_fault_in_looking_for_overflow_changes_nothing(tmp_path, monkeypatch, 
     assert train("convnet", debugger, steps=3) == expected
     if reached:
         assert "Broken: planted" in Dump(tmp_path / "dump", 0).errors
-        assert len(told("were recorded incompletely")) == 1
+        assert len(logged("were recorded incompletely")) == 1
     assert reached or level == "L0"
 
 
@@ -135,7 +135,7 @@ def test_a_fault_around_a_fused_module_at_level_l0_stays_ours(tmp_path, monkeypa
         assert torch.equal(layer(batch), expected)
 
 
-def test_an_impossible_directory_is_logged_and_training_continues(tmp_path, told):
+def test_an_impossible_directory_is_logged_and_training_continues(tmp_path, logged):
     model, x = nn.Linear(4, 1), torch.ones(2, 4)
     debugger = PrecisionDebugger(dump_path=str(tmp_path / ("x" * 300)), task="tensor", level="L0", step=[0])
     debugger.start(model)
@@ -143,13 +143,13 @@ def test_an_impossible_directory_is_logged_and_training_continues(tmp_path, told
     debugger.stop()
     debugger.step()
     debugger._lifecycle.close()
-    assert len(told("cannot write")) == 1
-    assert len(told("could not be written in")) == 1
-    assert not told("are collected")
-    assert not told("no call that msprobe collects ran")
+    assert len(logged("cannot write")) == 1
+    assert len(logged("could not be written in")) == 1
+    assert not logged("are collected")
+    assert not logged("no call that msprobe collects ran")
 
 
-def test_a_step_that_ends_without_descriptors_is_complete_in_its_journal(tmp_path, told):
+def test_a_step_that_ends_without_descriptors_is_complete_in_its_journal(tmp_path, logged):
     """The warning must not call a step incomplete that `msprobe recover` finishes."""
     model, x = nn.Linear(4, 1), torch.ones(2, 4)
     debugger = PrecisionDebugger(dump_path=str(tmp_path), task="statistics", level="L0", step=[0])
@@ -169,13 +169,13 @@ def test_a_step_that_ends_without_descriptors_is_complete_in_its_journal(tmp_pat
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     debugger._lifecycle.close()
-    assert not told("incomplete")
-    assert len(told("No record is lost: run `msprobe recover")) == 1
+    assert not logged("incomplete")
+    assert len(logged("No record is lost: run `msprobe recover")) == 1
     assert recover(tmp_path / "step0" / "rank")
     (rank,) = open_dump(tmp_path).ranks
     assert (write_errors.trouble(rank.path), rank.unfinished) == (None, False)
     assert list(rank.records) == ["Module.Linear.parameters_grad"]  # the model itself is not recorded
-    assert not told("0 records")
+    assert not logged("0 records")
 
 
 @pytest.mark.parametrize("kind", ["closed", "handler"])

@@ -152,10 +152,10 @@ def test_tensor_list_saves_these_only(tmp_path):
     assert "Functional.linear.0.forward" in dump.names
 
 
-def test_a_filter_that_matched_nothing_is_logged(tmp_path, told):
+def test_a_filter_that_matched_nothing_is_logged(tmp_path, logged):
     selected(tmp_path, list=["relu", "Functional.rleu.0.forward"])
     PrecisionDebugger._current._lifecycle.close()
-    assert len(told("'Functional.rleu.0.forward' in scope/list matched no call")) == 1
+    assert len(logged("'Functional.rleu.0.forward' in scope/list matched no call")) == 1
 
 
 def test_files_of_the_tensor_task_hold_the_values(tmp_path):
@@ -202,18 +202,18 @@ def test_the_heads_of_the_files(tmp_path):
     assert run["torch"] == torch.__version__
 
 
-def test_a_tensor_list_that_matched_nothing_is_logged(tmp_path, told):
+def test_a_tensor_list_that_matched_nothing_is_logged(tmp_path, logged):
     with collecting(tmp_path, section={"tensor_list": ["rleu"]}):
         torch.relu(torch.ones(2))
     PrecisionDebugger._current._lifecycle.close()
-    assert len(told("'rleu' in tensor_list matched no collected call")) == 1
+    assert len(logged("'rleu' in tensor_list matched no collected call")) == 1
 
 
-def test_gradients_outside_of_a_scope_are_not_called_further_passes(tmp_path, told):
+def test_gradients_outside_of_a_scope_are_not_called_further_passes(tmp_path, logged):
     x = torch.ones(2, requires_grad=True)
     with collecting(tmp_path, section={"scope": ["Torch.never.0.forward", "Torch.tanh.0.forward"]}):
         torch.tanh(torch.relu(x)).sum().backward()
-    assert not told("further backward passes")
+    assert not logged("further backward passes")
 
 
 @pytest.mark.parametrize(

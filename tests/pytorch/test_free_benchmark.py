@@ -348,7 +348,7 @@ def test_random_numbers_of_a_function_of_the_user_s_are_put_back(tmp_path):
     assert after() == expected
 
 
-def test_an_api_that_cannot_be_run_again_is_named_once(tmp_path, told):
+def test_an_api_that_cannot_be_run_again_is_named_once(tmp_path, logged):
     seen = []
 
     def once(x):
@@ -359,7 +359,7 @@ def test_an_api_that_cannot_be_run_again_is_named_once(tmp_path, told):
         return x * 2
 
     run_registered(tmp_path, once, "no_change", RAMP)
-    assert len(told("home.function is not checked: its second run failed, RuntimeError: only once")) == 1
+    assert len(logged("home.function is not checked: its second run failed, RuntimeError: only once")) == 1
 
 
 def test_preheating_lifts_the_limit_of_a_false_alarm(tmp_path):
@@ -377,7 +377,7 @@ def test_preheating_lifts_the_limit_of_a_false_alarm(tmp_path):
     assert run(tmp_path / "b", if_preheat=True, preheat_step=1) == []
 
 
-def test_preheating_an_in_place_call_begins_anew_each_time(tmp_path, told):
+def test_preheating_an_in_place_call_begins_anew_each_time(tmp_path, logged):
     with checking(tmp_path, "no_change", list=["add_"], if_preheat=True) as rows:
         x = RAMP.clone()
         x.add_(1)
@@ -462,12 +462,12 @@ def test_one_bad_value_in_the_first_part_of_64_MB_is_found(tmp_path):
     ]
 
 
-def test_the_summary_ranks_by_instability_with_source_lines(tmp_path, told):
+def test_the_summary_ranks_by_instability_with_source_lines(tmp_path, logged):
     with checking(tmp_path, "change_value", list=["cumsum", "cumprod"]):
         torch.cumsum(RAMP, 0)
         torch.cumprod(RAMP, 0)
     PrecisionDebugger._current._lifecycle.close()
-    (summary,) = told("the most unstable first")
+    (summary,) = logged("the most unstable first")
     assert summary.index("Torch.cumprod") < summary.index("Torch.cumsum")
     assert "test_free_benchmark.py" in summary
 
@@ -492,8 +492,8 @@ def test_the_csv_is_written_as_it_happens(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["task"] == "free_benchmark"
 
 
-def test_improve_precision_on_float32_says_why_nothing_was_checked(tmp_path, told):
+def test_improve_precision_on_float32_says_why_nothing_was_checked(tmp_path, logged):
     with checking(tmp_path, "improve_precision", list=["square"]):
         torch.square(torch.ones(3))
     PrecisionDebugger._current._lifecycle.close()
-    assert told("no call was checked: 1 call had no float16 or bfloat16 input")
+    assert logged("no call was checked: 1 call had no float16 or bfloat16 input")

@@ -60,7 +60,7 @@ class Decorated(nn.Module):
 
 
 @pytest.mark.parametrize(("hooks", "runs", "said"), [(False, True, 1), (False, False, 1), (True, True, 0)])
-def test_a_module_with_a_call_of_its_own_is_logged_once_if_it_runs_no_hooks(tmp_path, told, hooks, runs, said):
+def test_a_module_with_a_call_of_its_own_is_logged_once_if_it_runs_no_hooks(tmp_path, logged, hooks, runs, said):
     model = nn.Sequential(nn.Linear(3, 3), Decorated(hooks), Decorated(hooks))
     debugger = PrecisionDebugger(configured(tmp_path, level="L0"))
     for _ in range(2):
@@ -72,8 +72,8 @@ def test_a_module_with_a_call_of_its_own_is_logged_once_if_it_runs_no_hooks(tmp_
     assert ("Module.1.layer.Linear.forward.0" in names) is runs
     assert ("Module.1.Decorated.forward.0" in names) is hooks
     part = "The modules inside are recorded" if runs else "with all modules inside"
-    assert len(told(part)) == said
-    assert len(told("Module.1.Decorated and 1 more are not recorded")) == said
+    assert len(logged(part)) == said
+    assert len(logged("Module.1.Decorated and 1 more are not recorded")) == said
 
 
 @pytest.mark.parametrize("level", ["L1", "mix"])
@@ -179,11 +179,11 @@ def test_the_config_of_a_debugger_can_be_copied(tmp_path):
     assert not hasattr(debugger.config, "__no_such_name__")
 
 
-def test_a_call_after_the_end_of_the_run_names_no_other_debugger(tmp_path, told):
+def test_a_call_after_the_end_of_the_run_names_no_other_debugger(tmp_path, logged):
     debugger = PrecisionDebugger(config_path=configured(tmp_path, level="L1"))
     debugger.start()
     torch.relu(torch.ones(2))
     debugger._lifecycle.close()  # as at exit
     debugger.stop()
     debugger.step()
-    assert not told("replaced")
+    assert not logged("replaced")

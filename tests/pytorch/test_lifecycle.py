@@ -111,7 +111,7 @@ def test_without_a_model_modules_cannot_be_collected_and_it_is_said(tmp_path, le
         debugger.start({})
 
 
-def test_only_the_wanted_steps_are_collected(tmp_path, told):
+def test_only_the_wanted_steps_are_collected(tmp_path, logged):
     debugger = PrecisionDebugger(configured(tmp_path, step=[1, "3-4"]))
     for _ in range(6):
         debugger.start()
@@ -119,19 +119,19 @@ def test_only_the_wanted_steps_are_collected(tmp_path, told):
         debugger.stop()
         debugger.step()
     assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step1", "step3", "step4"]
-    assert len(told("all wanted steps are collected")) == 1
+    assert len(logged("all wanted steps are collected")) == 1
 
 
-def test_steps_that_never_ran_are_logged_at_the_end(tmp_path, told):
+def test_steps_that_never_ran_are_logged_at_the_end(tmp_path, logged):
     debugger = PrecisionDebugger(configured(tmp_path, step=[0, 7]))
     debugger.start()
     torch.relu(torch.ones(1))
     debugger.step()
     debugger._lifecycle.close()
-    assert len(told("step 7 was wanted and never ran")) == 1
+    assert len(logged("step 7 was wanted and never ran")) == 1
 
 
-def test_set_init_step_sets_the_first_number(tmp_path, told):
+def test_set_init_step_sets_the_first_number(tmp_path, logged):
     debugger = PrecisionDebugger(configured(tmp_path, step=[100]))
     debugger.set_init_step(100)
     debugger.start()
@@ -139,12 +139,12 @@ def test_set_init_step_sets_the_first_number(tmp_path, told):
     debugger.step()
     assert Dump(tmp_path / "dump", 100).names == [relu(0)]
     debugger.set_init_step(3)
-    assert told("set_init_step() was ignored: call it before the training loop")
+    assert logged("set_init_step() was ignored: call it before the training loop")
     with pytest.raises(UsageError):
         debugger.set_init_step(-1)
 
 
-def test_a_rank_that_never_matches_is_logged_once(tmp_path, told):
+def test_a_rank_that_never_matches_is_logged_once(tmp_path, logged):
     debugger = PrecisionDebugger(configured(tmp_path, rank=[3]))
     for _ in range(3):
         debugger.start()
@@ -152,14 +152,14 @@ def test_a_rank_that_never_matches_is_logged_once(tmp_path, told):
         debugger.stop()
         debugger.step()
     debugger._lifecycle.close()
-    assert len(told("nothing was collected: this process is rank 0")) == 1
+    assert len(logged("nothing was collected: this process is rank 0")) == 1
     assert not (tmp_path / "dump").exists()
 
 
-def test_a_second_debugger_continues_or_takes_over(tmp_path, told):
+def test_a_second_debugger_continues_or_takes_over(tmp_path, logged):
     first = PrecisionDebugger(configured(tmp_path / "a"))
     assert PrecisionDebugger(configured(tmp_path / "a")) is first
-    assert told("created again with the same settings")
+    assert logged("created again with the same settings")
     first.start()
     torch.relu(torch.ones(1))
     second = PrecisionDebugger(configured(tmp_path / "b"))
@@ -254,46 +254,46 @@ def train(debugger, model, steps, with_step=True):
             debugger.step()
 
 
-def test_a_second_debugger_takes_over_and_the_first_has_no_effect(tmp_path, told):
+def test_a_second_debugger_takes_over_and_the_first_has_no_effect(tmp_path, logged):
     model = nn.Linear(3, 3)
     first = PrecisionDebugger(configured(tmp_path, level="L1"))
     second = PrecisionDebugger(configured(tmp_path, level="mix"))
-    assert told(f"takes over from the first, in {tmp_path}")
+    assert logged(f"takes over from the first, in {tmp_path}")
     train(first, model, 3)
-    assert told("this call has no effect: a later PrecisionDebugger has replaced this one")
+    assert logged("this call has no effect: a later PrecisionDebugger has replaced this one")
     train(second, model, 2)
     train(first, model, 1)
     assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step0", "step1"]
     assert "Module.Linear.parameters_grad" in Dump(tmp_path / "dump", 1).names  # of level mix
-    assert not told("never called")
+    assert not logged("never called")
 
 
-def test_a_later_debugger_on_the_same_path_does_not_mix_with_the_earlier_dump(tmp_path, told):
+def test_a_later_debugger_on_the_same_path_does_not_mix_with_the_earlier_dump(tmp_path, logged):
     model = nn.Linear(3, 3)
     train(PrecisionDebugger(configured(tmp_path, level="L1")), model, 3)
     train(PrecisionDebugger(configured(tmp_path, level="mix")), model, 2)
     assert sorted(path.name for path in (tmp_path / "dump").glob("step*")) == ["step0", "step1"]
     (older,) = tmp_path.glob("dump.old-*")
     assert sorted(path.name for path in older.glob("step*")) == ["step0", "step1", "step2"]
-    assert told("an earlier dump was in")
+    assert logged("an earlier dump was in")
 
 
-def test_a_script_that_forgets_step_is_warned(tmp_path, told):
+def test_a_script_that_forgets_step_is_warned(tmp_path, logged):
     debugger = PrecisionDebugger(configured(tmp_path, level="L1"))
     train(debugger, nn.Linear(3, 3), 3, with_step=False)
     debugger._lifecycle.close()
-    assert told("start() was called 3 times without step(): all records are in step 0.")
+    assert logged("start() was called 3 times without step(): all records are in step 0.")
 
 
-def test_collecting_in_parts_is_not_a_forgotten_step(tmp_path, told):
+def test_collecting_in_parts_is_not_a_forgotten_step(tmp_path, logged):
     debugger = PrecisionDebugger(configured(tmp_path, level="L1"))
     train(debugger, nn.Linear(3, 3), 2, with_step=False)
     debugger.step()
     debugger._lifecycle.close()
-    assert not told("Call step() at the end")
+    assert not logged("Call step() at the end")
 
 
-def test_save_without_start_saves_step_by_step(tmp_path, told):
+def test_save_without_start_saves_step_by_step(tmp_path, logged):
     """Seed 000, 6.1.5: save() alone, at level debug."""
     debugger = PrecisionDebugger(configured(tmp_path, level="debug", step=[0, 2]))
     for number in range(3):
@@ -307,10 +307,10 @@ def test_save_without_start_saves_step_by_step(tmp_path, told):
         assert debug["x_grad.0.debug"]["Max"] == 3
     assert not (tmp_path / "dump" / "step1").exists()
     PrecisionDebugger._current._lifecycle.close()
-    assert not told("never called")
+    assert not logged("never called")
 
 
-def test_start_ends_saving_without_start(tmp_path, told):
+def test_start_ends_saving_without_start(tmp_path, logged):
     """A save() before the loop must not let save() collect after stop()."""
     debugger = PrecisionDebugger(configured(tmp_path, level="debug"))
     debugger.save(torch.ones(1), "before")
@@ -320,37 +320,37 @@ def test_start_ends_saving_without_start(tmp_path, told):
     debugger.save(torch.ones(1), "after")
     debugger.step()
     assert set(Dump(tmp_path / "dump").debug) == {"before.0.debug", "inside.0.debug"}
-    assert told("between start() and stop()")
+    assert logged("between start() and stop()")
 
 
-def test_a_debugger_for_another_directory_says_which_dump_is_finished(tmp_path, told):
+def test_a_debugger_for_another_directory_says_which_dump_is_finished(tmp_path, logged):
     for name in ("good", "bad"):
         train(PrecisionDebugger(configured(tmp_path / name, level="L1")), nn.Linear(3, 3), 1)
     good, bad = (tmp_path / name / "dump" for name in ("good", "bad"))
-    assert told(f"the dump in {good} is finished; the new PrecisionDebugger writes to {bad}.")
+    assert logged(f"the dump in {good} is finished; the new PrecisionDebugger writes to {bad}.")
 
 
-def test_a_debugger_that_wrote_nothing_has_no_finished_dump(tmp_path, told):
+def test_a_debugger_that_wrote_nothing_has_no_finished_dump(tmp_path, logged):
     for name in ("one", "two"):
         PrecisionDebugger(configured(tmp_path / name, level="L1"))
-    assert told(f"the earlier PrecisionDebugger ends here, with nothing in {tmp_path / 'one' / 'dump'}; the new one")
-    assert not told("is finished")
+    assert logged(f"the earlier PrecisionDebugger ends here, with nothing in {tmp_path / 'one' / 'dump'}; the new one")
+    assert not logged("is finished")
 
 
-def test_save_elsewhere_warns_and_raises_nothing(tmp_path, told):
+def test_save_elsewhere_warns_and_raises_nothing(tmp_path, logged):
     debugger = PrecisionDebugger(configured(tmp_path / "a", level="L1"))
     debugger.start()
     debugger.save(torch.ones(1), "x")
     debugger.save(torch.ones(1), "x")
-    assert len(told('save() works at level "debug" only')) == 1
+    assert len(logged('save() works at level "debug" only')) == 1
     debugger = PrecisionDebugger(configured(tmp_path / "b", level="debug"))
     debugger.start()
     debugger.stop()
     debugger.save(torch.ones(1), "x")
-    assert told("between start() and stop()")
+    assert logged("between start() and stop()")
     debugger.start()
     debugger.save(torch.ones(1), 5)
-    assert told("needs a name")
+    assert logged("needs a name")
 
 
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
@@ -430,12 +430,12 @@ def test_an_interrupt_leaves_no_module_open_for_the_next_start(tmp_path):
     assert Dump(tmp_path / "dump").construct["Module.0.ReLU.forward.1"] is None
 
 
-def test_a_run_that_begins_after_the_last_wanted_step_says_so(tmp_path, told):
+def test_a_run_that_begins_after_the_last_wanted_step_says_so(tmp_path, logged):
     debugger = PrecisionDebugger(configured(tmp_path, step=[0]))
     debugger.set_init_step(1000)
     debugger.start()
     debugger.stop()
     debugger.step()
     debugger._lifecycle.close()
-    assert told("step 0 was wanted and never ran")
-    assert not told("never called")
+    assert logged("step 0 was wanted and never ran")
+    assert not logged("never called")

@@ -377,14 +377,14 @@ def clean_training():
 
 
 @pytest.mark.parametrize("run", [clean_masks, clean_fill, clean_moves, clean_minimum, clean_training])
-def test_a_clean_run_has_none(tmp_path, run, told, capsys):
+def test_a_clean_run_has_none(tmp_path, run, logged, capsys):
     with collecting(tmp_path, task="overflow_check") as dump:
         run()
     assert dump.data == {}
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"producer": None, "overflows": 0}
     PrecisionDebugger._current._lifecycle.close()
-    assert told("no call produced NaN or infinity")
+    assert logged("no call produced NaN or infinity")
 
 
 @pytest.mark.parametrize("run", [clean_masks, clean_fill, clean_moves, clean_minimum, clean_training])
@@ -486,7 +486,7 @@ def test_a_bad_weight_makes_its_module_a_propagator(tmp_path):
     assert producers(dump) == []
 
 
-def test_gradients_of_a_scaled_loss_do_not_count(tmp_path, told):
+def test_gradients_of_a_scaled_loss_do_not_count(tmp_path, logged):
     model = torch.nn.Linear(2, 1)
     torch.nn.init.zeros_(model.weight)  # the loss is 0, scaled or not: only its gradients overflow
     torch.nn.init.zeros_(model.bias)
@@ -505,7 +505,7 @@ def test_gradients_of_a_scaled_loss_do_not_count(tmp_path, told):
         optimizer.zero_grad()
     assert torch.amp.GradScaler.scale is before
     debugger._lifecycle.close()
-    assert told("2 optimizer steps were skipped")
+    assert logged("2 optimizer steps were skipped")
 
 
 def test_an_output_of_64_MB_with_one_bad_value_in_its_first_part_is_found(tmp_path):
@@ -527,13 +527,13 @@ def test_nested_outputs_count(tmp_path):
     assert producers(dump) == ["Module.0.Nested.forward.0"]
 
 
-def test_near_overflow_and_underflow_are_logged(tmp_path, told):
+def test_near_overflow_and_underflow_are_logged(tmp_path, logged):
     with collecting(tmp_path, task="overflow_check"):
         torch.tensor([200.0]).half() * torch.tensor([200.0]).half()
         torch.full((4,), 1e-3).half() * torch.tensor([1e-3, 1.0, 1.0, 1.0]).half()
     PrecisionDebugger._current._lifecycle.close()
-    assert "Tensor.__mul__ forward (torch.float16): 1 output, largest 4e+04" in told("near overflow")[0]
-    assert "Tensor.__mul__ forward (torch.float16): 1 output, up to 25.00% of one" in told("underflow")[0]
+    assert "Tensor.__mul__ forward (torch.float16): 1 output, largest 4e+04" in logged("near overflow")[0]
+    assert "Tensor.__mul__ forward (torch.float16): 1 output, up to 25.00% of one" in logged("underflow")[0]
 
 
 def test_training_is_bit_identical(tmp_path):

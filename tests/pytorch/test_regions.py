@@ -28,7 +28,7 @@ def attention_model():
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("grad", ["no_grad", "inference_mode", "frozen"])
-def test_an_encoder_layer_in_eval_keeps_its_fused_result(tmp_path, level, grad, told):
+def test_an_encoder_layer_in_eval_keeps_its_fused_result(tmp_path, level, grad, logged):
     model, x = attention_model(), torch.randn(2, 5, 16)
     if grad == "frozen":
         model.requires_grad_(False)
@@ -40,7 +40,7 @@ def test_an_encoder_layer_in_eval_keeps_its_fused_result(tmp_path, level, grad, 
             again = model(x)
     assert torch.equal(out, expected)
     assert torch.equal(again, expected)
-    assert len(told("may use its fused path")) == 1
+    assert len(logged("may use its fused path")) == 1
     name = "Module.0.TransformerEncoderLayer.forward.{}"
     if level == "L1":
         name = "Torch._fused_TransformerEncoderLayer.{}.forward"
@@ -189,7 +189,7 @@ def test_in_training_the_inside_of_attention_is_seen(tmp_path):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_compiled_function_is_one_record_and_keeps_its_result(tmp_path, level, told):
+def test_a_compiled_function_is_one_record_and_keeps_its_result(tmp_path, level, logged):
     torch._dynamo.reset()
 
     def function(x, y):
@@ -214,7 +214,7 @@ def test_a_compiled_function_is_one_record_and_keeps_its_result(tmp_path, level,
         assert_same(dump["Compiled.function.0.forward"]["output"][0], function(x, y))
         assert_same(dump["Compiled.function.1.backward"]["output"][0], x.grad)
         assert not any("gelu" in name for name in dump.names)
-    assert len(told("is compiled")) == (level != "L0")
+    assert len(logged("is compiled")) == (level != "L0")
     assert any("anh" in name for name in dump.names)
 
 
@@ -249,7 +249,7 @@ def test_a_compiled_module_is_one_record_and_keeps_its_result(tmp_path, level, w
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("part", ["whole", "inner"])
-def test_a_module_compiled_in_place_is_one_record_under_its_name(tmp_path, level, part, told):
+def test_a_module_compiled_in_place_is_one_record_under_its_name(tmp_path, level, part, logged):
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4))), torch.randn(2, 4)
@@ -260,7 +260,7 @@ def test_a_module_compiled_in_place_is_one_record_under_its_name(tmp_path, level
             out = model(x)
             out.sum().backward()
         model[1][0](x)
-    assert len(told("Sequential is compiled")) == 1
+    assert len(logged("Sequential is compiled")) == 1
     title = "Module.Sequential" if part == "whole" else "Module.1.Sequential"
     forward, backward = f"{title}.forward.1", f"{title}.backward.1"
     if level == "L1":

@@ -136,14 +136,14 @@ def test_rm_dropout_stops_functions_and_modules_and_leaves_the_rest_of_them(modu
     assert function.__defaults__ == torchs.__defaults__
 
 
-def test_a_dropout_of_the_script_stays_and_is_logged(told):
+def test_a_dropout_of_the_script_stays_and_is_logged(logged):
     def own(input, p=0.5, training=True, inplace=False):
         return input * 2
 
     F.dropout = own
     seed_all(1, rm_dropout=True)
     assert F.dropout is own
-    assert told("torch.nn.functional.dropout is not torch's own")
+    assert logged("torch.nn.functional.dropout is not torch's own")
 
 
 def test_what_the_guide_says_of_attention_and_recurrent_layers():

@@ -70,7 +70,7 @@ def test_a_wrapper_of_a_method_runs_as_often_as_without_us(tmp_path, monkeypatch
     assert [one.tolist() for one in found] == [one.tolist() for one in expected]
 
 
-def test_a_wrapper_whose_method_cannot_be_found_is_named(tmp_path, monkeypatch, told):
+def test_a_wrapper_whose_method_cannot_be_found_is_named(tmp_path, monkeypatch, logged):
     kept = {"norm": torch.Tensor.norm}
 
     def norm(self, *args, **kwargs):
@@ -80,16 +80,16 @@ def test_a_wrapper_whose_method_cannot_be_found_is_named(tmp_path, monkeypatch, 
     notices.forget()
     with collecting(tmp_path):
         torch.ones(2).norm()
-    assert told("torch.Tensor.norm")
+    assert logged("torch.Tensor.norm")
 
 
-def test_calls_that_return_their_input_by_design_are_not_logged(tmp_path, told):
+def test_calls_that_return_their_input_by_design_are_not_logged(tmp_path, logged):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.0), torch.nn.Identity())
     notices.forget()
     with collecting(tmp_path, model, level="mix"):
         x = model(torch.ones(2, 4))
         torch.nn.functional.dropout(x, 0.0).contiguous().to(torch.float32).float().sum().backward()
-    assert not told("input unchanged")
+    assert not logged("input unchanged")
 
 
 def test_the_gradients_of_a_compiled_model_are_recorded(tmp_path):

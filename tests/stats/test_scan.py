@@ -89,8 +89,8 @@ def test_look_agrees_with_scan(dtype, seed, shape):
     tensor = torch.from_numpy(values.view(np.uint8)).view(dtype).reshape(shape)
     code, count = module.FORMATS[name], len(values)
     top, tiny = module.scan(values.ctypes.data, code, count)
-    told = module.look(EXCHANGE, tensor.permute(tuple(range(tensor.ndim))[::-1]))
-    assert told == ((code, count, top, tiny) if tiny or top >= module.NEAR[code] else 0)
+    logged = module.look(EXCHANGE, tensor.permute(tuple(range(tensor.ndim))[::-1]))
+    assert logged == ((code, count, top, tiny) if tiny or top >= module.NEAR[code] else 0)
 
 
 @pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
@@ -116,7 +116,7 @@ class Watching:
     """What `run` watches, and what it has reported."""
 
     def __init__(self, limit=64):
-        self.known, self.told, self.remembered = {}, [], []
+        self.known, self.logged, self.remembered = {}, [], []
         simple = frozenset({type(None), bool, int, float})
         self.watch = (EXCHANGE, frozenset({torch.Tensor}), simple, self.known, limit, self.remember, self.trouble)
 
@@ -124,8 +124,8 @@ class Watching:
         self.remembered.append(version)
         self.known[id(tensor)] = (weakref.ref(tensor), version)
 
-    def trouble(self, *told):
-        self.told.append(told)
+    def trouble(self, *logged):
+        self.logged.append(logged)
 
     def run(self, func, *args, writes=False, **kwargs):
         return module.run(self.watch, func, args, kwargs, writes, "api", 7)
@@ -137,24 +137,24 @@ def test_run_makes_the_call_and_reports_values_that_are_not_finite():
     assert torch.equal(of.run(torch.add, x, y, alpha=2), torch.tensor([3.0, 2.0]))
     assert of.run(torch.Tensor.mul_, x, 2.0, writes=True) is x
     assert of.run(torch.Tensor.mul_, x, 2.0, writes=True) is x
-    assert (of.told, of.remembered, of.known[id(x)][1]) == ([], [1], x._version)
+    assert (of.logged, of.remembered, of.known[id(x)][1]) == ([], [1], x._version)
     result = of.run(torch.Tensor.div_, x, y, writes=True)
-    ((api, number, args, kwargs, output, told, versions, given, before),) = of.told
+    ((api, number, args, kwargs, output, logged, versions, given, before),) = of.logged
     assert (api, number, kwargs, given) == ("api", 7, {}, 0)
     assert result is output is x
     assert args[0] is x
     assert args[1] is y
-    assert told == (2, 2, module.TOP[2], 0)
+    assert logged == (2, 2, module.TOP[2], 0)
     assert [(id(one), version) for one, version in versions] == [(id(x), 2), (id(y), 0)]
     assert before == np.float32([4.0, 8.0]).tobytes()
     assert of.known[id(x)][1] == 2  # as it was when it was last seen to be finite
     of.run(torch.Tensor.add_, x, 1.0, writes=True)
-    assert of.told[-1][-2] == (2, 2, module.TOP[2], 0)  # it was looked at: that version is not known
+    assert of.logged[-1][-2] == (2, 2, module.TOP[2], 0)  # it was looked at: that version is not known
     large = torch.full((100,), 3e38)
     of.run(torch.Tensor.mul_, large, 10.0, writes=True)
-    assert of.told[-1][-2:] == ((2, 100, of.told[-1][-2][2], 0), False)
+    assert of.logged[-1][-2:] == ((2, 100, of.logged[-1][-2][2], 0), False)
     of.run(torch.frexp, y)
-    assert of.told[-1][5] is None
+    assert of.logged[-1][5] is None
 
 
 @pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
@@ -175,9 +175,9 @@ def test_run_leaves_what_is_not_simple_and_raises_what_the_call_raises():
     assert x.tolist() == [1.0, math.inf]
     with pytest.raises(RuntimeError, match="size of tensor"):
         of.run(torch.add, torch.ones(2), torch.ones(3))
-    assert of.told == []
+    assert of.logged == []
 
-    def stop(*told):
+    def stop(*logged):
         raise KeyboardInterrupt
 
     of.trouble = stop
@@ -189,7 +189,7 @@ def test_run_leaves_what_is_not_simple_and_raises_what_the_call_raises():
 @pytest.mark.skipif(EXCHANGE is None, reason="torch describes its tensors so since 2.10")
 def test_run_keeps_nothing():
     of, x, bad = Watching(), torch.ones(4), torch.tensor([math.nan])
-    of.watch = (*of.watch[:-1], lambda *told: None)
+    of.watch = (*of.watch[:-1], lambda *logged: None)
     counts = []
     for _ in range(3):
         for _ in range(100):

@@ -1,6 +1,6 @@
 /* The comparison of two arrays in one pass: dot product, norms, differences, shares of close elements.
  *
- * Sums are kept in float64 in eight lanes, which compilers turn into vector code without being told to
+ * Sums are kept in float64 in eight lanes, which compilers turn into vector code on their own
  * reorder anything. A block with a NaN or an infinity is done again, element by element, so that the
  * usual case pays one test a block. The Python twin is in tensors.py; a property test holds them equal. */
 
