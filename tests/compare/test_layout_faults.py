@@ -26,6 +26,23 @@ def test_a_call_that_only_one_rank_makes_is_named(tmp_path: Path, single: Path) 
     assert "only rank 1 calls Torch.dropout.0.forward" in origin.sentence
 
 
+@pytest.mark.parametrize("ranks", [(1,), (0, 1)])
+def test_another_argument_of_the_rank_that_differs_is_named(
+    tmp_path: Path, single: Path, ranks: tuple[int, ...]
+) -> None:
+    run = write_run(tmp_path, 2, 1, "one rank")
+    for rank in ranks:
+        file = run / "step0" / f"rank{rank}" / "dump.json"
+        content = json.loads(file.read_text())
+        content["data"]["Functional.relu.1.forward"]["input_kwargs"]["inplace"] = {"type": "bool", "value": True}
+        file.write_text(json.dumps(content))
+    origin = compare(run, single).origin
+    assert origin is not None
+    assert origin.name == "Functional.relu.1.forward"
+    said = "was called with another argument on rank 1: inplace is True, not None"
+    assert (said in origin.sentence) == (ranks == (1,))
+
+
 def test_the_rank_whose_stored_shard_differs_is_named(tmp_path: Path, single: Path) -> None:
     """Every rank gathers the weight, so all have the wrong one: the shard that differs says whose it is."""
     origin = compare(write_run(tmp_path, 2, 1, "stored shard"), single).origin

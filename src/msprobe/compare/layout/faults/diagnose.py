@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Optional
+from typing import Any, Optional
 
 from msprobe.compare.calls import FORWARD, GRADS
 from msprobe.compare.layout.case import Case
@@ -36,7 +36,7 @@ from msprobe.compare.layout.ways import A, P, R, possible_ways
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
-from msprobe.compare.rows import ERROR
+from msprobe.compare.rows import ERROR, is_tensor, slots_of
 from msprobe.dump.collectives import is_collective
 
 
@@ -52,7 +52,7 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
         diagnosis = next(_tests(found, case, trace), None)
     if diagnosis is None or diagnosis.kind == found.kind:
         ranks = diagnosis.ranks if diagnosis is not None else guilty_ranks(case) if case is not None else ()
-        diagnosis = _of_extra(found, trace, ranks, alone) or diagnosis
+        diagnosis = _of_extra(found, trace, ranks, alone) or _of_argument(found, case, trace, ranks) or diagnosis
     if diagnosis is None:
         return replace(found, ranks=ranks, collective=_collective(found.index, trace))
     index = found.index if diagnosis.at is None else diagnosis.at
@@ -233,6 +233,34 @@ def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Seq
         said = f"only {ranks_text(one.ranks)} {verb} {one.name} in {where}; the other ranks and the golden run do not"
         return Diagnosis("extra call", said, one.ranks)
     return None
+
+
+def _of_argument(found: Candidate, case: Optional[Case], trace: Trace, ranks: tuple[int, ...]) -> Optional[Diagnosis]:
+    """The ranks with the difference pass another plain argument than the other ranks and the golden run."""
+    golden = found.match.golden
+    if case is None or golden is None or found.kind != "call" or found.phase is not Phase.FORWARD or not ranks:
+        return None
+    given = [(one.rank, _arguments(one.source.records.get(one.name))) for one in case.target.held]
+    theirs = _arguments(golden.record)
+    for slot in sorted({slot for _, own in given for slot in own} | set(theirs)):
+        odd = tuple(sorted({rank for rank, own in given if own.get(slot) != theirs.get(slot)}))
+        if odd == ranks and len(odd) < len({rank for rank, _ in given}):
+            value = next(own.get(slot) for rank, own in given if rank in odd)
+            name = slot_text(found.match.call, slot).partition(" (")[0].removeprefix("input.")
+            text = f"{name} is {value}, not {theirs.get(slot)}"
+            said = f"{place_text(found, trace)} was called with another argument on {ranks_text(ranks)}: {text}"
+            return Diagnosis("argument", said, ranks)
+    return None
+
+
+def _arguments(record: Any) -> dict[str, Any]:
+    """The plain inputs of a call."""
+    slots = slots_of(record) if isinstance(record, dict) else ()
+    return {
+        slot: item.get("value")
+        for slot, item in slots
+        if slot.startswith("input.") and item is not None and not is_tensor(item)
+    }
 
 
 def _collective(index: int, trace: Trace) -> str:
