@@ -20,6 +20,7 @@ const FORMS = [
   [/^(.+) was given another (.+): it differs before any recorded call made it$/, (x, slot) => `${call(x)} 收到的 ${slot} 不同：在已记录的调用之前就已不同`],
   [/^(.+) was given another (.+), though what was recorded before it agrees$/, (x, slot) => `${call(x)} 收到的 ${slot} 不同，而此前的记录一致`],
   [/^(.+) was given its operands swapped$/, (x) => `${call(x)} 的两个操作数互换了`],
+  [/^(.+) was called with another argument on ranks? ([\d, -]+): (.+)$/, (x, ranks, rest) => `${call(x)} 在卡 ${ranks} 上的参数不同：${inLanguage(rest)}`],
   [/^(.+) was called with another argument: (.+)$/, (x, rest) => `${call(x)} 的参数不同：${inLanguage(rest)}`],
   [/^(.+) gives another (.+) for the same inputs$/, (x, slot) => `${call(x)} 在输入相同时输出了不同的 ${slot}`],
   [/^(.+) gives another (.+) for inputs with the same statistics$/, (x, slot) => `${call(x)} 在输入统计量相同时输出了不同的 ${slot}`],
