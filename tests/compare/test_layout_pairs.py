@@ -24,7 +24,8 @@ from msprobe.compare.layout.search import Memory, search
 from msprobe.compare.layout.shards import Place, Shards
 from msprobe.compare.layout.updates import Label, pair_by_parameter, separate_parameters
 from msprobe.compare.layout.ways import Way, assemble, free_ways, possible_ways
-from msprobe.compare.origin.training import innermost_steps, training_differences
+from msprobe.compare.origin.optimizer_steps import innermost_steps
+from msprobe.compare.origin.training import training_differences
 from msprobe.compare.phases import Phase
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, Judgement, Row
 

@@ -80,3 +80,25 @@ def test_an_evaluation_in_inference_mode_does_not_stop_the_monitor(tmp_path):
         monitor.step(loss=loss)
     monitor.close()
     assert len(norms_of(tmp_path, "output")["0"]) == 3
+
+
+class Again(nn.Module):
+    """The first result of a module that is called twice is the input of another."""
+
+    def __init__(self):
+        super().__init__()
+        self.act, self.last = nn.ReLU(), nn.Linear(8, 8)
+
+    def forward(self, x):
+        first, second = self.act(x), self.act(100 * x)
+        return self.last(first) + second
+
+
+def test_an_input_has_not_the_figures_of_both_calls_that_gave_it(tmp_path):
+    torch.manual_seed(0)
+    model, x = Again(), torch.randn(4, 8)
+    monitor = Monitor(model, None, {"dump_path": str(tmp_path), "targets": ["input", "output"]})
+    model(x)
+    monitor.step()
+    monitor.close()
+    assert norms_of(tmp_path, "input")["last"] == norm(torch.relu(x))
