@@ -173,7 +173,7 @@ class _Stages:
             stacks, other_parts = joined_stacks(joined, task.join), False
             training, guilty = joined_training(task.join)
             events = [], []
-        other_update = any(one.kind == "how" for one in training)
+        other_update = next((one.kind for one in training if one.kind in ("how", "order")), "")
         same_gradients = other_parts and bool(same_total_norm(*events))
         explained = explain(groups, stacks, other_parts, other_update, same_gradients)
         _apply({**explained, **explain_totals(groups)}, groups)

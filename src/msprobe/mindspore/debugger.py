@@ -157,3 +157,4 @@ class PrecisionDebugger(Debugger):
         probe = lifecycle.probe
         if lifecycle.settings.level == "L1" and probe is not None and isinstance(probe.hooks, MindSporeHooks):
             probe.hooks.keep_jit()
+        raise_kept()

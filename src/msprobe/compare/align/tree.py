@@ -119,21 +119,32 @@ class _Aligner:
         """A script may log a detached copy: of two calls with the same values, the one with a gradient, as in the
         other run."""
         wrong = [place for place, match in enumerate(found) if match.how != "fused" and _is_cut(match)]
+        if not wrong:
+            return found
+        free = self._free(found, target, _TARGET), self._free(found, golden, _GOLDEN)
         for place in wrong:
-            taken = {call.name for match in found for call in (match.target, match.golden) if call is not None}
             ours, theirs = found[place].target, found[place].golden
             assert ours is not None
             assert theirs is not None
-            others = [(one, theirs) for one in target if self._is_twin(one, ours, _TARGET)]
-            others += [(ours, one) for one in golden if self._is_twin(one, theirs, _GOLDEN)]
-            for a, b in others:
-                if {a.name, b.name} - taken and _has_gradient(a) == _has_gradient(b):
+            twins = [free[side].get((one.key, self._value(one, side)), []) for side, one in enumerate((ours, theirs))]
+            others = [(one, theirs, _TARGET) for one in twins[_TARGET]] + [
+                (ours, one, _GOLDEN) for one in twins[_GOLDEN]
+            ]
+            for a, b, side in others:
+                if _has_gradient(a) == _has_gradient(b):
                     found[place] = _match(a, b, "sequence", 0.95, ())
+                    twins[side].remove((a, b)[side])
                     break
         return found
 
-    def _is_twin(self, call: Call, other: Call, side: int) -> bool:
-        return call is not other and call.key == other.key and self._value(call, side) == self._value(other, side)
+    def _free(self, found: list[Match], calls: Calls, side: int) -> dict[tuple[str, object], list[Call]]:
+        """The calls of one side that have no match yet, by their API and values."""
+        taken = {call.name for match in found for call in (match.target, match.golden) if call is not None}
+        waiting: dict[tuple[str, object], list[Call]] = defaultdict(list)
+        for call in calls:
+            if call.name not in taken:
+                waiting[call.key, self._value(call, side)].append(call)
+        return waiting
 
     def _moved(self, target: Calls, golden: Calls, found: list[Match]) -> list[Match]:
         """Calls that one run makes in another order: the same call of the same values."""

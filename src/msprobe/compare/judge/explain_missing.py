@@ -38,13 +38,14 @@ def explain(
     groups: Sequence[Group],
     stacks: Stacks = ({}, {}),
     other_parts: bool = False,
-    other_update: bool = False,
+    other_update: str = "",
     same_gradients: bool = False,
 ) -> Judgements:
     """New judgements for rows without counterpart, and for differences that changed nothing.
 
     `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation);
-    `other_update`: their optimizers compute the step in another way (foreach, fused), or have fused weights;
+    `other_update`: "how" if their optimizers compute the step in another way (foreach, fused), or have fused weights;
+    "order" if they update the parameters in another order;
     `same_gradients`: clipping found the same norm of all gradients, which tells where no call after it was recorded."""
     if other_parts and _gradients_agree(groups, same_gradients):
         return _explain_parts(groups)
@@ -86,11 +87,12 @@ def _explain_parts(groups: Sequence[Group]) -> Judgements:
 
 
 class _Explainer:
-    def __init__(self, groups: Sequence[Group], stacks: Stacks, other_update: bool) -> None:
+    def __init__(self, groups: Sequence[Group], stacks: Stacks, other_update: str) -> None:
         self._groups = groups
         self._stacks = stacks
         self._run = RunAgreement(groups)
-        self._other_way = other_update or _updates_in_another_way(groups, self._run.phases)
+        self._other_way = other_update == "how" or _updates_in_another_way(groups, self._run.phases)
+        self._other_order = other_update == "order"
         self._found: Judgements = {}
         self._doubtful: set[str] = set()  # modules that hold one whose results differ
         self._reordered: dict[tuple[str, str], list[tuple[Row, bool]]] = {}
@@ -108,6 +110,12 @@ class _Explainer:
     def _backward_agrees(self) -> bool:
         backward = [row for match, rows in self._groups if match.call.direction in (BACKWARD, GRADS) for row in rows]
         return bool(backward) and not any(row.verdict in (WARNING, ERROR) for row in backward)
+
+    @functools.cached_property
+    def _updates_are_recorded(self) -> bool:
+        """The optimizer's calls are there: they show whether all gradients agree. What a script logs does not."""
+        after = (match for (match, _), phase in zip(self._groups, self._run.phases) if phase is Phase.AFTER)
+        return any(match.how != "unmatched" and updates_weights(match, self._stacks) for match in after)
 
     @functools.cached_property
     def _both(self) -> set[str]:
@@ -166,8 +174,11 @@ class _Explainer:
         self._explain_split_gradients()
         for place in odd:
             match, rows = self._groups[place]
-            if self._other_way and self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks):
+            is_update = self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks)
+            if is_update and self._other_way:
                 self._cover_update(rows)
+            elif is_update and self._other_order:
+                self._cover_moved_update(rows)
             elif is_made_by_engine(match, self._stacks) and self._backward_agrees:
                 why = "made in the backward of a function, and all gradients that were compared agree"
                 self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS)
@@ -188,15 +199,15 @@ class _Explainer:
     def _cover_factors(self) -> None:
         """Without modules (level L1): a factor that the runs multiply by in another place, where the last result of the
         forward and all that is computed from the gradients agree."""
-        if any(match.call.kind in ("module", "grads") for match, _ in self._groups) or not _gradients_agree(
-            self._groups
-        ):
+        if any(match.call.kind in ("module", "grads") for match, _ in self._groups):
+            return
+        if not self._updates_are_recorded or not _gradients_agree(self._groups):
             return
         forward = [p for p, phase in enumerate(self._run.phases) if phase is Phase.FORWARD]
         odd = [(place, row) for place, (_, rows) in enumerate(self._groups) for row in rows if self._is_open(row)]
         bad = [(place, row) for place, row in odd if row.verdict != NOT_COMPARED]
         last = max((place for place, _ in bad if place <= forward[-1]), default=-1) if forward else -1
-        if bad and self._run.agrees_after(last) and all(is_multiple(row.target, row.golden) for _, row in bad):
+        if last >= 0 and self._run.agrees_after(last) and all(is_multiple(row.target, row.golden) for _, row in bad):
             why = "the runs multiply by a factor in another place, and what is computed from all gradients agrees"
             self._found.update((id(row), covered(f"{row.reason}; {why}")) for _, row in odd)
 
@@ -238,6 +249,12 @@ class _Explainer:
     def _cover_update(self, rows: Sequence[Row]) -> None:
         why = "the two runs update their weights in another way (foreach or fused optimizers, fused weights)"
         self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS)
+
+    def _cover_moved_update(self, rows: Sequence[Row]) -> None:
+        """The settings of each parameter were compared by its name; the values must be there for another parameter."""
+        why = covered("the two runs update their parameters in another order")
+        odd = [row for row in rows if row.verdict != PASS]
+        self._found.update((id(row), why) for row in odd if not is_tensor(row.golden) or self._is_elsewhere(row))
 
     def _explain_matched(self, place: int, match: Match, rows: Sequence[Row]) -> None:
         # Rows that agree have nothing to explain; most do.

@@ -12,6 +12,7 @@ from msprobe.compare.phases import Phase
 from msprobe.compare.rows import Group, Row, is_tensor
 
 _WRITES = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"}
+_KEEPS_STATISTICS = {"batch_norm", "instance_norm", "native_batch_norm"}
 _READS = ("Tensor.", "Torch.", "Functional.")
 
 
@@ -19,7 +20,9 @@ def writes(call: Call) -> bool:
     """The call changes memory that others may read, or is not known to leave it alone (collectives, NPU kernels)."""
     word = call.key.rpartition(".")[2]
     if call.kind == "module":
-        return False
+        return "BatchNorm" in word or "InstanceNorm" in word
+    if word in _KEEPS_STATISTICS:
+        return True
     return not call.key.startswith(_READS) or word in _WRITES or (word.endswith("_") and not word.startswith("__"))
 
 

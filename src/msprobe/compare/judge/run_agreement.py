@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from msprobe.compare.calls import Match
+from msprobe.compare.calls import BACKWARD, Call, Match
 from msprobe.compare.judge.effects import results
 from msprobe.compare.judge.explain_items import may_be_unused
 from msprobe.compare.judge.logged import find_logged, writes
@@ -44,13 +44,23 @@ class RunAgreement:
             return ""
         if last.get(phase, -1) > place:
             return "what was compared after it agrees"
-        if phase is Phase.FORWARD and self._backward_agrees and not writes(self._groups[place][0].call):
+        call = self._groups[place][0].call
+        if phase is Phase.FORWARD and self._backward_agrees and not writes(call) and not self._has_backward(call):
             return "the backward that follows agrees"
         return "nothing takes its result" if place in self._logged else ""
 
     def agrees_after(self, place: int) -> bool:
         """Some result of the forward after this place was compared and agrees."""
         return self._seen[1].get(Phase.FORWARD, -1) > place
+
+    def _has_backward(self, call: Call) -> bool:
+        """Whether the loss depends on a call that only one run makes."""
+        return (call.key, call.number) in self._alone_in_backward
+
+    @functools.cached_property
+    def _alone_in_backward(self) -> set[tuple[str, int]]:
+        alone = [match.call for match, _ in self._groups if match.how == "unmatched"]
+        return {(call.key, call.number) for call in alone if call.direction == BACKWARD}
 
     @property
     def _backward_agrees(self) -> bool:

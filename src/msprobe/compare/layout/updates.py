@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msprobe.compare.calls import BACKWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import parallel_of
 from msprobe.compare.layout.parts import WRAPPERS
-from msprobe.compare.origin.training import innermost_steps
+from msprobe.compare.origin.optimizer_steps import innermost_steps
 from msprobe.compare.sources import Source
 from msprobe.dump.reader import RankDump
 
@@ -70,7 +70,7 @@ def updates_a_share(source: Source) -> bool:
     events = source.training if isinstance(source, RankDump) else []
     every = [event for event in events if event.get("event") == "optimizer_step"]
     steps = innermost_steps(events)
-    return len(steps) < len(every) and len(names_of(steps[0])) < len(names_of(every[0]))
+    return len(steps) < len(every) and set(names_of(steps[0])) < set(names_of(every[0]))
 
 
 def parameter_paths(source: Source, names: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
+from msprobe.compare.origin.optimizer_steps import innermost_steps
 from msprobe.compare.phases import Phase
 from msprobe.dump.plural import count
 
@@ -92,9 +93,10 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
 
 
 def same_total_norm(target: Sequence[Event], golden: Sequence[Event]) -> Optional[bool]:
-    """Whether clip_grad_norm_ found gradients of the same norm in both runs; None where one did not look."""
+    """Whether clip_grad_norm_ found gradients of the same norm in both runs; None where one did not look, or found
+    infinity, NaN or nothing."""
     ours, theirs = (_numbers(_of(events, "clip_grad_norm_end"), "total_norm") for events in (target, golden))
-    if not ours or len(ours) != len(theirs):
+    if not ours or len(ours) != len(theirs) or not all(0.0 < norm < math.inf for norm in (*ours, *theirs)):
         return None
     return all(math.isclose(a, b, rel_tol=_ROUNDED) for a, b in zip(ours, theirs))
 
@@ -213,20 +215,6 @@ def _steps(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trainin
     yield from _rates(target, golden)
 
 
-def innermost_steps(events: Sequence[Event]) -> list[Event]:
-    """The steps of optimizers, without those of a wrapper around another optimizer (ZeroRedundancyOptimizer)."""
-    found: list[Event] = []
-    running: list[Event] = []
-    for event in _of(events, "optimizer_step", "optimizer_step_end"):
-        if event.get("event") == "optimizer_step_end":
-            running = running[:-1]
-            continue
-        found = [one for one in found if not running or one is not running[-1]]
-        found.append(event)
-        running.append(event)
-    return found
-
-
 def _rates(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
     """The rates at stop(): what a scheduler made of them."""
     ours, theirs = _of(target, "learning_rate"), _of(golden, "learning_rate")
@@ -251,7 +239,8 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
         changed = _settings_by_parameter(ours, theirs)
         if not changed:
             text = f"{name}: the parameters are in other groups, or in another order, with the same settings"
-            yield TrainingDifference(text, Phase.AFTER, "how", after, note_only=True)
+            kind = "how" if any(_ways(*pair) for pair in zip(ours, theirs)) else "order"
+            yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=True)
             return
         if len(ours) == len(theirs):
             text = f"{name}: the parameters are in other groups{changed}"
@@ -273,15 +262,21 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             text = f"{name}: it updates {group.get('parameters')} parameters, not {other.get('parameters')}{where}"
             fused = group.get("elements") == other.get("elements") is not None
             text += " (as many elements: some are fused)" if fused else _other_names(group, other)
-            idle = group.get("gradients") == other.get("gradients") is not None
+            names = [{name for name in _list(one.get("names")) if name} for one in (group, other)]
+            nested = names[0] <= names[1] or names[1] <= names[0]
+            idle = nested and group.get("gradients") == other.get("gradients") is not None
             text += "; as many have a gradient" if idle and not fused else ""
             kind = "how" if fused else "optimizer"
             yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=fused or idle)
-        if any(group.get(key) != other.get(key) for key in ("foreach", "fused")):
-            ways = [k for k in ("foreach", "fused") if group.get(k) != other.get(k)]
+        if ways := _ways(group, other):
             said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in ways)
             text = f"{name} computes its step in another way ({said})"
             yield TrainingDifference(text, Phase.AFTER, "how", after, note_only=True)
+
+
+def _ways(group: Event, other: Event) -> list[str]:
+    """The settings of how a step is computed that differ."""
+    return [key for key in ("foreach", "fused") if group.get(key) != other.get(key)]
 
 
 def _are_divided_otherwise(ours: Sequence[Event], theirs: Sequence[Event]) -> bool:

@@ -19,10 +19,13 @@ def keep_if_last(error: Exception, read: Callable[[], object]) -> None:
     except Exception:
         return
     if not KEPT:
-        KEPT.append(error)
+        KEPT.append(error.with_traceback(None))  # its frames would keep tensors alive
 
 
 def raise_kept() -> None:
     """Raises the error that belongs to the script, if there is one."""
-    if KEPT:
-        raise KEPT.pop()
+    try:
+        error = KEPT.pop()
+    except IndexError:  # another thread has raised it
+        return
+    raise error

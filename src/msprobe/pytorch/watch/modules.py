@@ -55,6 +55,7 @@ class ModuleHooks:
         self._handles: list[Any] = []
         self._found = StepFigures(0)
         self._read_rows: set[int] = set()
+        self._joined_rows: set[int] = set()
         self._sources: list[int] = []  # rows that wait to be copied,
         self._copies: list[int] = []  # and where to
         self._position = 0
@@ -65,6 +66,7 @@ class ModuleHooks:
         self._seen.clear()
         self._hooked.clear()
         self._read_rows.clear()
+        self._joined_rows.clear()
         self._sources, self._copies = [], []
         self._position = 0
         if self._handles:
@@ -117,11 +119,14 @@ class ModuleHooks:
         """Measures a tensor, or copies the figures that it has already. Returns the row that was measured."""
         if row in self._read_rows:  # another call of the module in this step
             self._copy_rows()
+            self._joined_rows.add(row)
             self._gauge.read(tensor, self._found, row, True)
             return row
         self._read_rows.add(row)
         key, version = id(tensor), -1 if tensor.is_inference() else tensor._version  # it may change without a version
         known = self._seen.get(key)
+        if known is not None and known[2] in self._joined_rows:  # a row of two calls has not the figures of one
+            known = None
         if known is not None and known[1] == version >= 0 and known[0]() is tensor and tensor.is_cpu:
             self._sources.append(known[2])
             self._copies.append(row)
