@@ -156,6 +156,7 @@ def test_n_and_p_jump_and_slash_searches(open_view: Open, pair: tuple[Path, Path
         wait_until_settled(page)
         page.keyboard.press("Enter")
         page.wait_for_selector("#rows .row.picked")
+        until(page, f"document.getElementById('row_name').textContent.includes({json.dumps(part)})")
         assert part in picked(page)
         page.keyboard.press("Escape")
         wait_for_count(page, f"n === {total}")
