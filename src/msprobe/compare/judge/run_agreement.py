@@ -54,8 +54,8 @@ class RunAgreement:
         return self._seen[1].get(Phase.FORWARD, -1) > place
 
     def _has_backward(self, call: Call) -> bool:
-        """Whether the loss depends on a call that only one run makes."""
-        return (call.key, call.number) in self._alone_in_backward
+        """Whether the loss depends on a call that only one run makes. A module computes nothing but by such calls."""
+        return call.kind == "api" and (call.key, call.number) in self._alone_in_backward
 
     @functools.cached_property
     def _alone_in_backward(self) -> set[tuple[str, int]]:
