@@ -14,7 +14,13 @@ from msprobe.collect import notices
 
 @pytest.fixture(autouse=True)
 def fresh_notices():
+    """Tests of other folders, in the same process, may have left a debugger: an alarm could not start a second one."""
+    from msprobe.pytorch import PrecisionDebugger
+
     notices.forget()
+    if PrecisionDebugger._current is not None:
+        PrecisionDebugger._current._lifecycle.close()
+        PrecisionDebugger._current = None
 
 
 @pytest.fixture
