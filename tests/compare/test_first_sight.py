@@ -119,7 +119,7 @@ def test_an_unused_layer_is_a_note(tmp_path: Path) -> None:
 
     found = answer(tmp_path, change=with_spare)
     assert found.verdict == "same"
-    assert any("with spare.weight; as many have a gradient" in note for note in found.notes)
+    assert any("with spare.weight; the same number of them have a gradient" in note for note in found.notes)
 
 
 def test_a_result_that_may_be_kept_is_not_taken_for_logging(tmp_path: Path) -> None:

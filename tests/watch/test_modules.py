@@ -94,7 +94,7 @@ class Again(nn.Module):
         return self.last(first) + second
 
 
-def test_an_input_has_not_the_figures_of_both_calls_that_gave_it(tmp_path):
+def test_an_input_has_the_figures_of_its_own_tensor_only(tmp_path):
     torch.manual_seed(0)
     model, x = Again(), torch.randn(4, 8)
     monitor = Monitor(model, None, {"dump_path": str(tmp_path), "targets": ["input", "output"]})

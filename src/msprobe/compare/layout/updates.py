@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msprobe.compare.calls import BACKWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import parallel_of
 from msprobe.compare.layout.parts import WRAPPERS
-from msprobe.compare.origin.optimizer_steps import innermost_steps
+from msprobe.compare.origin.optimizer_steps import innermost_steps, names_of
 from msprobe.compare.sources import Source
 from msprobe.dump.reader import RankDump
 
@@ -56,13 +56,6 @@ def _optimizer(source: Source) -> tuple[list[str], str, str]:
         return [], "", ""
     end = str(ends[0].get("after")) if ends else ""
     return parameter_paths(source, names_of(steps[0])), str(steps[0].get("after")), end
-
-
-def names_of(step: Mapping[str, Any]) -> list[str]:
-    """The names of the parameters that a step of an optimizer updates."""
-    groups = step.get("groups")
-    listed = [group.get("names") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
-    return [str(name) for names in listed if isinstance(names, list) for name in names]
 
 
 def updates_a_share(source: Source) -> bool:

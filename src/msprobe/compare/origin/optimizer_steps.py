@@ -1,4 +1,4 @@
-"""The steps of optimizers in training.json, without those of wrappers around another optimizer."""
+"""The steps of optimizers in training.json: which parameters they update, and which are only wrappers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Event = Mapping[str, Any]
+
+
+def names_of(step: Event) -> list[str]:
+    """The names of the parameters that a step of an optimizer updates, in its order."""
+    groups = step.get("groups")
+    listed = [group.get("names") for group in groups if isinstance(group, Mapping)] if isinstance(groups, list) else []
+    return [str(name) for names in listed if isinstance(names, list) for name in names]
 
 
 def innermost_steps(events: Sequence[Event]) -> list[Event]:

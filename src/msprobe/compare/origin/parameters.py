@@ -7,11 +7,12 @@ its calls, or the n-th entry of a list that it hands to one call, is the n-th of
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from msprobe.compare.measure.distance import value_key
+from msprobe.compare.origin.optimizer_steps import innermost_steps, names_of
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
@@ -32,12 +33,8 @@ def name_parameter(found: Candidate, trace: Trace, events: Sequence[Any]) -> Can
 
 def _names(events: Sequence[Any]) -> tuple[list[str], Any]:
     """The parameter names of the first optimizer, in its order; and the record before its step."""
-    for event in events:
-        if isinstance(event, Mapping) and event.get("event") == "optimizer_step":
-            groups = event.get("groups")
-            listed = [group.get("names") for group in groups if isinstance(group, Mapping)] if groups else []
-            return [str(name) for names in listed if isinstance(names, list) for name in names], event.get("after")
-    return [], None
+    steps = innermost_steps(events)
+    return (names_of(steps[0]), steps[0].get("after")) if steps else ([], None)
 
 
 def _updated_as(given: Row, trace: Trace, names: Sequence[str], after: Any) -> str:

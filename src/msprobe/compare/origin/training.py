@@ -265,7 +265,7 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             names = [{name for name in _list(one.get("names")) if name} for one in (group, other)]
             nested = names[0] <= names[1] or names[1] <= names[0]
             idle = nested and group.get("gradients") == other.get("gradients") is not None
-            text += "; as many have a gradient" if idle and not fused else ""
+            text += "; the same number of them have a gradient" if idle and not fused else ""
             kind = "how" if fused else "optimizer"
             yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=fused or idle)
         if ways := _ways(group, other):

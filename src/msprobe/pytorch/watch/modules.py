@@ -125,7 +125,7 @@ class ModuleHooks:
         self._read_rows.add(row)
         key, version = id(tensor), -1 if tensor.is_inference() else tensor._version  # it may change without a version
         known = self._seen.get(key)
-        if known is not None and known[2] in self._joined_rows:  # a row of two calls has not the figures of one
+        if known is not None and known[2] in self._joined_rows:  # its row has the figures of two calls by now
             known = None
         if known is not None and known[1] == version >= 0 and known[0]() is tensor and tensor.is_cpu:
             self._sources.append(known[2])

@@ -7,7 +7,8 @@ from typing import Any
 
 from msprobe.compare.layout.dimensions import rank_of, ranks_text
 from msprobe.compare.layout.unit import JoinTask
-from msprobe.compare.layout.updates import names_of, parameter_paths
+from msprobe.compare.layout.updates import parameter_paths
+from msprobe.compare.origin.optimizer_steps import names_of
 from msprobe.compare.origin.training import TrainingDifference, training_differences
 from msprobe.compare.phases import Phase
 from msprobe.compare.sources import Source
