@@ -6,6 +6,7 @@ lines go.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import sys
@@ -56,10 +57,15 @@ def warn(message: str) -> None:
 
 def warn_once(message: str) -> None:
     """Like `warn`, but logs the same sentence, with any numbers, only once in this process."""
-    key = _NUMBERS.sub("0", message)
+    key = _without_numbers(message)
     if key not in _said:
         _said.add(key)
         warn(message)
+
+
+@functools.lru_cache(maxsize=256)  # a hook may log the same sentence at each call
+def _without_numbers(message: str) -> str:
+    return _NUMBERS.sub("0", message)
 
 
 def forget() -> None:

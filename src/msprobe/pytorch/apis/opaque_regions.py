@@ -81,6 +81,7 @@ class OpaqueRegions:
         self._ran: set[int] = set()  # ids of the open regions in which a call ran that msprobe sees
         self._hooks: dict[int, tuple[Any, Any]] = {}  # for modules without own hooks
         self._global_hooks = GlobalHooks()
+        self._callbacks: dict[int, CompilesUnseen] = {}  # by the id of what it wraps
         self._dynamo: Any = None
         self._set_eval_frame: Any = None
 
@@ -218,7 +219,7 @@ class OpaqueRegions:
                 if callable(callback):
                     begins = self._global_hooks.hide(frame)
                     if self._modules is not None:
-                        callback = CompilesUnseen(callback, self._modules)
+                        callback = self._unseen(callback)
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
         result = set_eval_frame(callback)  # compiled code begins or ends here: it must not see msprobe
@@ -230,6 +231,12 @@ class OpaqueRegions:
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
         return result
+
+    def _unseen(self, callback: Any) -> CompilesUnseen:
+        known = self._callbacks.get(id(callback))
+        if known is None:
+            known = self._callbacks[id(callback)] = CompilesUnseen(callback, self._modules)
+        return known
 
     def _changes_nothing(self, callback: Any) -> bool:
         """The compiler is turned off for a function of its own, or back on after it: many times in each region."""

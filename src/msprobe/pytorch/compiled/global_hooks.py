@@ -28,6 +28,8 @@ class GlobalHooks:
     def __init__(self) -> None:
         self._key = 0
         self._hooks: tuple[Any, ...] = ()
+        self._tables = [getattr(module_hooks, table) for table in _TABLES]
+        self._all_tables = [*self._tables, *(getattr(module_hooks, table) for table in _OTHER_TABLES)]
         self._lock = threading.Lock()
         self._hiding = 0
         self._frames = _Frames()
@@ -66,20 +68,19 @@ class GlobalHooks:
                     self._put_back()
 
     def _take_away(self) -> None:
-        for table in _TABLES:
-            getattr(module_hooks, table).pop(self._key, None)
+        for table in self._tables:
+            table.pop(self._key, None)
         if self._has_any is not None:
             setattr(module_hooks, _QUESTION, self._has_any)
             self._has_any = None
 
     def _put_back(self) -> None:
-        for table, hook in zip(_TABLES, self._hooks):
-            getattr(module_hooks, table)[self._key] = hook
+        for table, hook in zip(self._tables, self._hooks):
+            table[self._key] = hook
         if self._hooks and self._has_any is None and hasattr(module_hooks, _QUESTION):
             self._has_any = getattr(module_hooks, _QUESTION)
             setattr(module_hooks, _QUESTION, self._has_hooks_of_the_script)
 
     def _has_hooks_of_the_script(self) -> bool:
         """Torch warns about global hooks, and a script may turn warnings into errors: our hooks must cause none."""
-        tables = (getattr(module_hooks, table) for table in (*_TABLES, *_OTHER_TABLES))
-        return any(key != self._key for table in tables for key in list(table))
+        return any(table and len(table) > (self._key in table) for table in self._all_tables)
