@@ -233,7 +233,7 @@ class _Stages:
         explained: Mapping[int, Judgement],
     ) -> None:
         said = [
-            f"the target computes in {ours} where the golden run computes in {theirs}: rows are judged by the coarser"
+            f"the target computes in {ours}, the golden run in {theirs}: rows are judged by the coarser dtype"
             for ours, theirs in sorted(judge.run_wide)
         ]
         said += [f"{name} is damaged: {why}" for name, why in _damaged(groups)]
@@ -256,8 +256,8 @@ class _Stages:
         rows = sum(judge.other_bytes for judge in self._judges.values())
         where = "1 row that passes" if rows == 1 else f"{rows} rows that pass"
         unseen = (
-            f"in {where} the checksums differ and the statistics agree: another order of the elements would look the "
-            "same; task tensor shows it"
+            f"in {where} the checksums differ and the statistics agree: the same elements in another order "
+            "would look like this; collect with task tensor to compare them"
         )
         return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
 

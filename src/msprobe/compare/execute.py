@@ -86,7 +86,8 @@ def _outline(task: Task) -> Optional[bytes]:
 
 def _look_at(source: Source, unfinished: list[str], troubles: list[str]) -> None:
     if source.unfinished:
-        unfinished.append(f"{source.path} is unfinished (the run crashed, or still writes): compared as far as it got")
+        why = "the run crashed, or is still writing"
+        unfinished.append(f"{source.path} is unfinished ({why}): only the part that exists is compared")
     troubles += [f"{source.path}: {trouble}" for trouble in troubles_of(source)]
 
 

@@ -1,6 +1,6 @@
 """The two dumps of a comparison: opened, their steps and ranks paired, their runs' headers compared.
 
-What makes two runs incomparable is said before anything is compared.
+If two runs cannot be compared, the user learns it before the work begins.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def open_inputs(
     pairs = [] if joins else _paired(sides, notes, gaps)
     if not pairs and not joins:
         raise DumpError(
-            f"No step and rank is in both dumps: {target} has {_listed(sides.target)}, "
+            f"The two dumps have no step and rank in common: {target} has {_listed(sides.target)}, "
             f"{golden} has {_listed(sides.golden)}. Give the two step or rank directories to compare them anyway."
         )
     first = pairs[0] if pairs else Pair(joins[0].target[0], joins[0].golden[0])
@@ -198,7 +198,7 @@ def _paired_ranks(target: list[Source], golden: list[Source], notes: list[str], 
         if len(target) != len(golden):
             _add(
                 gaps,
-                f"{count(len(target), 'rank')} against {len(golden)}, not numbered: paired in order, the rest left out",
+                f"ranks without numbers ({len(target)} and {len(golden)}): paired in order, the rest is left out",
             )
         return [Pair(t, g) for t, g in zip(target, golden)]
     known = {rank.rank: rank for rank in golden}
@@ -256,7 +256,7 @@ def header_notes(target: dict[str, Any], golden: dict[str, Any], joined: bool = 
         and ours != theirs
         and not _is_in_other_dtype(target["first_batch"], golden["first_batch"])
     ):
-        notes.append("the first batches differ: the two runs were not given the same data")
+        notes.append("the first batches differ: the two runs did not get the same data")
     for key, name in _HEADERS.items():
         if key in target and key in golden and key not in ignored and _text(target[key]) != _text(golden[key]):
             notes.append(f"{name} differ: {_short(target[key])} and {_short(golden[key])}")

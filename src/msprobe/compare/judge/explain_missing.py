@@ -276,7 +276,7 @@ class _Explainer:
                 alone = [row for row in unlike if row.absent and not is_tensor(row.target or row.golden)]
                 found.update((id(row), covered(f"the results of {module} agree")) for row in alone)
         elif bad and side.has_same_results_itself(match.call) and all(_is_lost_on_the_way(row) for row in bad):
-            why = "a gradient of another result of it; what it gives back agrees"
+            why = "this gradient belongs to another of its results; the gradients that it returns agree"
             found.update((id(row), covered(f"{row.reason}; {why}")) for row in bad)
         moved = [row for row in moved_rows(match, unlike) if id(row) not in found]
         hidden = [row for row in unlike if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]

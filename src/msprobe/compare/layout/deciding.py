@@ -126,7 +126,7 @@ def check_ranks(path: Path, ranks: Sequence[Source]) -> None:
     if len(sizes) > 1:
         listed = " and ".join(str(size) for size in sorted(sizes))
         raise DumpError(
-            f"{path}: its ranks say that the world has {listed} ranks, so they are not of one run. "
+            f"{path}: its ranks have different world sizes ({listed}), so they are not from the same run. "
             "Give a dump that one run wrote."
         )
     size = next(iter(sizes), len(numbers))
@@ -151,12 +151,12 @@ def _check_versions(path: Path, ranks: Sequence[Source]) -> None:
         seen = {str(rank.run[key]) for rank in ranks if key in rank.run}
         if len(seen) > 1:
             raise DumpError(
-                f"{path}: its ranks have other {name} ({', '.join(sorted(seen))}): they are not of one run."
+                f"{path}: its ranks have different {name} ({', '.join(sorted(seen))}): they are not from the same run."
             )
     for key in ("task", "level"):
         seen = {str(rank.head.get(key)) for rank in ranks}
         if len(seen) > 1:
             raise DumpError(
-                f"{path}: its ranks were collected with another {key} ({', '.join(sorted(seen))}). "
+                f"{path}: its ranks do not have the same {key} ({', '.join(sorted(seen))}). "
                 f"Collect all ranks with the same {key}."
             )

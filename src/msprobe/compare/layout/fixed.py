@@ -141,7 +141,7 @@ def _recorded(shards: Shards, name: str, grid: Grid) -> dict[str, str]:
             (one, first), (other, second) = list(shapes.items())[:2]
             raise DumpError(
                 f"{name}: rank {first} recorded a tensor of shape {list(one)}, rank {second} one of {list(other)}: "
-                "the ranks are not of one run."
+                "the ranks are not from the same run."
             )
         for axis, placement in enumerate(layout.placements):
             dimension = _dimension(layout.mesh, axis, held.rank, grid)

@@ -234,7 +234,7 @@ def _measure(case: Case) -> Measurement:
     row, layout = case.row, case.layout
     if layout is None:
         ours, theirs = (one.shapes().flat[0] for one in (case.target, case.golden))
-        text = f"shards {list(ours)} and {list(theirs)} fit in no way; give the layout in --layout FILE"
+        text = f"shards {list(ours)} and {list(theirs)} do not fit together; give the layout in --layout FILE"
         return Measurement(None, Reason(Kind.SHAPE, text))
     if case.saved:
         return _measure_arrays(case, row, layout)

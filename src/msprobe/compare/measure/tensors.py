@@ -88,7 +88,7 @@ def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
             raise NotComparable(Reason(Kind.SHAPE, f"{list(target.shape)} and {list(golden.shape)}"))
         for dtype in (target.dtype, golden.dtype):
             if dtype.kind in "USMmO" or dtype.type is np.void:
-                raise NotComparable(Reason(Kind.UNREADABLE, f"a file holds {dtype}, which are no numbers"))
+                raise NotComparable(Reason(Kind.UNREADABLE, f"a file contains {dtype}, which is not a type of numbers"))
     total, size = _total(pieces, 1.0)
     unit = 1.0
     wide = any(side.dtype in (np.float64, np.complex128) for piece in pieces for side in piece)

@@ -261,7 +261,7 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
         if group.get("parameters") != other.get("parameters"):
             text = f"{name}: it updates {group.get('parameters')} parameters, not {other.get('parameters')}{where}"
             fused = group.get("elements") == other.get("elements") is not None
-            text += " (as many elements: some are fused)" if fused else _other_names(group, other)
+            text += " (the same number of elements: some are fused)" if fused else _other_names(group, other)
             names = [{name for name in _list(one.get("names")) if name} for one in (group, other)]
             nested = names[0] <= names[1] or names[1] <= names[0]
             idle = nested and group.get("gradients") == other.get("gradients") is not None
