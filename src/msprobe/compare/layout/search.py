@@ -1,4 +1,4 @@
-"""Finds the layout of each row: the candidate that explains the golden value is kept."""
+"""Finds the layout of each row: the candidate that explains the golden value."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from msprobe.compare.phases import Phase
 from msprobe.compare.rows import Row
 
 SAMPLE = 24
-"""The number of rows that decide how the ranks are arranged, and of those that decide how the backward is scaled."""
+"""How many rows decide how the ranks are arranged, and how many decide how the backward is scaled."""
 PLAIN_ENOUGH = 10.0
 """A simpler layout wins unless another one explains the values better by this factor."""
 MOST_WAYS = 400
 
 OWNED = "owned"
-"""Stands for the ranks that do not have a call, among the dimensions by which a gradient is scaled."""
+"""In place of a dimension by which a gradient is scaled: the ranks that do not have a call."""
 Found = tuple[float, int, Layout]
 """A layout with its error and how plain it is."""
 Factors = Mapping[tuple[str, str], float]
@@ -49,7 +49,7 @@ class Memory:
 
     layouts: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
     weights: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
-    """Of parameters, by the shapes and dimensions of both sides: their gradients and states have it too."""
+    """Layouts of parameters, by the shapes and dimensions of both sides: their gradients and states have the same."""
 
     def usual(self, kind: tuple[str, ...]) -> list[Layout]:
         return [layout for layout, _ in self.layouts[kind].most_common(2)] if kind in self.layouts else []
@@ -85,7 +85,7 @@ def kind_of(match: Match, row: Row, target: Shards, golden: Shards) -> tuple[str
 
 
 def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
-    """Sets the layout and the error of the case. Without a layout that fits the shapes, it has none."""
+    """Sets the layout and the error of the case; the layout is None if no layout fits the shapes."""
     views = Views(case)
     if views.obstacle:
         return
@@ -121,8 +121,8 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
 
 
 def _as_golden(found: list[Found], case: Case, views: Views) -> list[Found]:
-    """No layout explains the row: keeps those that split the golden side as its own tensors show. In the forward, sums
-    are kept only if nothing else fits, because almost any tensor is near to some sum."""
+    """If no layout explains the row: the layouts that split the golden side as its own tensors show. In the forward,
+    sums remain only if nothing else fits, because almost any tensor is close to some sum."""
     fitting = [one for one in found if views.fits_golden(one[2].golden)] or found
     if case.phase is not Phase.FORWARD:
         return fitting
@@ -165,7 +165,7 @@ def factor_of(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) ->
 
 
 def pairs_of(case: Case) -> list[tuple[Way, Way]]:
-    """The ways of both sides that give tensors of one shape, the plainest first."""
+    """The ways of both sides that make tensors of the same shape, the simplest first."""
     reductions = _reductions(case)
     ours, theirs = case.target, case.golden
     nothing = Way(())
