@@ -328,7 +328,7 @@ def _tasks(inputs: Inputs, match: str, translation: Translation, file: Optional[
 def _noise(path: Path, inputs: Inputs, workers: Engine) -> dict[Path, dict[str, float]]:
     """For each rank directory of the golden run: the distance of each row to that of the second golden run."""
     if any(len(step.golden) > 1 for step in inputs.joins):
-        raise DumpError("--noise needs a golden run of one rank where the runs have different layouts; leave it out.")
+        raise DumpError("--noise works only with a golden run of one rank if the layouts differ; leave it out.")
     compared = [*(pair.golden for pair in inputs.pairs), *(step.golden[0] for step in inputs.joins)]
     pairs = pair_again(compared, path)
     tasks = [Task(pair, "auto", Translation()) for pair in pairs]

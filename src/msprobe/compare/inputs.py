@@ -65,7 +65,7 @@ def open_inputs(
 def _joined(
     sides: Pair[list[Source]], paths: Pair[Path], notes: list[str], gaps: list[str], join: bool
 ) -> list[Pair[list[Source]]]:
-    """The steps of two runs in different layouts; empty where the ranks simply pair.
+    """The steps of two runs in different layouts; empty if the ranks simply pair.
 
     A rank directory that the user names is compared as it is. If only some steps lack a rank, it counts as missing
     there."""

@@ -27,7 +27,7 @@ def covered(why: str) -> Judgement:
 
 
 def explain_items(match: Match, rows: Sequence[Row], unlike: Sequence[Row], found: Judgements) -> None:
-    """Arguments that only one side gives or that differ, and extra outputs of another API, where the results agree.
+    """Arguments that only one side passes or that differ, and extra outputs of another API, if the results agree.
 
     `unlike` are the rows that do not agree. A null on one side counts as an argument only in a forward; in a backward
     it is a lost gradient."""
@@ -77,7 +77,7 @@ def _same_numbers(row: Row) -> bool:
 
 
 def explain_moved(match: Match, rows: Sequence[Row], moved: list[Row], side: Effects, found: Judgements) -> None:
-    """A sum over elements in another order: harmless where the call's results, or those of its module, agree."""
+    """A sum over elements in another order: harmless if the results of the call, or those of its module, agree."""
     module = side.agreeing_module(match.call)
     settled = results_agree([row for row in rows if row not in moved])
     for row in moved:

@@ -116,7 +116,7 @@ class Noise:
         if context.is_relative:
             inherited = max(SQUARED * average_given, extreme_given)
         elif self.ported:
-            # How far elements are off is not seen in a norm, until something cancels or weighs them otherwise. A fault
+            # A norm does not show how far off elements are, until they cancel or get other weights. A fault
             # of a call shows in the first step; later the weights differ too.
             inherited = 2.0 * max(extreme_given, self._forward) if self.at_start else max(extreme_given, 0.5 * kinks)
             if context.has_calls and context.direction != FORWARD:

@@ -1,8 +1,8 @@
 """Verdicts: is a difference more than rounding?
 
-Tolerances come from the dtype and the length of the reduction, and from the noise seen so far: where two runs agree bit
-for bit, a call may differ by its own rounding only; where they already differ by rounding (other thread counts, other
-kernels), later calls may amplify that, but not jump. Upper limits prevent that slow growth hides a fault. With
+Tolerances come from the dtype and the length of the reduction, and from the noise seen so far. If two runs agree bit
+for bit, a call may differ only by its own rounding. If they already differ by rounding (other thread counts, other
+kernels), later calls may amplify this, but not jump. Upper limits prevent that slow growth hides a fault. With
 `--noise`, measured noise of two golden runs replaces the guesses.
 """
 

@@ -16,7 +16,8 @@ from msprobe.compare.layout.updates import label_updates, updates_a_share
 
 
 class Owned(NamedTuple):
-    """The own calls of ranks with the same own modules, and before which shared call of its first part each stands."""
+    """The own calls of ranks with the same own modules, and the shared call of its first part that each one
+    precedes."""
 
     parts: list[Part]
     before: dict[str, Optional[str]]
@@ -91,7 +92,7 @@ def _is_within(call: Call, calls: Mapping[str, Call], own: set[str]) -> bool:
 
 
 class Placed(NamedTuple):
-    """The calls of one group with the place in the shared calls before which each stands."""
+    """The calls of one group, each with the place of the shared call that follows it."""
 
     calls: list[Call]
     places: list[int]

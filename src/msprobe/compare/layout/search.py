@@ -130,8 +130,8 @@ def _as_golden(found: list[Found], case: Case, views: Views) -> list[Found]:
 
 
 def known_orders(case: Case, ours: Way) -> list[Orders]:
-    """The orders that slices may have: that of a balanced sequence where context parallelism recorded it, along that
-    axis and the others of this length (queries by keys)."""
+    """The orders that slices may have: that of a balanced sequence if context parallelism recorded it, along that axis
+    and the others of this length (queries by keys)."""
     if case.balanced is None or case.balanced.dimension not in case.target.names or case.golden.sizes:
         return [()]
     at = case.target.names.index(case.balanced.dimension)

@@ -60,7 +60,7 @@ class Shards:
         return found
 
     def arrays(self) -> Array:
-        """Raises DumpError where a file cannot be read."""
+        """Raises DumpError if a file cannot be read."""
         found: Array = np.empty(self.cells.shape, dtype=object)
         for index in np.ndindex(self.cells.shape):
             place = int(self.cells[index])

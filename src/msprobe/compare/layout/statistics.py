@@ -80,7 +80,7 @@ def _of_numbers(values: Sequence[float], shards: Shards, way: Way) -> Item:
 
 
 def error_of(ours: Item, theirs: Item, factor: float = 1.0) -> float:
-    """How far the statistics are apart, as a fraction of the tensor's size; infinite where nothing can be compared."""
+    """How far the statistics are apart, as a fraction of the tensor's size; infinite if nothing can be compared."""
     if ours.get("shape") != theirs.get("shape"):
         return math.inf
     if ours.get("md5") and ours.get("md5") == theirs.get("md5"):

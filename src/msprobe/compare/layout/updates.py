@@ -68,8 +68,8 @@ def updates_a_share(source: Source) -> bool:
 
 
 def parameter_paths(source: Source, names: Sequence[str]) -> list[str]:
-    """The names of a rank's parameters in the complete model: without wrappers, and without the number of the stage
-    where start() was given several."""
+    """The names of a rank's parameters in the complete model: without wrappers, and without the number of the stage if
+    start() received several."""
     plain = [".".join(step for step in name.split(".") if step not in WRAPPERS) for name in names]
     pipeline = parallel_of(source).pipeline
     staged = pipeline is not None and len(pipeline.models) > 1 and all(name.split(".")[0].isdigit() for name in plain)

@@ -304,7 +304,7 @@ def _is_filled(item: dict[str, Any]) -> bool:
 
 
 def of_broadcast(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measurement]:
-    """Two inputs of other shapes, one of which can be broadcast to the other; None where it cannot.
+    """Two inputs of different shapes, of which one can be broadcast to the other; None if it cannot.
 
     Repeating a tensor changes neither its extremes nor its mean, and its norm by the root of the number of copies.
     """

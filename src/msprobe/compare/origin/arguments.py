@@ -1,4 +1,4 @@
-"""Plain arguments of a call (an eps, a reduction, a flag) that explain why it gives another result."""
+"""Plain arguments of a call (an eps, a reduction, a flag) that explain why its result differs."""
 
 from __future__ import annotations
 

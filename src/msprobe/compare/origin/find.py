@@ -80,7 +80,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
 
 
 def _cut(trace: Trace) -> tuple[int, Row]:
-    """The first row that lost its gradient; the parameter, where it is one that a module hands to the call."""
+    """The first row that lost its gradient; the parameter, if it is one that a module passes to the call."""
     first, row = trace.gradients[0]
     parent = trace.groups[first][0].call.parent
     for index, other in trace.gradients:

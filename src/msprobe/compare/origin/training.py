@@ -172,7 +172,7 @@ def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[
 
 
 def _numbers(events: Sequence[Event], key: str) -> list[float]:
-    """0 where an event has no such number."""
+    """0 if an event has no such number."""
     found = [event.get(key) for event in events]
     return [float(one) if isinstance(one, (int, float)) else 0.0 for one in found]
 

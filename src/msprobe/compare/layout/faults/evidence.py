@@ -72,8 +72,8 @@ class Copy(NamedTuple):
 
 
 def copies_of(case: Case, views: Optional[Loaded]) -> list[Copy]:
-    """The tensors that should be the same, with how far each is from the golden one; by their statistics where no
-    tensors were saved."""
+    """The tensors that should be the same, with how far each is from the golden one; by their statistics if no tensors
+    were saved."""
     if case.layout is None:
         return []
     axes = case.layout.target.along(R)
