@@ -248,8 +248,7 @@ def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measur
 
 
 def damaged_statistic(*items: dict[str, Any]) -> str:
-    """A recorded statistic that is not a number, as text for messages. A statistic that was not recorded is not
-    damage."""
+    """Text about a recorded statistic that is not a number. A statistic that was not recorded is not damage."""
     for item in items:
         for key in STATISTICS:
             value = item.get(key)
