@@ -158,7 +158,7 @@ def _is_large(row: Row) -> bool:
 
 
 def _were_compared(found: Sequence[Row]) -> bool:
-    """Whether some result is more than rounding and can be compared (has the same shape)."""
+    """Whether some result was compared, or exists in one run only."""
     return any(row.verdict != NOT_COMPARED or row.absent for row in found)
 
 

@@ -58,8 +58,8 @@ def explain(
 
 
 def _gradients_agree(groups: Sequence[Group], same_norm: bool = False) -> bool:
-    """Whether the results of clipping and the optimizer agree, which use the complete gradients; otherwise the
-    gradients themselves (which are those of the last part only)."""
+    """Whether the results of clipping and the optimizer agree: they use the complete gradients. Without such results,
+    whether the gradients agree, which are those of the last part only."""
     after, last = [], []
     for (match, rows), phase in zip(groups, phases_of(groups)):
         if phase is Phase.AFTER:
@@ -94,7 +94,7 @@ class _Explainer:
         self._other_way = other_update == "how" or _updates_in_another_way(groups, self._run.phases)
         self._other_order = other_update == "order"
         self._found: Judgements = {}
-        self._doubtful: set[str] = set()  # modules that hold one whose results differ
+        self._doubtful: set[str] = set()  # modules that contain one whose results differ
         self._reordered: dict[tuple[str, str], list[tuple[Row, bool]]] = {}
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
 
@@ -300,7 +300,7 @@ def _is_lost_on_the_way(row: Row) -> bool:
 
 
 def _place(match: Match) -> tuple[str, str]:
-    """The module that a call ran in, whichever call of it, and the API with its direction."""
+    """The module around a call, without its number, and the API with its direction."""
     call = match.call
     return (call.parent or "").rpartition(".")[0], f"{call.key}.{call.direction}"
 
