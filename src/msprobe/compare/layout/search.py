@@ -37,7 +37,7 @@ MOST_WAYS = 400
 
 OWNED = "owned"
 """In place of a dimension by which a gradient is scaled: the ranks that do not have a call."""
-Found = tuple[float, int, Layout]
+RatedLayout = tuple[float, int, Layout]
 """A layout with its error and how plain it is."""
 Factors = Mapping[tuple[str, str], float]
 """What a gradient that is split over a dimension must be multiplied by, by side and name of the dimension."""
@@ -89,7 +89,7 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
     views = Views(case)
     if views.obstacle:
         return
-    best: list[Found] = []
+    best: list[RatedLayout] = []
     for known in memory.usual(case.kind) if not case.recorded else ():
         error = views.error(known)
         if error <= SAME or (not case.saved and error <= EXPLAINED / 20):
@@ -120,7 +120,7 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
     case.error = error
 
 
-def _as_golden(found: list[Found], case: Case, views: Views) -> list[Found]:
+def _as_golden(found: list[RatedLayout], case: Case, views: Views) -> list[RatedLayout]:
     """If no layout explains the row: the layouts that split the golden side as its own tensors show. In the forward,
     sums remain only if nothing else fits, because almost any tensor is close to some sum."""
     fitting = [one for one in found if views.fits_golden(one[2].golden)] or found
