@@ -107,7 +107,7 @@ def autocast(other: bool, model: nn.Module) -> Step:
 def test_a_port_to_bf16_blames_no_call(tmp_path: Path) -> None:
     result = answer(tmp_path, lambda other: convolutions(Act()), autocast)
     assert result.origin is None
-    assert any("bfloat16 where the golden run computes in float32" in note for note in result.notes)
+    assert any("bfloat16, the golden run in float32" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(("forward", "backward"), [(1.05, 1.0), (1.0, 1.06)])

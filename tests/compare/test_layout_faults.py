@@ -130,7 +130,7 @@ def _harm(run: Path, other: Path, harm: str) -> None:
     ("harm", "sentence"),
     [
         ("a missing rank", "rank 1 of 2 is missing"),
-        ("another run", "are not of one run"),
+        ("another run", "are not from the same run"),
         ("placements", "contradict each other"),
     ],
 )

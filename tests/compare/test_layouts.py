@@ -141,7 +141,7 @@ def test_ranks_of_different_runs_are_an_error(tmp_path: Path, single: Path) -> N
     run, other = write_run(tmp_path / "a", 1, 2), write_run(tmp_path / "b", 1, 4)
     shutil.rmtree(run / "step0" / "rank1")
     shutil.copytree(other / "step0" / "rank1", run / "step0" / "rank1")
-    with pytest.raises(DumpError, match="they are not of one run"):
+    with pytest.raises(DumpError, match="they are not from the same run"):
         compare(run, single)
 
 

@@ -19,7 +19,7 @@ def saved(writer: RankWriter, name: str, value: float) -> None:
 
 def test_the_scripts_files_are_left_alone_and_nothing_is_lost(tmp_path: Path) -> None:
     logged: list[str] = []
-    worker = Worker(tell=logged.append)
+    worker = Worker(log=logged.append)
     writer = RankWriter(tmp_path / "step0" / "rank", Head("tensor", "L1", "pytorch", "x"), worker)
     writer.record("Torch.relu.0.forward", None, None, '"output": []')
     saved(writer, "a", 1)

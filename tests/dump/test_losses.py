@@ -23,7 +23,7 @@ TENSOR = (
     '{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [1], "Max": 1.0, "Min": 1.0, "Mean": 1.0, "Norm": 1.0}'
 )
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-worker = Worker(tell=lambda text: None)
+worker = Worker(log=lambda text: None)
 
 def files_up_to(size):
     worker.run(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)))

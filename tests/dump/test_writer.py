@@ -38,7 +38,7 @@ def logged() -> LoggedMessages:
 
 @pytest.fixture
 def worker(logged: LoggedMessages) -> Iterator[Worker]:
-    made = Worker(tell=logged)
+    made = Worker(log=logged)
     yield made
     made.close()
 
@@ -294,7 +294,7 @@ def test_a_file_size_limit_gives_one_message_and_no_exception(tmp_path: Path) ->
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
         "logged = t.LoggedMessages()\n"
-        "writer = t.RankWriter(t.directory(Path(sys.argv[1])), t.HEAD, t.Worker(tell=logged))\n"
+        "writer = t.RankWriter(t.directory(Path(sys.argv[1])), t.HEAD, t.Worker(log=logged))\n"
         "t.say_a_lot(writer)\n"
         "done = writer.finish()\n"
         "print(len(logged), done.errors > 100, logged[0].splitlines()[0])\n"
@@ -379,7 +379,7 @@ def test_several_threads_may_speak_at_once(tmp_path: Path, worker: Worker) -> No
 
 
 def test_the_queue_never_holds_more_bytes_than_its_limit(tmp_path: Path, logged: LoggedMessages) -> None:
-    worker = Worker(limit=1 << 20, tell=logged)
+    worker = Worker(limit=1 << 20, log=logged)
     writer = RankWriter(directory(tmp_path), HEAD, worker)
     most = 0
     for number in range(200):
@@ -451,7 +451,7 @@ def test_after_kill_9_every_flushed_record_and_its_file_is_there(tmp_path: Path,
 
 
 def test_code_on_the_writer_thread_itself_may_log_and_flush(tmp_path: Path, logged: LoggedMessages) -> None:
-    worker = Worker(limit=1000, tell=logged)
+    worker = Worker(limit=1000, log=logged)
     writer = RankWriter(directory(tmp_path), HEAD, worker)
 
     def frames() -> list[str]:

@@ -437,7 +437,7 @@ def test_files_of_tensor_dump_become_the_same_records(tmp_path, graph_mode):
         names.append(tmp_path / f"{sheet.number}-0-{word}_float32_{len(names)}.npy")
         np.save(names[-1], np.full((2, 3), value, np.float32))
     PrecisionDebugger(configured(tmp_path / "dumps", "L0"))
-    worker = Worker(tell=print)
+    worker = Worker(log=print)
     writer = RankWriter(tmp_path / "out", Head("statistics", "L0", "mindspore", None, True), worker)
     texts = TensorTexts(STATS, writer)
     recorder = Recorder(writer, Values(texts), Selection((), (), ("all",)), with_data=True, with_stacks=True)

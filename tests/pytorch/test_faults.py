@@ -44,7 +44,7 @@ PLACES = {
     "entering": (Recorder, "enter"),
     "leaving": (Recorder, "leave"),
     "one event": (Recorder, "write_record"),
-    "inputs": (call_gradients.Inputs, "__init__"),
+    "inputs": (call_gradients.InputEdges, "__init__"),
     "the graph": (call_gradients.Gradients, "watch"),
     "gradients coming in": (call_gradients.Gradients, "_take_incoming"),
     "gradients going out": (call_gradients.Gradients, "_take_outgoing"),

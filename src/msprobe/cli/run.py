@@ -62,7 +62,7 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 
 
 def split_words(words: Sequence[str]) -> Sequence[str]:
-    """Gives `--watch` an empty FILE where the next word is not one."""
+    """Gives `--watch` an empty FILE if the next word is not a file."""
     options = ("--config", "--watch")
     for place, word in enumerate(words[: _script_place(words, options)]):
         if word == "--watch" and not "".join(words[place + 1 : place + 2]).endswith(".json"):
@@ -241,7 +241,7 @@ class _CollectImports(ScriptImports):
     """Installs the debugger, or the monitor."""
 
     def __init__(self, settings: Any, watches: bool) -> None:
-        """`settings` are the debugger's, or the monitor's where it `watches`."""
+        """`settings` are those of the debugger, or of the monitor if it `watches`."""
         super().__init__()
         self._settings = settings
         self._watches = watches

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("golden", nargs="?", type=Path, metavar="GOLDEN", help="the dump that is known to be good")
     parser.add_argument("--export", type=Path, metavar="FILE", help="write one HTML file and exit")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="default: a free port")
-    parser.add_argument("--no-open", action="store_true", help="print the address, open no browser")
+    parser.add_argument("--no-open", action="store_true", help="print the address; do not open a browser")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Comparing two dumps: `compare(target, golden)` names the first call that introduced the difference.
 
-Planned without tensors (`align`), measured in one pass (`measure`, `tensors`), judged by dtype and noise (`judge`),
-traced to its origin (`trace`, `origin`). Needs neither PyTorch nor MindSpore.
+`align` pairs the calls without reading tensors, `measure` measures each pair in one pass, `judge` decides by dtype and
+noise, `origin` follows the differences to the first one. None of them needs PyTorch or MindSpore.
 """
 
 from __future__ import annotations

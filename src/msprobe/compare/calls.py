@@ -1,6 +1,5 @@
-"""The calls of a dump as alignment sees them: by name, place and shapes.
-
-Alignment works on these small values alone, never on tensors, so that it can be planned and tested on names.
+"""The calls of a dump for alignment: names, places and shapes. Alignment never reads tensors, so tests of it need only
+names.
 """
 
 from __future__ import annotations
@@ -59,10 +58,11 @@ class Call(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A call of the target with its counterpart in the golden run; one of them is None where there is none.
+    """A call of the target with its counterpart in the golden run. A call without counterpart has None on the other
+    side.
 
-    `how` is exact, recount, mapping, sequence, renamed, position, moved, fused, fuzzy or unmatched. Where one fused
-    call stands for several, the longer side's calls before the named one are in `before`.
+    `how` is exact, recount, mapping, sequence, renamed, position, moved, fused, fuzzy or unmatched. If one fused call
+    matches several calls, `target` or `golden` is the last of them and `before` has the others.
     """
 
     target: Optional[Call]
@@ -73,14 +73,14 @@ class Match(NamedTuple):
 
     @property
     def call(self) -> Call:
-        """The call that gives the match its name: the target's where there is one."""
+        """The call that gives the match its name: that of the target, if it has one."""
         call = self.target or self.golden
         assert call is not None
         return call
 
 
 def forward_name(call: Call) -> str:
-    """The name of a backward's forward; of any other call its own."""
+    """The name of the forward that a backward belongs to; for other calls, their own name."""
     return forward_of(call.name) if call.direction == BACKWARD else call.name
 
 
@@ -97,7 +97,7 @@ def shapes(value: Any) -> str:
 
 
 def arguments(value: Any) -> str:
-    """Shapes and plain values of a record's part: what tells two calls of one API apart."""
+    """Shapes and plain values of a part of a record: they distinguish two calls of one API."""
     if isinstance(value, dict):
         shape = value.get("shape")
         if isinstance(shape, list):
@@ -111,7 +111,7 @@ def arguments(value: Any) -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """Shapes, statistics and checksums of a record's part: equal texts mean, in all likelihood, equal tensors."""
+    """Shapes, statistics and checksums of a part of a record. Equal texts almost certainly mean equal tensors."""
     if isinstance(value, dict):
         if isinstance(value.get("shape"), list):
             return (
@@ -127,8 +127,8 @@ def fingerprint(value: Any) -> str:
 def calls_of(data: Mapping[str, Any], construct: Mapping[str, Optional[str]]) -> list[Call]:
     """The calls of one rank's dump, in the order of its `data`.
 
-    The gradients of parameters come after the last backward whatever their place: one version of mindstudio-probe
-    writes them as a placeholder beside the forward, and they are complete only when the backward is.
+    The gradients of parameters come after the last backward, wherever the file has them: one version of
+    mindstudio-probe writes a placeholder next to the forward, and fills it during the backward.
     """
     parsed = [(name, record, *parse_name(name)) for name, record in data.items()]
     grads = [p for p in parsed if p[2] == "grads"]

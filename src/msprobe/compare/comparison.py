@@ -44,11 +44,11 @@ from msprobe.dump.reader import RankDump
 from msprobe.dump.record_keys import DAMAGED
 
 ALIKE = 0.3
-"""Where a smaller share of the calls has a counterpart, the two runs are of different models."""
+"""If fewer of the calls than this share have a counterpart, the runs have different models."""
 KEPT_ROWS = 200_000
 """Rows that agree are kept up to this number, some 0.5 GB."""
 FEW = 20
-"""Fewer calls than this say nothing about models."""
+"""With fewer calls, msprobe does not judge whether the models differ."""
 
 PathLike = Union[str, Path]
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
@@ -73,12 +73,12 @@ def compare(
     engine: str = "local",
     progress: Progress = _silent,
 ) -> Comparison:
-    """Compares two dumps and names where they started to differ.
+    """Compares two dumps and finds where they start to differ.
 
-    `match` is auto, exact or fuzzy; `tolerance` auto, or one of the presets 8.3 and 26; `noise` a second dump of the
-    golden run, whose differences from the first are taken as the noise to expect. Where the runs have different
-    parallel layouts, the ranks of a step are compared as one; `layout` is a file that says how their shards belong
-    together, where what msprobe finds is wrong. Raises DumpError where there is nothing to compare.
+    `match` is auto, exact or fuzzy; `tolerance` is auto or a preset, 8.3 or 26; `noise` is a second dump of the golden
+    run: its differences from the first are the expected noise. If the runs have different parallel layouts, the ranks
+    of a step are compared as one; `layout` is a file that says how their shards belong together, if msprobe finds it
+    wrongly. Raises DumpError if there is nothing to compare.
     """
     preset = PRESETS.get(tolerance)
     if tolerance != "auto" and preset is None:
@@ -135,7 +135,7 @@ class _Stages:
         self._rows = 0
 
     def take(self, task: Task, outcome: Outcome) -> None:
-        """Judges what was measured. A unit that is equal on both sides has the counts of the first with its outline."""
+        """Judges what was measured. A unit equal on both sides gets the counts of the first with its outline."""
         self.troubles += outcome.troubles
         self.unfinished += outcome.unfinished
         if outcome.error is not None:
@@ -181,7 +181,7 @@ class _Stages:
             _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)
         trace = follow(groups, stacks)
         if joined is not None:
-            trace.unmatched.clear()  # what only one layout does is no missing call
+            trace.unmatched.clear()  # a call that only one layout needs is not missing
         found = suspect(trace, training)
         if joined is not None and found is not None:
             found = diagnose(found, trace, guilty, joined.alone)
@@ -216,8 +216,8 @@ class _Stages:
             self._how.update(dict.fromkeys(joined_notes(joined)))
 
     def _may_forget(self, groups: Sequence[Group], tally: Tally) -> bool:
-        """Whether the rows of a unit can be made again where they are asked for: many ranks that agree but for
-        rounding must not stay in memory. Saved tensors are not read twice."""
+        """Whether the rows of a unit can be made again on request: many ranks that agree except for rounding must not
+        stay in memory. Saved tensors are not read twice."""
         if tally.counts[ERROR] or tally.counts[WARNING] or not tally.counts[PASS] or not tally.kinds <= BENIGN:
             return False
         self._rows += sum(tally.counts.values())
@@ -233,7 +233,7 @@ class _Stages:
         explained: Mapping[int, Judgement],
     ) -> None:
         said = [
-            f"the target computes in {ours} where the golden run computes in {theirs}: rows are judged by the coarser"
+            f"the target computes in {ours}, the golden run in {theirs}: rows are judged by the coarser dtype"
             for ours, theirs in sorted(judge.run_wide)
         ]
         said += [f"{name} is damaged: {why}" for name, why in _damaged(groups)]
@@ -250,14 +250,14 @@ class _Stages:
 
     @property
     def notes(self) -> list[str]:
-        """What to say beside the answer, once all units are judged."""
+        """The notes next to the answer, when all units are judged."""
         idle = self._buffers if all(unit.candidate is None for unit in self.units) else []
         said = (f"{name} differs when the run begins; this changes nothing that was compared" for name in idle)
         rows = sum(judge.other_bytes for judge in self._judges.values())
         where = "1 row that passes" if rows == 1 else f"{rows} rows that pass"
         unseen = (
-            f"in {where} the checksums differ and the statistics agree: another order of the elements would look the "
-            "same; task tensor shows it"
+            f"in {where} the checksums differ and the statistics agree: the same elements in another order "
+            "would look like this; collect with task tensor to compare them"
         )
         return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
 
@@ -293,7 +293,7 @@ def _training(source: Source) -> list[Any]:
 
 
 def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
-    """Why the first difference of two dumps means nothing; empty where it does."""
+    """Why the first difference of two dumps means nothing; empty if it means something."""
     if not any(unit.candidate for unit in stages.units):
         return ""
     if inputs.other_steps:
@@ -326,9 +326,9 @@ def _tasks(inputs: Inputs, match: str, translation: Translation, file: Optional[
 
 
 def _noise(path: Path, inputs: Inputs, workers: Engine) -> dict[Path, dict[str, float]]:
-    """Per golden rank directory: how far each of its rows is from the second golden run's."""
+    """For each rank directory of the golden run: the distance of each row to that of the second golden run."""
     if any(len(step.golden) > 1 for step in inputs.joins):
-        raise DumpError("--noise needs a golden run of one rank where the runs have different layouts; leave it out.")
+        raise DumpError("--noise works only with a golden run of one rank if the layouts differ; leave it out.")
     compared = [*(pair.golden for pair in inputs.pairs), *(step.golden[0] for step in inputs.joins)]
     pairs = pair_again(compared, path)
     tasks = [Task(pair, "auto", Translation()) for pair in pairs]

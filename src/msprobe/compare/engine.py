@@ -1,6 +1,5 @@
-"""Where units are compared: this process, several processes, or a Ray cluster. The result is the same.
-
-A single unit with saved tensors is spread by files, several units are spread whole.
+"""Where units are compared: this process, several processes, or a Ray cluster. The result is the same. A single unit
+with saved tensors is divided by files; several units are distributed complete.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "ray")
 MANY = 32
-"""With this number of units for each process, the time of one unit is little."""
+"""With this many units for each process, one unit takes little of the total time."""
 UNITS_AT_ONCE = 4
-"""How many of them a process is given and gives back together: each message costs, and so does the memory."""
+"""How many of them one message carries: each message costs time, and large ones cost memory."""
 
 
 class Engine(Protocol):
@@ -43,7 +42,7 @@ def open_engine(name: str, jobs: int) -> Iterator[Engine]:
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
 
-        # A fork of a process with a framework's threads may hang; without them it is the cheaper start.
+        # A fork of a process with threads of a framework may hang; without such threads a fork starts faster.
         loaded = "torch" in sys.modules or "mindspore" in sys.modules
         context = multiprocessing.get_context("spawn" if loaded or sys.platform != "linux" else "fork")
         with ProcessPoolExecutor(jobs, mp_context=context) as pool:
@@ -66,7 +65,7 @@ class _Local:
         assert self._pool is not None
         if len(tasks) < self._many:
             return self._pool.map(execute.attempt, tasks)
-        # The first of many equal ranks is measured before the others are forked, which then know it as measured.
+        # The first of many equal ranks is measured before the fork, so that the other processes know its result.
         first = execute.attempt(tasks[0])
         return chain([first], self._pool.map(execute.attempt, tasks[1:], chunksize=UNITS_AT_ONCE))
 

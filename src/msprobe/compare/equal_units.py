@@ -1,7 +1,4 @@
-"""The rows of a unit that agrees: made when somebody asks for them, and not kept.
-
-A report of all rows needs them; the answer does not.
-"""
+"""The rows of a unit that agrees: made on request, not stored. A report of all rows needs them; the answer does not."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ class _RemadeGroups(Sequence[Group]):
 
 
 class EqualGroups(_RemadeGroups):
-    """Of a unit that is equal on both sides, which says how it is judged."""
+    """The groups of a unit that is equal on both sides: this decides how each row is judged."""
 
     def __init__(self, task: Task, preset: Optional[Preset]) -> None:
         super().__init__(task)
@@ -61,7 +58,7 @@ class EqualGroups(_RemadeGroups):
 
 
 class AgreedGroups(_RemadeGroups):
-    """Of a unit in which nothing differs by more than rounding: its judgements are kept, ten bytes each."""
+    """The groups of a unit in which nothing differs by more than rounding. It stores the judgements, ten bytes each."""
 
     def __init__(self, task: Task, groups: Sequence[Group]) -> None:
         super().__init__(task)
@@ -85,7 +82,7 @@ class AgreedGroups(_RemadeGroups):
 
 
 class EqualStacks(Mapping[str, list[str]]):
-    """The source lines of one side of a unit; read when first asked for."""
+    """The source lines of one side of a unit; read at the first request."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""One rank and step: read, align, pair, measure. Runs in this process, in a pool, or on a Ray worker alike."""
+"""Compares one rank in one step: read, align, pair, measure. It runs in this process, in a pool, or on a Ray worker."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a worker found. `measured` is None where the unit is equal on both sides and a unit with the same `outline`
-    was measured before, and where it could not be read: `error` says why.
+    """The result of a worker. `measured` is None in two cases: the unit is equal on both sides and a unit with the same
+    `outline` was measured before; or the unit could not be read, and `error` says why.
 
     `unfinished` and `troubles` are sentences about the files that were read."""
 
@@ -59,7 +59,7 @@ def in_turn(work: Callable[[Any], Any], things: Sequence[Any]) -> Iterator[Any]:
 
 
 def attempt(task: Task, mapper: Mapper = in_turn) -> Outcome:
-    """`run`, unless the unit is known to be equal; an error costs this unit only, the others are still compared."""
+    """Calls `run`, unless the unit is known to be equal. After an error the other units are still compared."""
     unfinished: list[str] = []
     troubles: list[str] = []
     try:
@@ -80,13 +80,14 @@ def attempt(task: Task, mapper: Mapper = in_turn) -> Outcome:
 
 
 def _outline(task: Task) -> Optional[bytes]:
-    """Only where equal names mean equal calls."""
+    """None unless equal names mean equal calls."""
     return outline_of(task.pair) if task.join is None and task.translation.plain else None
 
 
 def _look_at(source: Source, unfinished: list[str], troubles: list[str]) -> None:
     if source.unfinished:
-        unfinished.append(f"{source.path} is unfinished (the run crashed, or still writes): compared as far as it got")
+        why = "the run crashed, or is still writing"
+        unfinished.append(f"{source.path} is unfinished ({why}): only the part that exists is compared")
     troubles += [f"{source.path}: {trouble}" for trouble in troubles_of(source)]
 
 

@@ -1,7 +1,7 @@
-"""Graph-mode directories (npy files and statistic.csv) as something that can be compared.
+"""Makes graph-mode directories (npy files and statistic.csv) comparable.
 
-An operator is a call, its inputs and outputs by slot are the items; operators are in the order of their timestamps.
-The readers of these files are imported when there are some: most comparisons have none, and protobuf is slow to load.
+An operator is a call, its inputs and outputs by slot are the items; operators are in the order of their timestamps. The
+readers of these files are imported only if needed: most comparisons have no such files, and protobuf is slow to load.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _item(tensor: Tensor) -> dict[str, Any]:
 
 
 def open_graph_dump(path: Path) -> list[GraphRank]:
-    """The ranks and iterations of a graph-mode dump; empty where the path holds none."""
+    """The ranks and iterations of a graph-mode dump; empty if the path has none."""
     if not path.is_dir():
         return []
     from msprobe.graphdump.files.directory import scan

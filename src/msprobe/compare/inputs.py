@@ -1,6 +1,6 @@
 """The two dumps of a comparison: opened, their steps and ranks paired, their runs' headers compared.
 
-What makes two runs incomparable is said before anything is compared.
+If two runs cannot be compared, the user learns it before the work begins.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from msprobe.dump.reader import open_dump
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is compared with what, and what the reader of the result must know first.
+    """What is compared with what, and what the user must know before the result.
 
     `gaps` are further notes, which say what is missing from the comparison; `other_steps` says that two different steps
     are compared, which differ by what training did. `joins` are the steps whose ranks are compared as one, because the
-    runs have another layout; there are no `pairs` then.
+    layouts differ; then `pairs` is empty.
     """
 
     pairs: list[Pair[Source]]
@@ -42,7 +42,8 @@ def open_inputs(
     ranks: Optional[Sequence[int]] = None,
     join: bool = False,
 ) -> Inputs:
-    """Raises DumpError where either is no dump, or nothing pairs; `join` always compares the ranks of a step as one."""
+    """Raises DumpError if a path is not a dump, or nothing can be paired. `join` always compares the ranks of a step as
+    one."""
     notes: list[str] = []
     gaps: list[str] = []
     sides = Pair(
@@ -53,7 +54,7 @@ def open_inputs(
     pairs = [] if joins else _paired(sides, notes, gaps)
     if not pairs and not joins:
         raise DumpError(
-            f"No step and rank is in both dumps: {target} has {_listed(sides.target)}, "
+            f"The two dumps have no step and rank in common: {target} has {_listed(sides.target)}, "
             f"{golden} has {_listed(sides.golden)}. Give the two step or rank directories to compare them anyway."
         )
     first = pairs[0] if pairs else Pair(joins[0].target[0], joins[0].golden[0])
@@ -64,9 +65,10 @@ def open_inputs(
 def _joined(
     sides: Pair[list[Source]], paths: Pair[Path], notes: list[str], gaps: list[str], join: bool
 ) -> list[Pair[list[Source]]]:
-    """The steps of two runs in different layouts; empty where the ranks simply pair.
+    """The steps of two runs in different layouts; empty if the ranks simply pair.
 
-    A rank directory that the user names is compared as it is; a rank that only some steps lack is missing there."""
+    A rank directory that the user names is compared as it is. If only some steps lack a rank, it counts as missing
+    there."""
     if not join and any(len(side) == 1 and side[0].path == path for side, path in _with_paths(sides, paths)):
         return []
     steps = _common_steps(sides, notes)
@@ -108,7 +110,7 @@ def _lost_steps(sides: Pair[list[Source]]) -> list[str]:
 
 
 def _other_steps(pairs: Sequence[Pair[Source]]) -> str:
-    """What is wrong with comparing these; empty where nothing is."""
+    """Why these two should not be compared; empty if they can be."""
     one = pairs[0]
     ours, theirs = one.target, one.golden
     if ours.step is None or theirs.step is None or ours.step == theirs.step:
@@ -198,7 +200,7 @@ def _paired_ranks(target: list[Source], golden: list[Source], notes: list[str], 
         if len(target) != len(golden):
             _add(
                 gaps,
-                f"{count(len(target), 'rank')} against {len(golden)}, not numbered: paired in order, the rest left out",
+                f"ranks without numbers ({len(target)} and {len(golden)}): paired in order, the rest is left out",
             )
         return [Pair(t, g) for t, g in zip(target, golden)]
     known = {rank.rank: rank for rank in golden}
@@ -256,7 +258,7 @@ def header_notes(target: dict[str, Any], golden: dict[str, Any], joined: bool = 
         and ours != theirs
         and not _is_in_other_dtype(target["first_batch"], golden["first_batch"])
     ):
-        notes.append("the first batches differ: the two runs were not given the same data")
+        notes.append("the first batches differ: the two runs did not get the same data")
     for key, name in _HEADERS.items():
         if key in target and key in golden and key not in ignored and _text(target[key]) != _text(golden[key]):
             notes.append(f"{name} differ: {_short(target[key])} and {_short(golden[key])}")
@@ -265,13 +267,13 @@ def header_notes(target: dict[str, Any], golden: dict[str, Any], joined: bool = 
 
 
 def _hashes(batch: Any) -> list[Any]:
-    """The checksums of a first batch: types are named differently by each framework, bytes are not."""
+    """The checksums of a first batch. Frameworks name types differently, but the bytes are the same."""
     items = batch if isinstance(batch, list) else []
     return [item["md5"] for item in items if isinstance(item, dict) and item.get("md5")]
 
 
 def _is_in_other_dtype(target: list[Any], golden: list[Any]) -> bool:
-    """A batch that one run has converted has other bytes: whether the data are the same is not known by them."""
+    """If one run has converted the batch, the bytes differ and do not show whether the data are the same."""
     pairs = [(a, b) for a, b in zip(target, golden) if isinstance(a, dict) and isinstance(b, dict)]
     unlike = [(a, b) for a, b in pairs if a.get("md5") != b.get("md5")]
     types = [tuple(_text(item.get("dtype")).rpartition(".")[2] for item in pair) for pair in unlike]

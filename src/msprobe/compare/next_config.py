@@ -1,4 +1,4 @@
-"""The next, smaller run: a config.json that dumps tensors of just the suspicious calls."""
+"""Writes a config.json for the next run, which collects only the tensors of the suspicious calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 20
 
 
 def next_config(comparison: Comparison) -> dict[str, Any]:
-    """Raises DumpError where nothing is suspicious."""
+    """Raises DumpError if nothing is suspicious."""
     origin = comparison.origin
     if origin is None:
         raise DumpError("--next-config: nothing differs, so there is nothing to look at more closely.")
@@ -40,7 +40,7 @@ def next_config(comparison: Comparison) -> dict[str, Any]:
 
 
 def _whole_call(name: str) -> str:
-    """The record's name of a row's name."""
+    """The name of the record that a row belongs to."""
     for part in (".parameters.", ".input.", ".output."):
         head, found, _ = name.partition(part)
         if found and parse_name(head)[0] != "other":

@@ -1,9 +1,9 @@
-"""Ranks that are the same on both sides: found by their bytes, and never compared row by row.
+"""Finds ranks that are the same on both sides by their bytes, without comparing rows.
 
 Most ranks of a large job agree with their counterparts to the last bit. For these, both dump.json files are read and
-compared as bytes; no row is made. How many rows such a rank has, and how each is judged, depends on everything in the
-file but its numbers: the `outline`. The first rank with an outline is compared in full, and its counts hold for all
-others with the same outline.
+compared as bytes; no row is made. The number of rows of such a rank, and how each is judged, depends on everything in
+the file except its numbers: the `outline`. The first rank with an outline is compared in full, and its counts are valid
+for all others with the same outline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from msprobe.dump.reader import RankDump
 from msprobe.dump.untrusted.regular_files import read_regular
 
 _BESIDE = (layout.CONSTRUCT, layout.TRAINING, layout.DEBUG)
-"""The files beside dump.json that a comparison depends on. The source lines in stack.json only describe differences."""
+"""The other files, apart from dump.json, that a comparison depends on. The source lines in stack.json only describe
+differences."""
 _NUMBERS = b"0123456789.+-eE"
 _ODD = re.compile(rb'"(?:Max|Min|Me?an|Norm)":\s*(?:null|"|NaN|-?Inf)')
 _SAVED, _SHAPE, _MAXIMUM, _CHECKSUMS = b'"data_nam"', b'"shap"', b'"Max"', b'"md"'
@@ -34,7 +35,7 @@ class _Traits(NamedTuple):
     """What a text without its numbers says."""
 
     is_unknown: bool
-    """It names saved tensors, or has tensors without any value: no digest can say that they are equal."""
+    """Whether it names saved tensors, or has tensors without any value: no digest shows that these are equal."""
     has_checksums: bool
     is_odd: bool
     """There are tensors without finite statistics."""
@@ -47,9 +48,8 @@ _sound: set[bytes] = set()
 
 
 def outline_of(pair: Pair[Source]) -> Optional[bytes]:
-    """A digest that is equal for pairs that get the same counts; None where the two sides are not known to be equal.
-
-    Saved tensors are None as well: their statistics do not see the order of elements, so the files are compared."""
+    """A digest that is equal for pairs that get the same counts; None if the two sides may differ. With saved tensors
+    it is also None: statistics do not show the order of elements, so the files are compared."""
     target, golden = pair.target, pair.golden
     if not isinstance(target, RankDump) or not isinstance(golden, RankDump):
         return None
@@ -72,14 +72,14 @@ def outline_of(pair: Pair[Source]) -> Optional[bytes]:
 
 
 def _read_both(target: Path, golden: Path, name: str) -> Optional[tuple[bytes, bytes]]:
-    """The bytes of a file on both sides; None where neither has it. Raises OSError where only one has."""
+    """The bytes of a file on both sides; None if neither has it. Raises OSError if only one has it."""
     if not (target / name).exists() and not (golden / name).exists():
         return None
     return read_regular(target / name, target), read_regular(golden / name, golden)
 
 
 def _same_records(target: bytes, golden: bytes) -> Optional[bytes]:
-    """The text of both dump.json where they are equal; that of their records where only the directory differs."""
+    """The text of both dump.json if they are equal; only that of the records if just the directory differs."""
     if target == golden:
         return target
     starts = _DATA.search(target), _DATA.search(golden)
@@ -94,7 +94,7 @@ def _same_records(target: bytes, golden: bytes) -> Optional[bytes]:
 
 
 def _head(text: bytes) -> Optional[dict[str, Any]]:
-    """What stands before the records; None where this is not plain."""
+    """The text before the records; None if it is not simple."""
     try:
         head = json.loads(text + b'"data":0}')
     except (ValueError, RecursionError):
@@ -103,13 +103,13 @@ def _head(text: bytes) -> Optional[dict[str, Any]]:
 
 
 def _digest_without_numbers(text: bytes) -> Optional[bytes]:
-    """None where the values are not in the text. An item without finite statistics is judged by them: it stays."""
+    """None if the values are not in the text. An item without finite statistics is judged by its numbers: they stay."""
     bare = text.translate(None, _NUMBERS)
     digest = _digest(bare)
     traits = _traits.get(digest)
     if traits is None:
         traits = _traits_of(bare)
-        if not traits.has_checksums:  # a text with checksums is like no other
+        if not traits.has_checksums:  # with checksums, no two texts are equal
             _traits[digest] = traits
     if traits.is_unknown:
         return None
@@ -137,7 +137,8 @@ def _digest(data: bytes) -> bytes:
 
 
 def troubles_of(source: Source) -> list[str]:
-    """`source.troubles`, without parsing files that are equal to others that were sound: most ranks share them."""
+    """`source.troubles`, without parsing files that are equal to earlier ones without trouble: most ranks share
+    them."""
     if not isinstance(source, RankDump) or source.unfinished:
         return source.troubles
     digests = set()

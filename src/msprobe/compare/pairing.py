@@ -16,7 +16,7 @@ _FIRST, _SECOND = "input.0", "input.1"
 
 
 class Pairing:
-    """For one rank and step; matches are given in execution order, because a backward follows its forward."""
+    """For one rank and step. Pass the matches in execution order, because a backward follows its forward."""
 
     def __init__(self, translation: Translation) -> None:
         self._translation = translation
@@ -85,7 +85,7 @@ class Pairing:
 
 
 def _operands_swapped(ours: list[tuple[str, Item]], theirs: dict[str, Item]) -> bool:
-    """Each operand is the other one of the golden run."""
+    """Whether the two operands have changed places."""
     if len(ours) < 2 or ours[0][0] != _FIRST or ours[1][0] != _SECOND:
         return False
     (_, first), (_, second) = ours[:2]
@@ -100,13 +100,14 @@ def _operands_swapped(ours: list[tuple[str, Item]], theirs: dict[str, Item]) -> 
 
 
 def _same_result(one: Item, other: Item) -> bool:
-    """Tensors without these statistics (booleans, checksums alone) are not known to be the same."""
+    """Whether the results are known to be the same: never without statistics (booleans, checksums alone)."""
     key = result_key(one)
     return key is not None and key == result_key(other)
 
 
 def _shifted_gradients(ours: list[tuple[str, Item]], theirs: dict[str, Item]) -> dict[str, str]:
-    """Where as many gradients stand at other places (an argument is None in one run), the n-th is the n-th."""
+    """If both runs have equally many gradients at different places (an argument is None in one run), pairs the n-th
+    with the n-th."""
     if len(ours) == len(theirs) and not [s for s, item in ours if (item is None) != (theirs.get(s) is None)]:
         return {}
     left = [(slot, item) for slot, item in ours if item is not None and slot.startswith("output.")]
@@ -144,7 +145,7 @@ def _by_shape(match: Match, loose: list[tuple[str, Item]], theirs: dict[str, Ite
 
 
 def _fused_rows(match: Match) -> list[Row]:
-    """One call against several: the outputs of the last, and the inputs whose shapes find each other."""
+    """One call against several: pairs the outputs of the last one, and the inputs whose shapes match."""
     target, golden = match.target, match.golden
     assert target is not None
     assert golden is not None

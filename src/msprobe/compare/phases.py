@@ -1,8 +1,8 @@
 """The phases of a step: forward, backward, and what comes after the backward (clipping, scaler, optimizer, averages).
 
-A forward call after the last backward of the step belongs to the third phase; so does one that was made inside the
-optimizer, gradient clipping or the loss scaler, wherever it stands. One that the autograd engine made (in the backward
-of a function of the user) belongs to the backward.
+A forward call after the last backward of the step belongs to the third phase. So does a call inside the optimizer,
+gradient clipping or the loss scaler, at any place. A call that the autograd engine makes (in the backward of a function
+of the user) belongs to the backward.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def phases_of(groups: Matches) -> list[Phase]:
 
 
 def updates_weights(match: Match, stacks: Stacks) -> bool:
-    """True for a call that was made inside an optimizer, gradient clipping or the loss scaler. An optimizer that is
-    given a closure (LBFGS, Lightning) runs the whole step: what the closure calls is not the optimizer's."""
+    """True for a call that was made inside an optimizer, gradient clipping or the loss scaler. An optimizer with a
+    closure (LBFGS, Lightning) runs the complete step: calls of the closure are not calls of the optimizer."""
     frame = _innermost(match, stacks, _UPDATING)
     return bool(frame) and "closure(" not in frame.rpartition("\n")[2]
 
@@ -60,14 +60,14 @@ def clears_gradients(match: Match, stacks: Stacks) -> bool:
 
 
 def phase_by_stack(match: Match, stacks: Stacks) -> Phase:
-    """The phase of a call that stands among those of the forward."""
+    """The phase of a call among those of the forward."""
     if updates_weights(match, stacks):
         return Phase.AFTER
     return Phase.BACKWARD if is_made_by_engine(match, stacks) else Phase.FORWARD
 
 
 def is_made_by_engine(match: Match, stacks: Stacks) -> bool:
-    """True for a call in the backward of a function of the user. What is recomputed has a module around it."""
+    """True for a call in the backward of a function of the user. A recomputed call has a module around it."""
     call = match.call
     if call.direction != FORWARD or call.recompute or call.parent is not None:
         return False
@@ -75,7 +75,7 @@ def is_made_by_engine(match: Match, stacks: Stacks) -> bool:
 
 
 def _innermost(match: Match, stacks: Stacks, parts: tuple[str, ...]) -> str:
-    """The innermost frame of a call that has one of these texts, or nothing."""
+    """The innermost frame with one of these texts, or an empty string."""
     for call, known in zip((match.target, match.golden), stacks):
         frames: Union[list[str], None] = known.get(call.name) if call is not None else None
         if frames:

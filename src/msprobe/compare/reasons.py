@@ -1,6 +1,5 @@
-"""Why a row was judged as it was: a kind that the code decides by, and the details that people read.
-
-Stages pass a `Reason` on and look at its `kind` only; the text is made when somebody reads it.
+"""Why a row has its verdict: a kind for the code, and details for the user. Stages decide by `kind` only; the text is
+made when it is needed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ BENIGN = frozenset(
         Kind.ROUNDING,
     ]
 )
-"""Reasons for not comparing that do not stand in the way of the verdict "same"."""
+"""Reasons for not comparing a row that still allow the verdict "same"."""
 
 _COLON = frozenset(
     [
@@ -63,7 +62,7 @@ _SPACE = frozenset([Kind.NULL, Kind.ARGUMENT, Kind.GRADIENT, Kind.DTYPE])
 
 
 class Reason(NamedTuple):
-    """Truthy where there is something to say."""
+    """True if there is something to say."""
 
     kind: Kind = Kind.NONE
     detail: str = ""
@@ -80,7 +79,7 @@ class Reason(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What reasons are counted by."""
+        """The word under which reasons are counted."""
         return self.kind.value or self.detail
 
 

@@ -1,4 +1,4 @@
-"""What a comparison gives: typed for programs, the same shape as `--json FILE` writes."""
+"""The result of a comparison: typed for programs, in the same form that `--json FILE` writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
 
 @dataclass(frozen=True)
 class Tally:
-    """Rows by verdict, those that were not compared by reason, and the kinds of these reasons."""
+    """The number of rows by verdict and, for rows that were not compared, by reason; and the kinds of these reasons."""
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -35,7 +35,7 @@ class Tally:
 
 
 def tally_rows(groups: Sequence[Group]) -> Tally:
-    """Of rows that have been judged."""
+    """Counts rows that have been judged."""
     tally = Tally()
     for _, rows in groups:
         for row in rows:
@@ -51,8 +51,7 @@ def tally_rows(groups: Sequence[Group]) -> Tally:
 class UnitResult:
     """One rank in one step: its matched calls with their rows, in execution order.
 
-    Where both sides are equal byte for byte, the rows are made each time that somebody asks for `groups`; `tally` has
-    their number.
+    If both sides are equal byte for byte, each access to `groups` makes the rows again; `tally` has their number.
     """
 
     step: Optional[int]
@@ -62,7 +61,8 @@ class UnitResult:
     stacks: tuple[Mapping[str, list[str]], Mapping[str, list[str]]] = field(repr=False)
     tally: Tally = field(default_factory=Tally, repr=False)
     ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
-    """Where the ranks of a step were compared as one: those of the target that made each call, by its name."""
+    """If the ranks of a step were compared as one: the ranks of the target that made each call, by the name of the
+    call."""
 
     @property
     def differs(self) -> bool:
@@ -75,7 +75,7 @@ class UnitResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The answer. `verdict` is same, differs or not_compared; `notes` is what to know before reading on."""
+    """The answer. `verdict` is same, differs or not_compared. `notes` are facts that the reader must know first."""
 
     target: Path
     golden: Path
@@ -129,7 +129,8 @@ class Comparison:
 
 
 def conclude(counts: Counter[str], kinds: Iterable[Kind], origin: Optional[Origin], complete: bool) -> str:
-    """differs where anything does; else not_compared where something that matters was not seen; else same.
+    """The verdict: differs if anything differs; else not_compared if something that matters was not compared; else
+    same.
 
     `complete`: both dumps have every step and rank that the other has, and all their records could be read."""
     if counts[ERROR] or counts[WARNING] or origin is not None:
@@ -176,7 +177,7 @@ def _side(item: Item) -> Optional[dict[str, Any]]:
 
 
 def _finite(value: Any) -> Any:
-    """The same without NaN and infinities, also inside of lists and objects that a strange dump has there."""
+    """The value without NaN and infinities, also inside lists and objects, which a damaged dump may have there."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):

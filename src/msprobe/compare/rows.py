@@ -1,7 +1,7 @@
 """The rows of a comparison: one tensor or plain value of one call, on both sides.
 
-A row keeps the two recorded items as they are in the dumps; what was measured and judged is added to it. Rows are
-made by the hundred thousand, hence a slotted class and no copying.
+A row keeps the two recorded items as they are in the dumps; what was measured and judged is added to it. A comparison
+makes hundreds of thousands of rows: therefore the class has slots, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ERROR = "error"
 NOT_COMPARED = "not_compared"
 
 RAISED = "raised"
-"""The slot of the exception that a call ended with, and the member of its record."""
+"""The slot of the exception that a call raised, and the key of its record."""
 
 LARGEST_SIZE = 1 << 62
 
@@ -47,7 +47,7 @@ class Measurement(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The verdict on a row, the tolerance that it rests on, and why."""
+    """The verdict on a row, the tolerance that was used, and why."""
 
     verdict: str = NOT_COMPARED
     tolerance: float = 0.0
@@ -63,11 +63,11 @@ PASSED = Judgement(PASS)
 class Row:
     """One compared item. `slot` is `input.0`, `output.1`, `parameters.weight`, …
 
-    What it is made of (the match, the two slots and items) is fixed. Each stage of a comparison returns its own
-    result, and the row holds it: `measurement` of measuring, `judgement` of judging, `role` (introduced, propagated or
-    empty) of following the differences, `cause` of the origin (the discrete choice that the difference follows from).
-    `absent` is the side that has no such item ("target", "golden" or empty). `joined` is there where the ranks of a run
-    were compared as one: the shards, and how they were put together (`layout.search.Case`).
+    What it is made of (the match, the two slots and items) is fixed. Each stage of a comparison returns its own result,
+    and the row holds it: `measurement` of measuring, `judgement` of judging, `role` (introduced, propagated or empty)
+    of following the differences, `cause` of the origin (the discrete choice that the difference follows from). `absent`
+    is the side that has no such item ("target", "golden" or empty). If the ranks of a run were compared as one,
+    `joined` has the shards and how they were put together (`layout.case.Case`).
     """
 
     __slots__ = (
@@ -179,7 +179,7 @@ def slots_of(record: dict[str, Any]) -> list[tuple[str, Item]]:
 
 
 def _sound(item: Any) -> Item:
-    """The item as later stages may rely on it: a tensor has a list of sizes as its shape, else it is unreadable."""
+    """The item in a form that later stages can use: a tensor whose shape is not a list of sizes becomes unreadable."""
     if not isinstance(item, dict):
         return None if item is None else plain(item)
     known: dict[str, Any] = _of_parts(item) if item.get("layout") == "nested" else item
@@ -192,7 +192,7 @@ def _sound(item: Any) -> Item:
 
 
 def _of_parts(item: dict[str, Any]) -> dict[str, Any]:
-    """A nested tensor has no shape; the number of its parts stands for it."""
+    """A nested tensor has no shape; the number of its parts replaces it."""
     places = item.get("places")
     sizes = places.get("sizes") if isinstance(places, dict) else None
     shape = sizes.get("shape") if isinstance(sizes, dict) else None

@@ -37,7 +37,7 @@ JOB_VARIABLES = (
     "MS_WORKER_NUM",
 )
 
-Tell = Callable[[object, str], None]
+Log = Callable[[object, str], None]
 Member = dict[str, Any]
 Run = dict[str, Member]
 
@@ -75,7 +75,7 @@ def archive_older_run(dump_path: Path, rank: Optional[int] = None, again: bool =
     return Claim(_as_given(dump_path, top, root), moved)
 
 
-def move_old_rank_directory(rank_dir: Path, tell: Tell) -> None:
+def move_old_rank_directory(rank_dir: Path, log: Log) -> None:
     """Moves a rank directory that already has a dump, so that a writer starts with an empty one."""
     used = (layout.JOURNAL, *layout.RESULTS, layout.TENSORS)
     if not os.path.lexists(rank_dir) or not any((rank_dir / name).exists() for name in used):
@@ -84,7 +84,7 @@ def move_old_rank_directory(rank_dir: Path, tell: Tell) -> None:
     root = layout.dump_root(rank_dir)
     inside = rank_dir.relative_to(root)
     old = _move(root, [inside])
-    tell(("aside", rank_dir), f"{rank_dir} already had a dump; it was moved to {old / inside}.")
+    log(("aside", rank_dir), f"{rank_dir} already had a dump; it was moved to {old / inside}.")
 
 
 def move_old_directory(dump_path: Path, inside: Path) -> Path:

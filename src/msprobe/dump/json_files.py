@@ -27,10 +27,10 @@ def write_results(directory: Path, found: Scan) -> None:
         return
     if head.get("extra_info", True):
         construct = [] if head.get("level") == "L1" else _construct(found)
-        layout.write_file(directory / layout.STACK, one_a_line(_stacks(found), ""))
-        layout.write_file(directory / layout.CONSTRUCT, one_a_line(construct, ""))
+        layout.write_file(directory / layout.STACK, join_members(_stacks(found), ""))
+        layout.write_file(directory / layout.CONSTRUCT, join_members(construct, ""))
     if found.training:
-        layout.write_file(directory / layout.TRAINING, one_a_line((b'"events": ' + events(found),), ""))
+        layout.write_file(directory / layout.TRAINING, join_members((b'"events": ' + events(found),), ""))
     if found.debugs:
         layout.write_file(directory / layout.DEBUG, _with_head(head, _debugs(found)))
     layout.write_file(directory / layout.DUMP, _with_head(head, _records(found)))
@@ -67,8 +67,8 @@ def _stacks(found: Scan) -> Iterable[bytes]:
         yield b'"%d": [[%s], %s]' % (position, b", ".join(listed), frames)
 
 
-def one_a_line(members: Iterable[bytes], margin: str) -> Iterator[bytes]:
-    """A JSON object with one member per line."""
+def join_members(members: Iterable[bytes], margin: str) -> Iterator[bytes]:
+    """Joins members to a JSON object, one member per line."""
     before, between = f"{{\n{margin} ".encode(), f",\n{margin} ".encode()
     rest = iter(members)
     while some := list(islice(rest, TOGETHER)):
@@ -83,5 +83,5 @@ def _with_head(head: dict[str, Any], members: Iterable[bytes]) -> Iterator[bytes
     for key in HEAD_KEYS:
         yield f" {json.dumps(key)}: {json.dumps(head.get(key))},\n".encode()
     yield b' "data": '
-    yield from one_a_line(members, " ")
+    yield from join_members(members, " ")
     yield b"\n}"

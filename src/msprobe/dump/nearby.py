@@ -1,4 +1,4 @@
-"""What a user meant who gave the directory above the dumps."""
+"""Helps a user who gave the directory above the dumps instead of a dump."""
 
 from __future__ import annotations
 

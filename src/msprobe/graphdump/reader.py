@@ -294,7 +294,7 @@ class GraphDump:
 
 
 def _explain_nothing(path: Path) -> str:
-    """Why a directory is no dump for `msprobe graph`, and what to do if it is one of Ascend."""
+    """Why a directory is not a dump for `msprobe graph`, and what to do if it is a dump of Ascend."""
     if any(parse_async(file.name) for file in path.rglob("*.*.*.*")):
         return (
             "it has asynchronous dump files of Ascend. Convert them first: "

@@ -42,7 +42,7 @@ _ROLE = {role: 4 * place for place, role in enumerate(ROLES)}
 
 
 def _head_of(unit: UnitResult) -> dict[str, Any]:
-    """`ranks`: of a unit whose ranks were compared as one; else null."""
+    """`ranks`: those of a unit whose ranks were compared as one; else null."""
     ranks = sorted({rank for ranks in unit.ranks.values() for rank in ranks}) or None
     return {"label": unit.label, "step": unit.step, "rank": unit.rank, "ranks": ranks}
 

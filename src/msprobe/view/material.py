@@ -35,7 +35,7 @@ class Answer:
     row: Optional[Row] = None
     stack: list[str] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
-    """Those that have the fault, where the ranks of a run were compared as one."""
+    """The ranks with the fault, if the ranks of a run were compared as one."""
 
 
 @dataclass

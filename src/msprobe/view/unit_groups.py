@@ -1,4 +1,4 @@
-"""The calls of all units by number. Most calls of a long run agree: their rows are made again when somebody asks."""
+"""The calls of all units by number. Most calls of a long run agree: their rows are made again on request."""
 
 from __future__ import annotations
 

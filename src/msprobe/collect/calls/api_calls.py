@@ -44,8 +44,8 @@ class Collectives(Protocol):
 
 
 class ApiCalls:
-    """Records the API calls of one step. `frames` is the number of frames of msprobe between `record` and the
-    script."""
+    """Records the API calls of one step. `frames` is the number of frames of msprobe on the stack of the script when
+    `record` runs, `record` included."""
 
     frames: int
     marked: frozenset[str] = frozenset()

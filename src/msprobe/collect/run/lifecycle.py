@@ -46,7 +46,7 @@ class Lifecycle:
         self._level = LEVELS[task.settings.level]
         self._frontend = frontend
         self._selection = task.selection()
-        self._worker = Worker(tell=notices.warn)
+        self._worker = Worker(log=notices.warn)
         self._models: Optional[list[Any]] = None
         self._token_range: Optional[tuple[int, int]] = None
         self._probe: Optional[Probe] = None

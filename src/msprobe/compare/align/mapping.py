@@ -1,4 +1,4 @@
-"""Users' mapping files, in mindstudio-probe's formats, into one `Translation`.
+"""Reads the mapping files of the user, in the formats of mindstudio-probe, into one `Translation`.
 
 data:  {target name: golden name}, names of calls or of their items
 cell:  {path.Class: path.Class}
@@ -25,7 +25,7 @@ def load_mappings(
     api: Optional[str] = None,
     layer: Optional[str] = None,
 ) -> Optional[Translation]:
-    """None where no mapping is asked for. An empty name means the built-in table."""
+    """None if no mapping is requested. An empty name means the built-in table."""
     if data is None and cell is None and api is None and layer is None:
         return None
     translation = Translation(across=cell == "" or api == "" or layer == "")
@@ -112,7 +112,7 @@ def _read_all(path: Path) -> list[Any]:
 
 
 def read_document(path: Path) -> Any:
-    """A YAML file of texts by texts."""
+    """A YAML file that maps texts to texts."""
     return _read(path)
 
 

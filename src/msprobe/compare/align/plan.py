@@ -1,7 +1,7 @@
-"""Which call of one run is which call of the other: a pure plan over names, records and the module tree.
+"""Finds which call of one run corresponds to which call of the other, from names, records and the module tree.
 
-Every way of matching says its name and how sure it is, because a comparison of the wrong two calls is worse than
-none. `plan` is the way in; nothing here reads a tensor.
+Each match says how it was made and how sure it is, because comparing the wrong two calls is worse than comparing none.
+Start with `plan`. Nothing here reads a tensor.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ KeyOf = Callable[[Call], str]
 
 
 def plan(target: Calls, golden: Calls, mode: str = "auto", translation: Optional[Translation] = None) -> list[Match]:
-    """Every call of both sides once, in the target's execution order, golden-only calls where they would stand.
+    """Returns every call of both sides once, in the execution order of the target. A call that only the golden run has
+    follows its golden predecessor.
 
-    `auto` takes equal names where the two runs made the same calls in the same order, and aligns the two sequences
-    inside the module tree where they did not; `exact` takes equal names only; `fuzzy` equal names without number.
+    `auto` matches equal names if the two runs made the same calls in the same order; if not, it aligns the two
+    sequences inside the module tree. `exact` matches equal names only. `fuzzy` ignores the numbers in names.
     """
     translation = (translation or Translation()).knowing(target)
     if translation.plain and [c.name for c in target] == [c.name for c in golden]:
@@ -82,8 +83,8 @@ def _by_data_mapping(target: Calls, golden: Calls, translation: Translation) -> 
 def _by_recount(target: Calls, golden: Calls, translation: Translation, lane: str) -> list[Match]:
     """Equal keys, the n-th with the n-th: names as they are, except for the numbers of recomputed calls.
 
-    Numbers are taken from the names where nothing was recomputed, so that a call that one side lacks leaves a hole
-    and does not shift the rest.
+    If nothing was recomputed, the numbers are those of the names: a call that one side lacks then leaves a gap and does
+    not shift the others.
     """
     recount = lane in (BACKWARD, _RECOMPUTED)
     waiting = dict(_numbered(golden, translation.golden_key, recount))
@@ -131,9 +132,9 @@ def _forward(target: Calls, golden: Calls, translation: Translation) -> list[Mat
 def _backward(
     target: Calls, golden: Calls, forward: list[Match], recomputed: bool, translation: Translation
 ) -> list[Match]:
-    """A backward belongs to its forward; where numbers cannot tell (recomputation), the n-th belongs to the n-th.
-
-    The backwards of one fused call and of the several it stands for have no items in common: left alone."""
+    """A backward belongs to its forward. With recomputation, numbers do not show this, and the n-th belongs to the
+    n-th. The backward of a fused call and those of the calls that it replaces have no items in common: they stay
+    unmatched."""
     if recomputed:
         return _by_recount(*_alike_often(target, golden, translation), translation, BACKWARD)
     partner = {
@@ -158,7 +159,7 @@ def _backward(
 
 
 def _alike_often(target: Calls, golden: Calls, translation: Translation) -> tuple[list[Call], list[Call]]:
-    """The calls of APIs that both sides call as often; of the others those with the same values."""
+    """The calls of APIs that both sides call equally often; of the other APIs, the calls with the same values."""
     ours = Counter(translation.target_key(call) for call in target)
     theirs = Counter(translation.golden_key(call) for call in golden)
     values = [
@@ -190,7 +191,8 @@ def _gradients(target: Calls, golden: Calls, forward: list[Match], translation: 
 
 
 def _by_class(target: Calls, golden: Calls) -> list[Match]:
-    """Gradients of a model whose path has changed because a wrapper is around it: the only ones left of a class."""
+    """Gradients of a model whose paths changed because of a wrapper: matched if they are the only ones left of their
+    class."""
     classes: list[dict[tuple[str, str], list[Call]]] = [defaultdict(list), defaultdict(list)]
     for found, calls in zip(classes, (target, golden)):
         for call in calls:
@@ -201,7 +203,7 @@ def _by_class(target: Calls, golden: Calls) -> list[Match]:
 
 
 def _in_order(matches: list[Match], target: Calls, golden: Calls) -> list[Match]:
-    """Matches and what is left over, in the target's order; a golden-only call follows its golden predecessor."""
+    """Matches and unmatched calls, in the order of the target; a golden-only call follows its golden predecessor."""
     ours: set[str] = set()
     theirs: dict[str, int] = {}
     ordered: list[tuple[int, int, Match]] = []

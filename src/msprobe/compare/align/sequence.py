@@ -1,9 +1,9 @@
 """The longest common order of two token sequences, in near-linear time.
 
-Exact longest-common-subsequence is quadratic; a model's calls are long, repetitive and mostly alike. So: strip the
-common ends, split at tokens (then runs of tokens) that occur once on each side, solve what is small exactly, and pair
-the rest by occurrence. The result is always strictly increasing on both sides; it is the longest one only where the
-exact solver was used, which is where it matters: inside one module.
+Exact longest-common-subsequence is quadratic; the calls of a model are a long, repetitive sequence, mostly equal on
+both sides. So this code strips the common ends, splits at tokens (then at runs of tokens) that occur once on each side,
+solves small parts exactly, and pairs the rest by occurrence. The result is always strictly increasing on both sides; it
+is the longest one only where the exact solver was used: inside one module, where it matters.
 """
 
 from __future__ import annotations

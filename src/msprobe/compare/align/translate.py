@@ -1,7 +1,7 @@
-"""One vocabulary for two runs: what the target calls X, the golden run calls Y.
+"""Translates names: what the target calls X, the golden run calls Y.
 
-Between dumps of one framework names are taken as they are. Between frameworks a shipped table
-(`correspondences.json`) gives APIs, classes and parameters; users' mapping files go before it.
+Two dumps of one framework use the same names. For two frameworks, a table (`correspondences.json`) lists the APIs,
+classes and parameters that correspond. Mapping files of the user override it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msprobe.compare.calls import Call, module_class, module_path
 
 
 class ApiRule(NamedTuple):
-    """One entry of an API mapping: the golden name, and which argument and output stands for which."""
+    """One entry of an API mapping: the golden name, and which arguments and outputs correspond."""
 
     golden: str
     inputs: Mapping[str, str]
@@ -69,8 +69,8 @@ class Translation:
 
     `calls` and `slots` come from a data mapping (full names), `apis` from an API mapping, `cells` from a cell mapping
     (`path.Class` of the target to that of the golden run), `layers` from a layer mapping (class -> {attribute:
-    attribute}, with `TopLayer` for the model itself). `across` is set where the two dumps come from two frameworks;
-    `classes` holds the target's module classes by path, for `layers`.
+    attribute}, with `TopLayer` for the model itself). `across` is set if the two dumps come from different frameworks.
+    `classes` has the module classes of the target by path, for `layers`.
     """
 
     calls: dict[str, str] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Translation:
         return operation_of(call.key)
 
     def _renamed(self, path: str) -> str:
-        """Each attribute by the mapping of the class that holds it; by any where that class was not recorded."""
+        """Renames each attribute by the mapping of its class; by any mapping if the class was not recorded."""
         parts, renamed, at = path.split("."), [], 0
         while at < len(parts):
             holder = "TopLayer" if at == 0 else self.classes.get(".".join(parts[:at]), "")
@@ -149,7 +149,7 @@ class Translation:
         return frozenset(rule.golden for rule in self.apis.values())
 
     def knowing(self, target: Sequence[Call]) -> Translation:
-        """With the classes of the target's modules, which a layer mapping is written by."""
+        """The same translation with the classes of the target's modules, which a layer mapping needs."""
         if not self.layers:
             return self
         classes = {module_path(call.key): module_class(call.key) for call in target if call.kind == "module"}

@@ -1,9 +1,9 @@
-"""Sequence alignment inside the module tree: for runs that did not make the same calls.
+"""Aligns the calls of two runs that did not make the same calls, inside the module tree.
 
 Modules are matched by path first; what ran inside two matched modules is aligned as one short sequence, so that an
 inserted, removed or renamed call disturbs only its own module. Each sequence is aligned in rounds, from the surest
-evidence (the same values) to the weakest (the same place), each round only in the gaps that the one before left.
-Without a module tree the whole run is one sequence.
+evidence (the same values) to the weakest (the same place). A round works only in the gaps that the earlier rounds left.
+Without a module tree the complete run is one sequence.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _modules_by_path(target: Calls, golden: Calls, translation: Translation) -> 
 
 
 def _sections(calls: Calls, labels: dict[str, str]) -> dict[Optional[str], list[Call]]:
-    """The calls by their nearest matched module, in order; a matched module is itself a mark in its parent's."""
+    """The calls of each matched module, in order. In the sequence of its parent, a matched module is a mark."""
     parents = {call.name: call.parent for call in calls}
     nearest: dict[Optional[str], Optional[str]] = {None: None}
     sections: dict[Optional[str], list[Call]] = defaultdict(list)
@@ -110,14 +110,14 @@ class _Aligner:
             b = [c for c in b if c.name not in self.marks[_GOLDEN]]
             if a and b:
                 found += _by_place(a, b)
-        if _projections(target) != _projections(golden):  # as many of other shapes are shards of one
+        if _projections(target) != _projections(golden):  # equally many, of other shapes: shards of one
             found = [match for match in found if not _is_other_projection(match)]
         found = self._with_same_gradients(found, target, golden)
         return found + self._moved(target, golden, found)
 
     def _with_same_gradients(self, found: list[Match], target: Calls, golden: Calls) -> list[Match]:
-        """A script may log a detached copy: of two calls with the same values, the one with a gradient, as in the
-        other run."""
+        """Of two calls with the same values, takes the one with a gradient if the other run's has one: a script may log
+        a detached copy."""
         wrong = [place for place, match in enumerate(found) if match.how != "fused" and _is_cut(match)]
         if not wrong:
             return found
@@ -147,7 +147,7 @@ class _Aligner:
         return waiting
 
     def _moved(self, target: Calls, golden: Calls, found: list[Match]) -> list[Match]:
-        """Calls that one run makes in another order: the same call of the same values."""
+        """Matches calls that one run makes in another order: the same API with the same values."""
         taken = {call.name for match in found for call in (match.target, *match.before) if call is not None}
         given = {call.name for match in found for call in (match.golden, *match.before) if call is not None}
         waiting: dict[Hashable, list[Call]] = defaultdict(list)
@@ -189,7 +189,7 @@ class _Aligner:
         return self._mark(call, side) or self._key_of(call, side)
 
     def _result(self, call: Call, side: int) -> Hashable:
-        """Another call with the same result: the last of several, where one fused call gives it at once."""
+        """Another call with the same result: the last of several calls, if one fused call computes it directly."""
         mark = self._mark(call, side)
         if mark is not None:
             return mark
@@ -198,8 +198,8 @@ class _Aligner:
         return (call.kind, _out(call), key) if key else (side, call.name)
 
     def _operation(self, call: Call, side: int) -> Hashable:
-        """The weakest name; modules must also give a result of the same shape: one fused projection is not the first
-        of several."""
+        """The weakest key. For modules it includes the shape of the result: a fused projection is not the first of
+        several."""
         mark = self._mark(call, side)
         if mark is not None or call.kind != "module":
             return mark or self.translation.operation(call)
@@ -235,7 +235,7 @@ def _projections(calls: Calls) -> int:
 
 
 def _is_other_projection(match: Match) -> bool:
-    """The same input, another weight and another result: a fused projection beside one of those it stands for."""
+    """The same input, another weight and another result: a fused projection, and one of those that it replaces."""
     target, golden = match.target, match.golden
     if target is None or golden is None or target.kind == "module" or operation_of(target.key) not in _PROJECTIONS:
         return False
@@ -254,7 +254,8 @@ def _match(target: Call, golden: Call, how: str, confidence: float, before: tupl
 
 
 def _by_place(target: Calls, golden: Calls) -> list[Match]:
-    """What a gap leaves: one call for one, or one fused call for several, when the outputs have the same shape."""
+    """Matches what is left in a gap: one call with one, or one fused call with several, if the outputs have the same
+    shape."""
     if len(target) > 1 and len(golden) > 1:
         pairs = common_order([_place(c) for c in target], [_place(c) for c in golden])
         return [Match(target[i], golden[j], "position", 0.4) for i, j in pairs]
@@ -269,15 +270,15 @@ def _by_place(target: Calls, golden: Calls) -> list[Match]:
 
 
 def _place(call: Call) -> Hashable:
-    """Among several calls on both sides only those are each other's that make the same shape of the same input."""
+    """The key if both sides have several calls: the values of the first input and the shape of the output."""
     inputs = call.record.get("input_args") if isinstance(call.record, dict) else None
     key = result_key(inputs[0]) if isinstance(inputs, list) and inputs else None
     return (call.kind, _out(call), key) if key else (id(call),)
 
 
 def _last_of_fused(one: Call, many: Calls) -> Optional[int]:
-    """Which of several calls gives what the fused one gives: the last of an operation that such a sequence ends in, as
-    the table has it, else the last of all."""
+    """Which of several calls has the result of the fused one: the last one with an operation that, by the table, ends
+    such a sequence; otherwise the last of all."""
     fitting = [i for i, call in enumerate(many) if call.kind == one.kind and _out(call) == _out(one)]
     ends = fused_ends(one.key)
     known = [i for i in fitting if operation_of(many[i].key) in ends]

@@ -63,7 +63,7 @@ class Effects:
         return used
 
     def covering(self, call: Call, rows: Sequence[Row]) -> str:
-        """Why an unmatched call does not matter; empty where it may."""
+        """Why an unmatched call does not matter; empty if it may matter."""
         module = self.agreeing_module(call)
         if module is None and call.direction == BACKWARD and not self.is_doubtful(call):
             module = self.module_with_same_results(call)
@@ -76,8 +76,8 @@ class Effects:
         return ""
 
     def has_gradient_around(self, call: Call) -> bool:
-        """The module around a call has a gradient in both runs: the call is inside a function with a backward of its
-        own, which needs none."""
+        """Whether the module around a call has a gradient in both runs. Then the call is inside a function that has its
+        own backward, and needs no gradient itself."""
         module = self._calls.get(call.parent or "")
         if module is None or module.name in self._cut:
             return False
@@ -101,7 +101,7 @@ class Effects:
         return None
 
     def has_same_results_itself(self, call: Call) -> bool:
-        """The backward of a module that gives back the same gradients, those of the weights inside included."""
+        """Whether the call is the backward of a module that returns the same gradients, also for the weights inside."""
         if call.kind != "module" or call.direction != BACKWARD:
             return False
         return self._backward_agrees(call, call) and not self._has_gradient(call, self._bad_gradients)
@@ -112,7 +112,8 @@ class Effects:
         return self._backward_agrees(module, call) and not self._has_gradient(module, self._bad_gradients)
 
     def _backward_agrees(self, module: Call, call: Call) -> bool:
-        """A module whose input needs no gradient (the first one) gives none: its weights' gradients tell."""
+        """The first module returns no gradient, because its input needs none: there, the gradients of its weights
+        decide."""
         name = f"{module.key}.{BACKWARD}.{module.number}"
         if name in self._agree or call.direction != BACKWARD:
             return self._agree.get(name, True)
@@ -130,7 +131,7 @@ class Effects:
         return nearest if nearest is not None and self._agree[nearest] else None
 
     def is_doubtful(self, call: Call) -> bool:
-        """The results of that module do not agree."""
+        """Whether the results of that module do not agree."""
         nearest = self._nearest(call)
         return nearest is not None and not self._agree[nearest]
 
@@ -157,11 +158,11 @@ def _is_large(row: Row) -> bool:
 
 
 def _were_compared(found: Sequence[Row]) -> bool:
-    """Something else than rounding, or than results that cannot be compared (another shape), is among the results."""
+    """Whether some result was compared, or exists in one run only."""
     return any(row.verdict != NOT_COMPARED or row.absent for row in found)
 
 
 def results_agree(rows: Sequence[Row]) -> bool:
-    """All results pass; those of nothing but rounding say nothing."""
+    """Whether all results pass. Results that are only rounding do not count."""
     found = [row for row in results(rows) if row.why.kind is not Kind.ROUNDING]
     return bool(found) and all(row.verdict == PASS for row in found)

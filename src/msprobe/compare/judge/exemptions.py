@@ -1,6 +1,6 @@
-"""Rows that say nothing about the run: memory that a call only writes, and what nobody has written yet.
+"""Rows that say nothing about the run: memory that a call only writes, and memory that was not written yet.
 
-Comparing a run with its own repetition must find nothing, and such memory holds other bytes each time.
+Two equal runs must compare as equal, but such memory has other bytes each time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FILLING = {
     "cauchy_", "log_normal_", "geometric_", "trunc_normal_", "_foreach_copy_", "_foreach_zero_", "index_copy_",
     "set_", "resize_",
 }  # fmt: skip
-"""Calls that write into their first argument, whatever it held."""
+"""Calls that overwrite their first argument without reading it."""
 _RECEIVING = {
     "all_gather", "all_gather_into_tensor", "_all_gather_base", "reduce_scatter", "reduce_scatter_tensor",
     "_reduce_scatter_base", "recv", "irecv", "scatter", "gather", "all_to_all", "all_to_all_single", "broadcast",
@@ -29,7 +29,7 @@ _VIEWING = {
 }  # fmt: skip
 
 _GATHER_BUFFER = "all_gather_copy_in"
-"""FSDP's call that gives the buffer which the next collective fills."""
+"""The call of FSDP that returns the buffer for the next collective."""
 
 _DESTINATION = Reason(Kind.DESTINATION, "the call only writes this tensor")
 _BUFFER = Reason(Kind.RECEIVE_BUFFER)
@@ -37,7 +37,7 @@ _UNWRITTEN = Reason(Kind.UNINITIALISED)
 
 
 class Exemptions:
-    """For one rank and step; calls are asked for in execution order."""
+    """For one rank and step. Pass the calls in execution order."""
 
     def __init__(self) -> None:
         self._unwritten: set[ValueKey] = set()
@@ -73,7 +73,7 @@ class Exemptions:
 
 
 def _written(match: Match, word: str) -> tuple[Reason, str]:
-    """The first argument as what it is for a call that only writes it, and the beginning of its slots."""
+    """The reason for the arguments that the call only writes, and the start of their slot names."""
     key = match.call.key
     if key.startswith(("Distributed.", "MintDistributed.")) and word in _RECEIVING:
         return _BUFFER, "input.0"

@@ -1,5 +1,5 @@
-"""Single rows of a call that differ and changed nothing: arguments that do nothing, numbers in another order, and what
-infinities or another shape hide."""
+"""Explains single rows of a call that differ without an effect: arguments without an effect, numbers in another order,
+and values that infinities or another shape hide."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Judgement, 
 Judgements = dict[int, Judgement]
 """New judgements by the row's id."""
 SAME_NUMBERS = 1e-6
-"""How far statistics of the same numbers may be apart: their sums have another order."""
+"""How far apart statistics of the same numbers may be: they are added in another order."""
 
 
 def is_other_api(match: Match) -> bool:
@@ -27,10 +27,10 @@ def covered(why: str) -> Judgement:
 
 
 def explain_items(match: Match, rows: Sequence[Row], unlike: Sequence[Row], found: Judgements) -> None:
-    """Arguments that only one side gives or that differ, and extra outputs of another API, where the results agree.
+    """Arguments that only one side passes or that differ, and extra outputs of another API, if the results agree.
 
-    `unlike` are those of the rows that do not simply agree. A null against a value counts as such in a forward only:
-    in a backward it is a gradient that was lost."""
+    `unlike` are the rows that do not agree. A null on one side counts as an argument only in a forward; in a backward
+    it is a lost gradient."""
     null = [row for row in unlike if row.measurement.reason.kind is Kind.NULL]
     given = [row for row in unlike if row.verdict in (WARNING, ERROR) and may_be_unused(match, row)]
     absent = [row for row in unlike if row.absent]
@@ -49,8 +49,8 @@ def explain_items(match: Match, rows: Sequence[Row], unlike: Sequence[Row], foun
 
 
 def may_be_unused(match: Match, row: Row) -> bool:
-    """A flag, a size or a name whose change may change no number. Numbers with a fraction (an eps, a momentum) may
-    act where the results do not show it."""
+    """Whether it is a flag, a size or a name: changing these may change no number. Numbers with a fraction (an eps, a
+    momentum) may have an effect that the results do not show."""
     if row.why.kind is not Kind.ARGUMENT or not row.is_input:
         return False
     if "dropout" in match.call.key.lower():
@@ -59,7 +59,7 @@ def may_be_unused(match: Match, row: Row) -> bool:
 
 
 def moved_rows(match: Match, rows: Sequence[Row]) -> list[Row]:
-    """Differing rows of an API that hold the same numbers on both sides: only their order can differ."""
+    """Differing rows of an API with the same numbers on both sides: only their order can differ."""
     if match.call.kind != "api":
         return []
     bad = [row for row in rows if row.verdict in (WARNING, ERROR) and row.why.kind in (Kind.VALUES, Kind.BYTES)]
@@ -77,7 +77,7 @@ def _same_numbers(row: Row) -> bool:
 
 
 def explain_moved(match: Match, rows: Sequence[Row], moved: list[Row], side: Effects, found: Judgements) -> None:
-    """A sum over elements in another order: harmless where the call's results, or those of its module, agree."""
+    """A sum over elements in another order: harmless if the results of the call, or those of its module, agree."""
     module = side.agreeing_module(match.call)
     settled = results_agree([row for row in rows if row not in moved])
     for row in moved:
@@ -89,8 +89,8 @@ def explain_moved(match: Match, rows: Sequence[Row], moved: list[Row], side: Eff
 def explain_hidden(
     match: Match, rows: Sequence[Row], hidden: list[Row], side: Effects, later: str, found: Judgements
 ) -> None:
-    """Infinities hide what else a tensor holds (a mask of -inf), another shape what it would show: what is computed
-    from it shows it."""
+    """Infinities (a mask of -inf) hide the other values of a tensor, and another shape prevents comparing it. The
+    results that are computed from it decide."""
     if not hidden:
         return
     module = side.agreeing_module(match.call)

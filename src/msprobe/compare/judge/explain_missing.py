@@ -1,8 +1,8 @@
-"""What one run lacks, where its effect was seen to agree: not compared, but nothing to worry about.
+"""Explains what one run lacks, if its effect agrees: such rows are not compared, but are no problem.
 
-Two implementations of one module (fused and unfused, one framework and another) never make the same calls, nor give
-them the same arguments. Where what comes out of the module was compared and agrees, where a call's result is used and
-agrees there, or where a call's own results agree, the rest is covered by that.
+Two implementations of one module (fused and unfused, one framework and another) never make the same calls with the same
+arguments. If the results of the module agree, or the result of a call agrees where it is used, or the results of the
+call itself agree, then the rest does not matter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.rows import EQUAL, ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor
 
 LARGE = 0.05
-"""Beyond this, a difference inside a module would show in its results."""
+"""A larger difference inside a module would show in its results."""
 _NUMBERS = (Kind.VALUES, Kind.BYTES, Kind.SHAPE)
 
 
@@ -41,12 +41,12 @@ def explain(
     other_update: str = "",
     same_gradients: bool = False,
 ) -> Judgements:
-    """New judgements for rows without counterpart, and for differences that changed nothing.
+    """New judgements for rows without counterpart, and for differences without an effect.
 
     `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation);
     `other_update`: "how" if their optimizers compute the step in another way (foreach, fused), or have fused weights;
     "order" if they update the parameters in another order;
-    `same_gradients`: clipping found the same norm of all gradients, which tells where no call after it was recorded."""
+    `same_gradients`: clipping found the same norm of all gradients; this decides if no call after it was recorded."""
     if other_parts and _gradients_agree(groups, same_gradients):
         return _explain_parts(groups)
     odd = [
@@ -58,8 +58,8 @@ def explain(
 
 
 def _gradients_agree(groups: Sequence[Group], same_norm: bool = False) -> bool:
-    """What is computed from the complete gradients agrees: clipping and the optimizer, else the gradients themselves
-    (which hold the last part only)."""
+    """Whether the results of clipping and the optimizer agree: they use the complete gradients. Without such results,
+    whether the gradients agree, which are those of the last part only."""
     after, last = [], []
     for (match, rows), phase in zip(groups, phases_of(groups)):
         if phase is Phase.AFTER:
@@ -74,7 +74,7 @@ def _gradients_agree(groups: Sequence[Group], same_norm: bool = False) -> bool:
 
 
 def _explain_parts(groups: Sequence[Group]) -> Judgements:
-    """Neither run computes what the other does before the gradients are complete."""
+    """Before the gradients are complete, the two runs compute different things."""
     why = covered("the runs take the batch in another number of parts, and what is computed from all gradients agrees")
     phases = phases_of(groups)
     return {
@@ -94,7 +94,7 @@ class _Explainer:
         self._other_way = other_update == "how" or _updates_in_another_way(groups, self._run.phases)
         self._other_order = other_update == "order"
         self._found: Judgements = {}
-        self._doubtful: set[str] = set()  # modules that hold one whose results differ
+        self._doubtful: set[str] = set()  # modules that contain one whose results differ
         self._reordered: dict[tuple[str, str], list[tuple[Row, bool]]] = {}
         self._values: dict[tuple[str, str], tuple[set[object], set[object]]] = {}
 
@@ -113,7 +113,8 @@ class _Explainer:
 
     @functools.cached_property
     def _updates_are_recorded(self) -> bool:
-        """The optimizer's calls are there: they show whether all gradients agree. What a script logs does not."""
+        """Whether the calls of the optimizer were recorded: they show whether all gradients agree. What a script logs
+        does not show it."""
         after = (match for (match, _), phase in zip(self._groups, self._run.phases) if phase is Phase.AFTER)
         return any(match.how != "unmatched" and updates_weights(match, self._stacks) for match in after)
 
@@ -124,7 +125,7 @@ class _Explainer:
 
     @functools.cached_property
     def _rewritten(self) -> set[str]:
-        """The modules that make calls of which the other run has no counterpart, and those around them."""
+        """The modules with calls that have no counterpart in the other run, and the modules around them."""
         alone = [match.call.parent for match, _ in self._groups if match.how == "unmatched"]
         return {name for parent in alone for side in (self._ours, self._theirs) for name in side.around(parent)}
 
@@ -145,10 +146,10 @@ class _Explainer:
 
     def _cover_reordered(self) -> None:
         """Calls that a module makes in another order, though its results agree: most values are found elsewhere in it
-        (sums on the way are not). Or it is written in another way: one run makes calls that the other does not."""
+        (sums on the way are not). Or the module is written differently: one run makes calls that the other does not."""
         for (module, _), rows in self._reordered.items():
             mostly = 2 * sum(elsewhere for _, elsewhere in rows) >= len(rows)
-            # A small difference inside may hide in the results; a large one that does not show there is made up for.
+            # A small difference may not show in the results; a large one that does not show there has been compensated.
             large = all(row.distance is None or row.distance > LARGE for row, _ in rows)
             rewritten = large and module in self._rewritten - self._doubtful
             if mostly or rewritten or self._has_same_terms(rows):
@@ -157,7 +158,7 @@ class _Explainer:
                     self._found[id(row)] = covered(why)
 
     def _has_same_terms(self, rows: Sequence[tuple[Row, bool]]) -> bool:
-        """The rows are of sums alone, or of products alone, that take the same terms in another order."""
+        """Whether the rows are only sums, or only products, that combine the same terms in another order."""
         calls = {id(row.match) for row, _ in rows}
         if {operation_of(row.match.call.key) for row, _ in rows} not in ({"add"}, {"mul"}):
             return False
@@ -197,8 +198,8 @@ class _Explainer:
         return self._found
 
     def _cover_factors(self) -> None:
-        """Without modules (level L1): a factor that the runs multiply by in another place, where the last result of the
-        forward and all that is computed from the gradients agree."""
+        """Without modules (level L1): the runs multiply by a factor at different places, but the last result of the
+        forward and everything computed from the gradients agree."""
         if any(match.call.kind in ("module", "grads") for match, _ in self._groups):
             return
         if not self._updates_are_recorded or not _gradients_agree(self._groups):
@@ -215,8 +216,8 @@ class _Explainer:
         return row.verdict != PASS and row.why.kind not in BENIGN and id(row) not in self._found
 
     def _explain_recomputation(self) -> None:
-        """A run that recomputes its forwards needs gradients of more inputs (T5's position bias): where those of all
-        parameters agree, nothing is lost."""
+        """A run that recomputes its forwards needs gradients of more inputs (position bias of T5). If the gradients of
+        all parameters agree, nothing is lost."""
         if not any(match.how == "unmatched" and match.call.recompute for match, _ in self._groups):
             return
         gradients = [row for match, rows in self._groups if match.call.kind == "grads" for row in rows]
@@ -230,8 +231,8 @@ class _Explainer:
                     )
 
     def _explain_split_gradients(self) -> None:
-        """A value that one run computes once and the other twice has its gradient in two parts: where all that is
-        computed from the gradients agrees, and the forward does, nothing is lost."""
+        """If one run computes a value once and the other twice, its gradient has two parts there. If the forward and
+        everything computed from the gradients agree, nothing is lost."""
         alone = [
             row
             for match, rows in self._groups
@@ -251,7 +252,8 @@ class _Explainer:
         self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS)
 
     def _cover_moved_update(self, rows: Sequence[Row]) -> None:
-        """The settings of each parameter were compared by its name; the values must be there for another parameter."""
+        """The settings of each parameter were compared by its name. Here the same values must occur for another
+        parameter."""
         why = covered("the two runs update their parameters in another order")
         odd = [row for row in rows if row.verdict != PASS]
         self._found.update((id(row), why) for row in odd if not is_tensor(row.golden) or self._is_elsewhere(row))
@@ -276,7 +278,7 @@ class _Explainer:
                 alone = [row for row in unlike if row.absent and not is_tensor(row.target or row.golden)]
                 found.update((id(row), covered(f"the results of {module} agree")) for row in alone)
         elif bad and side.has_same_results_itself(match.call) and all(_is_lost_on_the_way(row) for row in bad):
-            why = "a gradient of another result of it; what it gives back agrees"
+            why = "this gradient belongs to another of its results; the gradients that it returns agree"
             found.update((id(row), covered(f"{row.reason}; {why}")) for row in bad)
         moved = [row for row in moved_rows(match, unlike) if id(row) not in found]
         hidden = [row for row in unlike if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
@@ -286,7 +288,7 @@ class _Explainer:
 
 
 def _is_number(match: Match, row: Row) -> bool:
-    """Other values, a number in place of a tensor, or a gradient that only one run has."""
+    """Whether the values differ, a number is in place of a tensor, or only one run has a gradient."""
     if row.why.kind is Kind.NULL or row.absent:
         return match.call.direction == BACKWARD
     return row.why.kind in (*_NUMBERS, Kind.KIND)
@@ -298,13 +300,13 @@ def _is_lost_on_the_way(row: Row) -> bool:
 
 
 def _place(match: Match) -> tuple[str, str]:
-    """The module that a call ran in, whichever call of it, and the API with its direction."""
+    """The module around a call, without its number, and the API with its direction."""
     call = match.call
     return (call.parent or "").rpartition(".")[0], f"{call.key}.{call.direction}"
 
 
 def _updates_in_another_way(groups: Sequence[Group], phases: Sequence[Phase]) -> bool:
-    """One run updates its weights by lists (foreach, fused), the other one by one."""
+    """Whether one run updates its weights in lists (foreach, fused) and the other one by one."""
     listed = {True: False, False: False}
     single = {True: False, False: False}
     for (match, _), phase in zip(groups, phases):

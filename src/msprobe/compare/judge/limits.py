@@ -1,8 +1,8 @@
 """How far a row may be off: its own rounding, and what it inherits from rows before it.
 
-Two limits a row. The largest element of rounding noise says little, so maximum and minimum get a wide one. Norm and
-mean average rounding out; in coarse types they get a narrow one, which sees an error of a few percent however noisy
-the elements are.
+Each row has two limits. The largest element of rounding noise says little, so the limit of maximum and minimum is wide.
+In norm and mean, rounding averages out; in coarse types their limit is narrow, and finds an error of a few percent even
+if the elements are noisy.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from msprobe.compare.measure import distance
 from msprobe.compare.rows import Row
 
 AMPLIFICATION = 16.0
-"""How much larger than all noise before it the worst element may be and still be called noise."""
+"""How many times larger than all earlier noise the worst element may be and still count as noise."""
 WIDEST = 0.4
-"""However noisy and however coarse the type: beyond this an extreme differs."""
+"""The widest limit of an extreme, for any noise and any dtype."""
 COARSE = 2.0**-16
-"""Types with a larger epsilon have a limit of their own for norm and mean."""
+"""Dtypes with a larger epsilon have a separate limit for norm and mean."""
 AVERAGE_CAP = 0.04
-"""However noisy: beyond this the norm of a tensor with many elements differs."""
+"""The widest limit of the norm of a tensor with many elements, for any noise."""
 SUM_CAP = 0.08
-"""However many rows of a batch a coarse type adds up: beyond this the norm of the gradient of a vector differs."""
+"""The widest limit of the norm of the gradient of a vector, for any number of rows that a coarse dtype adds up."""
 SQUARED = 4.0
-"""A product may be off by what its factors are, a square by twice that; its norm is that of its largest elements."""
+"""A product may be as far off as its factors, a square twice as far; its norm is that of its largest elements."""
 COMPUTED_ARGUMENT = 1e-3
-"""How far a plain float argument may be off where the runs differ by rounding: it may have been computed from them."""
+"""How far off a plain float argument may be if the runs differ by rounding: it may be computed from their values."""
 NOISE_MARGIN = 8.0
 """How many times the measured noise of a row (`--noise`) is still noise."""
 TAIL = 8.0
-"""The worst element of rounding noise is some times its root mean square."""
+"""The worst element of rounding noise is about this many times its root mean square."""
 
 
 class Limits(NamedTuple):
@@ -69,13 +69,13 @@ class Noise:
             self.kinks = max(self.kinks, away)
 
     def knows(self, away: float, context: Context) -> bool:
-        """Such a difference teaches nothing."""
+        """Whether such a difference is already known."""
         if away > self.level or self._coarsest == 0.0:
             return False
         return away <= self._forward if context.direction == FORWARD else not context.has_kink
 
     def limits(self, row: Row, context: Context, measured: Optional[float]) -> Limits:
-        """`measured` is the row's noise between two golden runs, where `--noise` gave one."""
+        """`measured` is the noise of the row between two golden runs, with `--noise`."""
         eps = epsilon_of(row)
         level = self.at_start if row.slot.startswith("parameters.") else self.level
         if eps == 0.0:
@@ -89,14 +89,14 @@ class Noise:
             return Limits(both, both)
         given = 0.0 if row.is_input else context.accepted
         if given > 0.0 and context.takes_root:
-            given = 2.0 * math.sqrt(given)  # a root enlarges what is small beside the largest element
+            given = 2.0 * math.sqrt(given)  # a root enlarges errors that are small relative to the largest element
         if given > cap and context.is_relative:
-            cap = min(given, WIDEST)  # what a product or a quotient was given, it passes on
+            cap = min(given, WIDEST)  # a product or a quotient passes on the error of its inputs
         extreme = min(max(own, AMPLIFICATION * level * context.stretch(row), given), cap)
         if context.has_kink and context.direction == BACKWARD:
             extreme = min(max(extreme, TAIL * math.sqrt(self._forward)), WIDEST)
         if self.ported and level:
-            eps = max(eps, self._coarsest)  # calls of a port that still compute in float32 are given what does not
+            eps = max(eps, self._coarsest)  # float32 calls of a port get inputs that are not float32
         if eps <= COARSE or row.golden is None:
             return Limits(extreme, extreme)
         root = math.sqrt(max(distance.count(row.golden), 1))
@@ -109,18 +109,18 @@ class Noise:
             # Kernels add the gradients of biases and norms up in the type itself; a port rounds what they add up, too.
             rounded = (1.0 if self.ported else 0.5) * eps
             spread = max(spread, min(rounded * math.sqrt(context.summed(distance.count(row.golden))), SUM_CAP))
-        own_share = 2.0 if context.direction == FORWARD else 3.0  # a backward sums over what rounding has touched twice
+        own_share = 2.0 if context.direction == FORWARD else 3.0  # a backward adds values that were rounded twice
         floor = max(min(own_share * eps, 0.01 * own_share), spread, 4.0 * average_given)
         cap = max(min(5.0 * eps, AVERAGE_CAP), spread, 1.1 * average_given)
         inherited = 0.0
         if context.is_relative:
             inherited = max(SQUARED * average_given, extreme_given)
         elif self.ported:
-            # How far elements are off is not seen in a norm, until something cancels or weighs them otherwise. A fault
+            # A norm does not show how far off elements are, until they cancel or get other weights. A fault
             # of a call shows in the first step; later the weights differ too.
             inherited = 2.0 * max(extreme_given, self._forward) if self.at_start else max(extreme_given, 0.5 * kinks)
             if context.has_calls and context.direction != FORWARD:
-                inherited = max(inherited, 2.0 * self.average)  # it adds up what the calls inside gave
+                inherited = max(inherited, 2.0 * self.average)  # it adds up the results of the calls inside
                 extreme = max(extreme, inherited)
         floor, cap = max(floor, inherited), max(cap, inherited)
         return Limits(extreme, min(extreme, floor, cap))

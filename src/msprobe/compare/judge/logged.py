@@ -1,4 +1,4 @@
-"""Calls that only one run makes and whose results go nowhere: norms and means that a script logs."""
+"""Finds calls that only one run makes and whose results are not used: norms and means that a script logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READS = ("Tensor.", "Torch.", "Functional.")
 
 
 def writes(call: Call) -> bool:
-    """The call changes memory that others may read, or is not known to leave it alone (collectives, NPU kernels)."""
+    """Whether the call may change memory that other calls read. Unknown calls (collectives, NPU kernels) may."""
     word = call.key.rpartition(".")[2]
     if call.kind == "module":
         return "BatchNorm" in word or "InstanceNorm" in word
@@ -27,7 +27,8 @@ def writes(call: Call) -> bool:
 
 
 def find_logged(groups: Sequence[Group], phases: Sequence[Phase]) -> set[int]:
-    """Places of calls after the backward that one run makes, down to a single number that no call takes."""
+    """The places of calls after the backward that only one run makes and that end in a single number, which no call
+    uses."""
     found: set[int] = set()
     taken: set[ValueKey] = set()
     for place in range(len(groups) - 1, -1, -1):
@@ -41,7 +42,7 @@ def find_logged(groups: Sequence[Group], phases: Sequence[Phase]) -> set[int]:
 
 
 def _is_logged(call: Call, rows: Sequence[Row], taken: set[ValueKey]) -> bool:
-    """It makes one number, works on single numbers, or what it makes is taken by such a call."""
+    """Whether its result is one number, its inputs are single numbers, or such a call uses its result."""
     if call.kind != "api" or writes(call):
         return False
     made, given = _given(rows, False), _given(rows, True)

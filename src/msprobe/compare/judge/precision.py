@@ -1,4 +1,5 @@
-"""Which dtypes a run computes in: a change of all of it is a way of running, a change of some calls is a fault."""
+"""Which dtypes a run computes in. If all calls change, that is a setting of the run; if some calls change, that is a
+fault."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from msprobe.compare.measure import distance
 from msprobe.compare.rows import Group, Row, is_tensor
 
 MAJORITY = 0.5
-"""The share of the heavy calls that a change of dtype must reach to be the run's own."""
+"""If this share of the heavy calls has another dtype, the change is one of the complete run."""
 
 DtypePair = tuple[str, str]
 _HEAVY = {"linear", "matmul", "conv2d", "conv1d", "scaled_dot_product_attention", "einsum"}
 
 
 def run_wide_dtypes(groups: Sequence[Group]) -> set[DtypePair]:
-    """The pairs of float dtypes (target, golden) in which the two runs as such differ: decided by their heavy calls, or
-    by all calls where there are none."""
+    """The pairs of float dtypes (target, golden) in which the complete runs differ. The heavy calls decide, or all
+    calls if there are no heavy ones."""
     heavy: Counter[DtypePair] = Counter()
     all_calls: Counter[DtypePair] = Counter()
     for match, rows in groups:

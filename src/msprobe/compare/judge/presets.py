@@ -1,6 +1,5 @@
-"""The limits of mindstudio-probe's two generations, for those who must report by them.
-
-They know neither dtype nor noise: bf16 against fp32 is all red, a wrong scale may be all green. Ours is the default.
+"""The limits of two versions of mindstudio-probe, for users who must report by them. They ignore dtype and noise: with
+bf16 against fp32 every row fails, and a wrong scale may pass everywhere. The default is our own judge.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Generation83:
 
 
 class Generation26:
-    """The same evidence in three grades: an output's relative error over 0.5 is an error, over 0.1 a warning."""
+    """The same measures with three grades: a relative error of an output over 0.5 is an error, over 0.1 a warning."""
 
     def judge(self, row: Row) -> tuple[str, float, Reason]:
         found = row.measured

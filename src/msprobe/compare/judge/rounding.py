@@ -1,4 +1,4 @@
-"""What rounding to expect of a call, from its dtype, its shapes and what is known of its operation."""
+"""How much rounding to expect from a call, by its dtype, its shapes and its operation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALGORITHMS = 16.0
 """Convolutions have algorithms (direct, Winograd, FFT) whose rounding differs by this much."""
 
 MOST_STRETCHED = 256.0
-"""However small the number that something is divided by."""
+"""The widest limit of a quotient, however small the divisor is."""
 
 _FLOAT32 = 2.0**-23
 _KINKS = {
@@ -24,7 +24,8 @@ _KINKS = {
     "max", "min", "amax", "amin", "maximum", "minimum", "median", "topk", "sort", "max_pool1d", "max_pool2d",
     "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "maxpool", "maxpool2d", "sign", "where",
 }  # fmt: skip
-"""Operations whose gradient jumps: rounding before one flips the gradient of the few elements beside the jump."""
+"""Operations whose gradient jumps: rounding before such an operation changes the gradient of the few elements near the
+jump."""
 _ROOTS = {"sqrt", "sqrt_", "_foreach_sqrt"}
 _RELATIVE = {
     "mul", "div", "square", "pow", "sqrt", "rsqrt", "reciprocal", "exp", "addcmul", "addcdiv", "neg", "clone",
@@ -33,7 +34,7 @@ _RELATIVE = {
 
 
 class GradientSize(NamedTuple):
-    """Of the largest gradient that a module's backward was given."""
+    """The size of the largest gradient that the backward of a module received."""
 
     scale: float = 0.0
     elements: int = 0
@@ -45,7 +46,7 @@ class Context:
     def __init__(
         self, match: Match, rows: Sequence[Row], gradients: Mapping[str, GradientSize], has_calls: bool = False
     ) -> None:
-        """`has_calls`: calls inside this one were recorded, and have shown how far they cancel."""
+        """`has_calls`: calls inside this one were recorded, and show how far they cancel."""
         call = match.call
         self.has_calls = has_calls
         floats = [r for r in rows if r.golden and is_tensor(r.golden) and distance.epsilon(r.golden)]
@@ -57,9 +58,9 @@ class Context:
         self._call = call
         self._gradients = gradients
         self.accepted = 0.0
-        """The largest difference of an input that passed: a result that is off by no more introduces none."""
+        """The largest difference of an input that passed. A result with no larger difference introduces none."""
         self.is_misled = False
-        """An input does not pass: what the call gives may, but excuses nothing after it."""
+        """Whether an input does not pass. The results may still pass, but then they do not excuse later differences."""
         if match.how == "fused":
             self._take_whole_calls(match)
         self.direction = call.direction
@@ -70,7 +71,7 @@ class Context:
         self.has_algorithms = word.startswith("conv")
 
     def _take_whole_calls(self, match: Match) -> None:
-        """Rows of a fused match are outputs alone: the shapes that went in are in the records."""
+        """Rows of a fused match are only outputs: the records have the shapes of the inputs."""
         for call in (match.target, match.golden, *match.before):
             for _, item in slots(call) if call is not None else ():
                 if item is not None and is_tensor(item) and item["shape"]:
@@ -88,8 +89,8 @@ class Context:
         return call.direction == FORWARD and call.kind == "api" and operation_of(call.key) in _RELATIVE
 
     def stretch(self, row: Row) -> float:
-        """How much larger the relative error of a quotient may be: numbers that are small beside the others are less
-        accurate than these, and largest in the quotient."""
+        """How much larger the relative error of a quotient may be: numbers that are small relative to the others are
+        less accurate, and become the largest in the quotient."""
         if row.is_input or self._call.direction != FORWARD or operation_of(self._call.key) != "div":
             return 1.0
         by = next((r.golden for r in self._floats if r.slot in ("input.1", "input.other")), None)
@@ -110,7 +111,8 @@ class Context:
         return min([s for s in (_scale(r) for r in self._floats if r.is_input) if s > 0], default=0.0)
 
     def share_of_inputs(self, row: Row) -> float:
-        """A result that cancels to nothing is rounding of what went in: measured against that, not against itself."""
+        """A result that cancels to almost zero is rounding of the inputs: it is measured against them, not against
+        itself."""
         if row.golden is None or not is_tensor(row.golden):
             return 1.0
         floor = 0.01 * self._output_floor if row.is_input else self._floor(distance.count(row.golden))
@@ -118,8 +120,8 @@ class Context:
         return own / floor if 0 < own < floor else 1.0
 
     def _floor(self, elements: int) -> float:
-        """The size of what a result of so many elements was computed from. A gradient of a parameter is a sum over the
-        rows of the batch: their rounding adds up, by the root of their number."""
+        """The size of the inputs of a result with this many elements. A gradient of a parameter is a sum over the rows
+        of the batch: their rounding grows with the root of their number."""
         if self._call.direction == FORWARD or not elements:
             return self._input_floor
         if self._call.direction == GRADS:
@@ -135,7 +137,7 @@ class Context:
         if row.is_input:
             if quiet and eps > _FLOAT32:
                 return 2.0 * eps
-            return 8.0 * eps  # what is not recorded between two calls (views, elementwise operations) may round
+            return 8.0 * eps  # operations between two recorded calls (views, elementwise operations) may round
         assert row.golden is not None
         length = float(self.reduction(max(distance.count(row.golden), 1)))
         factor = 4.0 if self.module or self.direction != FORWARD else 2.0
@@ -144,7 +146,7 @@ class Context:
         return factor * max(eps, math.sqrt(length) * min(eps, _FLOAT32))
 
     def summed(self, size: int) -> float:
-        """How many elements of what came in go into one of a result's, if it is a sum over the rows of a batch."""
+        """How many input elements are added for one element of the result, if it is a sum over the rows of a batch."""
         most = max(self.sizes, default=0) or self._gradients.get(self._call.key, GradientSize()).elements
         return max(most / max(size, 1), 1.0)
 
@@ -160,7 +162,7 @@ class Context:
 
 
 def _scale(row: Row) -> float:
-    """The larger of the two sides' root mean squares."""
+    """The larger root mean square of the two sides."""
     if row.distance == 0.0:
         return distance.scale(row.golden) if row.golden is not None else 0.0
     sides = [distance.scale(item) for item in (row.target, row.golden) if item is not None and is_tensor(item)]
@@ -168,7 +170,7 @@ def _scale(row: Row) -> float:
 
 
 def _dtype_epsilon(row: Row) -> float:
-    """The spacing of the type that both sides have; 0 where the types differ."""
+    """The spacing of the dtype that both sides have; 0 if the dtypes differ."""
     if row.target is None or row.golden is None:
         return 0.0
     ours, theirs = distance.epsilon(row.target), distance.epsilon(row.golden)
@@ -176,7 +178,7 @@ def _dtype_epsilon(row: Row) -> float:
 
 
 def epsilon_of(row: Row) -> float:
-    """The coarser of the two types' spacings; 0 where values must be equal."""
+    """The larger spacing of the two dtypes; 0 if the values must be equal."""
     if row.target is None or row.golden is None or not is_tensor(row.golden):
         return 0.0
     ours, theirs = distance.epsilon(row.target), distance.epsilon(row.golden)
@@ -184,7 +186,8 @@ def epsilon_of(row: Row) -> float:
 
 
 def is_normalised_step(row: Row) -> bool:
-    """A weight that Adam updated: noise in a gradient near zero may reverse its step, and does no more than that."""
+    """Whether Adam updated the weight and the difference is at most a reversed step, as noise in a gradient near zero
+    causes."""
     match = row.match
     if row.is_input or match.target is None or match.golden is None or row.golden is None or row.target is None:
         return False

@@ -11,14 +11,15 @@ from msprobe.compare.judge.rounding import epsilon_of
 from msprobe.compare.rows import Row
 
 YOUNG = 0.03
-"""How far an element of a vector may be off that an optimizer which normalises has just begun to move: it is the sum of
+"""How far off an element of a vector may be in the first steps of an optimizer that normalises (Adam): it is the sum of
 a few steps, and the steps of elements with almost no gradient are noise."""
 YOUNG_AVERAGE = 1.5e-3
 """How far its norm may be off."""
 
 
 def is_young(row: Row) -> bool:
-    """A vector of float32 (a bias) that differs in some elements, and in its norm by almost nothing."""
+    """Whether it is a float32 vector (a bias) that differs in some elements, while its norm differs by almost
+    nothing."""
     item = row.golden or {}
     if len(item.get("shape") or ()) != 1 or epsilon_of(row) > COARSE or row.distance is None:
         return False
@@ -26,7 +27,7 @@ def is_young(row: Row) -> bool:
 
 
 def puts_together(row: Row) -> bool:
-    """A result that holds the elements of a list of inputs."""
+    """Whether a result joins the elements of a list of inputs."""
     return row.match.call.key.rpartition(".")[2] in ("stack", "cat", "concat")
 
 
@@ -37,7 +38,7 @@ def has_gradient(rows: Sequence[Row]) -> bool:
 
 
 def is_alike(row: Row) -> bool:
-    """Both sides have the same dtype and requires_grad; plain values have neither."""
+    """Whether both sides have the same dtype and requires_grad; plain values have neither."""
     target, golden = row.target, row.golden
     if target is None or golden is None:
         return True

@@ -50,11 +50,11 @@ class RunAgreement:
         return "nothing takes its result" if place in self._logged else ""
 
     def agrees_after(self, place: int) -> bool:
-        """Some result of the forward after this place was compared and agrees."""
+        """Whether some result of the forward after this place was compared and agrees."""
         return self._seen[1].get(Phase.FORWARD, -1) > place
 
     def _has_backward(self, call: Call) -> bool:
-        """Whether the loss depends on a call that only one run makes. A module computes nothing but by such calls."""
+        """Whether the loss depends on a call that only one run makes."""
         return call.kind == "api" and (call.key, call.number) in self._alone_in_backward
 
     @functools.cached_property

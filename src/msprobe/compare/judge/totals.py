@@ -1,5 +1,5 @@
-"""Running totals that training loops keep (a sum of losses for the log): when one run starts them anew, nothing that
-it trains differs."""
+"""Running totals of a training loop (a sum of losses for the log): if one run starts them again, training does not
+differ."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Item, Judgement, Row, is_tensor
 
 _SAME_ADDED = 1e-5
-"""How far what is added may be off, relative to the total."""
+"""How far off the added number may be, relative to the total."""
 
 
 def explain_totals(groups: Sequence[Group]) -> dict[int, Judgement]:
-    """New judgements, by the row's id, for numbers outside of all modules that both runs add the same to, and that
-    nothing recorded uses."""
+    """New judgements by the id of the row, for numbers outside all modules to which both runs add the same, and which
+    no recorded call uses."""
     found: dict[int, Judgement] = {}
     for place, (match, rows) in enumerate(groups):
         if not _may_be_total(match):
@@ -61,7 +61,7 @@ def _added(before: Item, after: Item) -> Optional[float]:
 
 
 def _is_used(place: int, result: Row, groups: Sequence[Group]) -> bool:
-    """Whether a call after this one was given the total, in either run."""
+    """Whether a later call uses the total, in either run."""
     ours, theirs = value_key(result.target), value_key(result.golden)
     return any(
         row.is_input and (value_key(row.target) == ours or value_key(row.golden) == theirs)

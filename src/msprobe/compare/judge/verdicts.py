@@ -1,9 +1,9 @@
 """Verdicts: is a difference more than rounding?
 
-Tolerances come from the dtype and the length of the reduction, and from the noise seen so far: where two runs agree
-bit for bit, a call may differ by its own rounding only; where they already differ by rounding (other thread counts,
-other kernels), later calls may amplify that, but not jump. The caps keep slow growth from hiding a fault. A golden
-run against itself (`--noise`) replaces guesses by measurement.
+Tolerances come from the dtype and the length of the reduction, and from the noise seen so far. If two runs agree bit
+for bit, a call may differ only by its own rounding. If they already differ by rounding (other thread counts, other
+kernels), later calls may amplify this, but not jump. Upper limits prevent that slow growth hides a fault. With
+`--noise`, measured noise of two golden runs replaces the guesses.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor
 
 WARNING_BAND = 4.0
-"""Up to this many tolerances a difference is a warning, beyond an error."""
+"""A difference of up to this many tolerances is a warning; a larger one is an error."""
 NOTHING_BUT_ROUNDING = 1e-2
 """A gradient whose norm or mean differs by this much and that passes is zero except for rounding (a bias before a
 normalisation)."""
 MOST_OF_A_WEIGHT = 0.03
-"""However noisy: beyond this a weight differs."""
+"""The widest limit of a weight, for any noise."""
 
 _NOISE_ONLY = Reason(Kind.ROUNDING, "its gradient was only rounding, and the optimizer may have scaled it up")
 _SCALED_UP = Reason(Kind.ROUNDING, "within a step of the optimizer, which scales the noise of small gradients up")
@@ -51,7 +51,7 @@ class Judge:
     """Judges the calls of one rank, in execution order, over all its steps."""
 
     def __init__(self, preset: Optional[Preset] = None, exact: bool = False) -> None:
-        """`exact`: the statistics of both dumps are known to be those of msprobe, in full precision."""
+        """`exact`: msprobe computed the statistics of both dumps, in full precision."""
         self._preset = preset
         self._exact = exact
         self._measured: Optional[Mapping[str, float]] = None
@@ -65,9 +65,9 @@ class Judge:
         self._noise_keys: set[distance.ValueKey] = set()
         self._weights: set[distance.ValueKey] = set()
         self._accepted: set[tuple[object, ...]] = set()
-        """Results that passed, with the values of both sides: they pass wherever they are used."""
+        """Results that passed, with the values of both sides: they also pass where they are used."""
         self._rejected: dict[tuple[object, ...], Judgement] = {}
-        """Results of calls that differ: they do so as the result of the module that the call is in, too."""
+        """Results of calls that differ: as results of the module around the call, they differ too."""
         self._gradients: dict[str, GradientSize] = {}
         self._parents: set[Optional[str]] = set()
         self.other_bytes = 0
@@ -83,13 +83,14 @@ class Judge:
                 row.judgement = judgement
 
     def forget_rows(self) -> None:
-        """Keeps nothing of the last step but what was learned from it."""
+        """Forgets the rows of the last step; what was learned from them stays."""
         self._groups = ()
         self._exemptions = Exemptions()
 
     @functools.cached_property
     def _statistics_are_exact(self) -> bool:
-        """Ours are: they would show the last bit of any element. Those of other tools are rounded to float32."""
+        """Whether the statistics show the last bit of each element. Ours do; those of other tools are rounded to
+        float32."""
         if self._exact:
             return True
         for _, rows in self._groups:
@@ -116,9 +117,9 @@ class Judge:
             self._look_at_weights(groups)
 
     def _look_at_weights(self, groups: Sequence[Group]) -> None:
-        """What an optimizer that normalises (Adam) makes of noise: a gradient element near zero has a sign of its own,
-        so that its weight takes a full step the other way. Exempt where the whole gradient was rounding, else allowed
-        for in the few elements that can be so."""
+        """Handles noise that an optimizer which normalises (Adam) scales up: rounding may change the sign of a gradient
+        element near zero, and its weight then takes a full step in the other direction. The weight is exempt if its
+        complete gradient is rounding; otherwise its limit allows for a few such elements."""
         for match, rows in groups:
             if match.call.kind != "module" or match.call.direction != FORWARD:
                 continue
@@ -137,13 +138,13 @@ class Judge:
                 self._allow_for(row.distance)
 
     def _allow_for(self, off: float) -> None:
-        """What a weight is off is noise in all that is computed with it."""
+        """The error of a weight is noise in everything that is computed with it."""
         self.noise.kinks = max(self.noise.kinks, min(off, MOST_OF_A_WEIGHT))
         self.noise.level = max(self.noise.level, min(off, MOST_OF_A_WEIGHT))
 
     @property
     def _weight_tolerance(self) -> float:
-        """The share of gradient elements that noise can turn round is about the noise; its root is their norm."""
+        """The share of gradient elements whose sign noise can change is about the noise; its root is their norm."""
         return min(math.sqrt(self.noise.at_start), MOST_OF_A_WEIGHT)
 
     def judge(self, match: Match, rows: Sequence[Row]) -> list[Judgement]:
@@ -167,7 +168,7 @@ class Judge:
             elif self._noise_keys and (row.is_input or call.direction == GRADS) and self._is_noise(row):
                 self._remember_noise(call.key, row)
                 if self._phase is Phase.FORWARD and self.noise.at_start:
-                    self._allow_for(away)  # a weight, which level L1 records at no module
+                    self._allow_for(away)  # a weight: level L1 has no modules that record it
                 found.append(Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY))
             elif self._preset is not None:
                 found.append(Judgement(*self._preset.judge(row)))
@@ -211,7 +212,7 @@ class Judge:
             extreme = max(extreme, self._weight_tolerance, YOUNG if is_young(row) else 0.0)
             limits = limits._replace(average=max(limits.average, extreme))
         elif self.run_wide and self._phase is Phase.AFTER:
-            limits = limits._replace(average=extreme)  # moments and weights in another type are arithmetic on noise
+            limits = limits._replace(average=extreme)  # moments and weights in another dtype are computed from noise
         away = self._away(row, context)
         if away <= extreme and measurement.average <= limits.average and self.noise.knows(away, context):
             self._accept(row, context)
@@ -220,7 +221,7 @@ class Judge:
         share = context.share_of_inputs(row)
         away, average = share * away, share * measurement.average
         if context.direction == FORWARD and limits.average < extreme:
-            average = measurement.average  # a small result need not be one that cancelled: its norm tells
+            average = measurement.average  # a small result has not always cancelled: its norm shows this
         if away <= extreme and average <= limits.average:
             self._learn(row, away, context)
             self.noise.average = max(self.noise.average, average)
@@ -237,7 +238,7 @@ class Judge:
         return judged
 
     def _away(self, row: Row, context: Context) -> float:
-        """Between runs that agree bit for bit the worst element counts; under noise its tail must not."""
+        """If the runs agree bit for bit, the worst element counts; with noise, the tail of the noise must not count."""
         assert row.distance is not None
         quiet = not self.noise.level and not context.has_algorithms
         if row.measured is None or quiet or row.measured.special:
@@ -267,15 +268,15 @@ class Judge:
                 self._noise_keys.add(key)
 
     def _remember_noise(self, module: str, row: Row) -> None:
-        """Of the gradient of a parameter: the optimizer may scale it up."""
+        """Remembers the noise of the gradient of a parameter: the optimizer may scale it up."""
         name = row.slot.partition("parameters_grad.")[2]
         if name:
             self._noise_gradients.add(f"{module}.{name}")
 
     def _excuse_noise(self, match: Match, rows: Sequence[Row], found: list[Judgement]) -> None:
-        """What is computed from a tensor of nothing but rounding is nothing but rounding: in clip lists and optimizers
-        the results of the same size, or at the same place of a list; after the backward all that one call makes of it;
-        in a backward all that it gives, where no other gradient came in."""
+        """Results computed from a tensor that is only rounding are only rounding: in lists of clipping and of
+        optimizers, those of the same size or at the same place in the list; after the backward, all results of such a
+        call; in a backward, all its results if it received no other gradient."""
         sizes, places = set(), set()
         for row, judgement in zip(rows, found):
             if judgement.reason is _NOISE_ONLY and row.golden is not None:
@@ -290,7 +291,7 @@ class Judge:
                 continue
             parts = row.slot.split(".")
             if not row.is_input and places and row.measurement.average <= AVERAGE_CAP and puts_together(row):
-                found[place] = Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY)  # an extreme of it is what was excused
+                found[place] = Judgement(NOT_COMPARED, 0.0, _NOISE_ONLY)  # its extreme was already excused
                 continue
             listed = row.slot.startswith(("input.", "output.")) and parts[-1] in places
             if alone or listed or (not places and distance.count(row.golden) in sizes):
@@ -300,14 +301,14 @@ class Judge:
                     self._noise_keys.add(key)
 
     def _is_run_wide_argument(self, row: Row) -> bool:
-        """A dtype as argument that differs as most heavy calls of the two runs do."""
+        """Whether an argument is a dtype that differs in the same way as most heavy calls of the two runs."""
         if not self.run_wide or row.target is None or row.golden is None or is_tensor(row.golden):
             return False
         ours, theirs = (str(item.get("value")).rpartition(".")[2].lower() for item in (row.target, row.golden))
         return (ours, theirs) in self.run_wide
 
     def _with_properties(self, row: Row, judgement: Judgement) -> Judgement:
-        """A row that passes may still differ in what it is: its dtype, and whether it has a gradient."""
+        """A row whose values pass may still differ in its dtype, or in whether it has a gradient."""
         target, golden = row.target, row.golden
         if judgement.verdict != PASS or target is None or golden is None:
             return judgement

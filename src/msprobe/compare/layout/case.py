@@ -1,4 +1,4 @@
-"""A row with its shards, the layout that was found for it, and the tensors that its ways make of them."""
+"""A row with its shards, its layout, and the tensors that each way of joining the shards makes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Case:
     layout: Optional[Layout] = None
     error: float = math.inf
     reduced: bool = False
-    """Its values are given to a collective that sums: the shards may be parts of a sum."""
+    """Whether a collective adds up its values: the shards may be parts of a sum."""
     fixed: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
-    """The placements of both sides that are known, by dimension."""
+    """The known placements of both sides, by dimension."""
     balanced: Optional[Balanced] = None
-    """How the target cuts sequences, where that is not in order."""
+    """How the target cuts sequences, if not in order."""
     owned: tuple[bool, bool] = (False, False)
-    """Only some ranks of a stage have such a call (an expert's): its input may come from all of them."""
+    """Whether only some ranks of a stage have this call (an expert's): its input may come from all of them."""
 
     @property
     def recorded(self) -> bool:
@@ -120,11 +120,11 @@ class Views:
         return all(error_of(arrays[place], rolled[place]) <= SAME for place in np.ndindex(arrays.shape))
 
     def fits_golden(self, way: Way) -> bool:
-        """Whether a way has copies where the golden run has, and nowhere else: its own tensors say how it is split."""
+        """Whether a way has copies exactly where the golden run has copies: its own tensors show how it is split."""
         return all((one == R) == self.is_copied(True, axis) for axis, one in enumerate(way.placements))
 
     def fits(self, layout: Layout) -> bool:
-        """Whether the shards of both sides can be put together so."""
+        """Whether the shards of both sides can be put together this way."""
         return bool(self.of(False, layout.target) and self.of(True, layout.golden))
 
     def error(self, layout: Layout) -> float:

@@ -1,6 +1,5 @@
-"""What only one layout does, where its effect was seen to agree: not compared, but nothing to worry about.
-
-A run in parallel exchanges tensors between its ranks, and prepares them for that; one device does not.
+"""Explains what only one layout does, if its effect agrees: such rows are not compared, but are no problem. A parallel
+run exchanges tensors between its ranks and prepares them for this; a run on one device does not.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NORMS = Reason(Kind.COVERED, "the ranks add their norms up in another way; what
 _OWN_PART = Reason(Kind.COVERED, "each rank has its own part of the work; the results of the call agree")
 _SCALES = frozenset(("div", "div_", "mul", "mul_", "true_divide", "true_divide_", "__truediv__", "__mul__"))
 SURE = 0.6
-"""Calls that were matched with less are matched by their place alone."""
+"""With less confidence, calls are matched by their place alone."""
 _LAST_PART = Reason(
     Kind.COVERED, "the record has the gradient of the last microbatch only; the calls' gradients were compared"
 )
@@ -60,8 +59,8 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
 
 
 def _is_own_exchange(match: Match, rows: Sequence[Row]) -> bool:
-    """Each layout exchanges other tensors between its ranks: two such calls that were matched by their place, and
-    whose tensors fit in no way, have nothing to do with each other."""
+    """Whether two exchanges between ranks have nothing to do with each other: they were matched by their place, and
+    their tensors do not fit together. Each layout exchanges other tensors."""
     cases = [row.joined for row in rows if row.joined is not None]
     exchanged = is_collective(match.call.key) or any(case.reduced for case in cases)
     return exchanged and bool(cases) and all(case.layout is None for case in cases)
@@ -71,7 +70,7 @@ Results = set[tuple[str, object]]
 
 
 def _results_of_updates(groups: Sequence[Group]) -> Results:
-    """What the calls after the backward give in the target, as far as it agrees."""
+    """The results of the calls after the backward in the target, if they agree."""
     return {
         (match.call.key, result_key(row.target))
         for (match, rows), phase in zip(groups, phases_of(groups))
@@ -82,8 +81,8 @@ def _results_of_updates(groups: Sequence[Group]) -> Results:
 
 
 def _is_repeated(match: Match, rows: Sequence[Row], updates: Results) -> bool:
-    """Two stages of a pipeline that have one weight both update it: the second gives what the first does. Ranks that
-    update a share of the weights send the result to the others."""
+    """Whether a call repeats an update. If two stages of a pipeline share a weight, both update it and have the same
+    result. Ranks that update a share of the weights send the results to the others."""
     given = [result_key(row.target) for row in rows if not row.is_input and is_tensor(row.target)]
     known = updates
     if is_collective(match.call.key):
@@ -92,8 +91,8 @@ def _is_repeated(match: Match, rows: Sequence[Row], updates: Results) -> bool:
 
 
 def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
-    """Ranks may compute their parts in ways that have no counterpart (a shifted index, a mask): where the results of
-    the module around such a call agree, it does not matter."""
+    """Ranks may make calls without counterpart for their part (a shifted index, a mask). If the results of the module
+    around such a call agree, it does not matter."""
     effects: Optional[Effects] = None
     for match, rows in groups:
         bad = [row for row in rows if _is_odd(row)] if match.call.kind == "api" else []
@@ -139,7 +138,8 @@ def _number(item: Optional[dict[str, object]]) -> Optional[float]:
 
 
 def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
-    """The norm of all gradients is added up in other parts, by other calls: where the updates agree, it does."""
+    """Each layout adds up the norm of all gradients in other parts, by other calls. If the updates agree, the norm
+    agrees."""
     after = [one for one, phase in zip(groups, phases_of(groups)) if phase is Phase.AFTER and one[0].how != "unmatched"]
     odd, tensors = [], []
     for match, rows in after:

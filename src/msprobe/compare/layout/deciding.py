@@ -1,4 +1,4 @@
-"""When the ranks of two runs are compared as one, and what is wrong with ranks that cannot be."""
+"""Decides when the ranks of two runs are compared as one, and explains why ranks cannot be."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from msprobe.dump.names import MODULE_PREFIXES
 
 _MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
 _TRIED, _NEAR = 8, 16
-"""So many results are looked at, on so many ranks: whoever cuts tensors by hand cuts them over neighbours."""
+"""How many results are checked, on how many ranks: a tensor that is cut by hand is cut over neighbouring ranks."""
 _LISTED = 64
-"""A damaged world_size may be any number: no more missing ranks than this are listed."""
+"""At most this many missing ranks are listed: a damaged world_size may be any number."""
 
 
 def other_layout(target: Sequence[Source], golden: Sequence[Source]) -> bool:
@@ -35,7 +35,7 @@ def other_layout(target: Sequence[Source], golden: Sequence[Source]) -> bool:
 
 
 def world_size(ranks: Sequence[Source]) -> Optional[int]:
-    """As run.json has it; None where it does not, as in other tools' dumps."""
+    """As in run.json; None if it is not there, as in dumps of other tools."""
     sizes = {size for rank in ranks if isinstance(size := rank.run.get("world_size"), int)}
     if len(sizes) == 1:
         return sizes.pop()
@@ -63,8 +63,8 @@ def _arrangement(ranks: Sequence[Source]) -> Any:
 
 
 def _has_parts_of_copies(target: Sequence[Source], golden: Sequence[Source]) -> bool:
-    """Whether the ranks of one run have parts of what is complete, and the same, on ranks of the other: plain tensors
-    that were cut by hand (sequence parallelism against tensor parallelism)."""
+    """Whether the ranks of one run have parts of tensors that are complete, and the same, on the ranks of the other
+    run: plain tensors that were cut by hand (sequence parallelism against tensor parallelism)."""
     ours, theirs = _results(target[0]), _results(golden[0])
     tried = 0
     for name, one in ours.items():
@@ -82,7 +82,7 @@ def _has_parts_of_copies(target: Sequence[Source], golden: Sequence[Source]) -> 
 
 
 def _results(source: Source) -> dict[str, dict[str, Any]]:
-    """The first results of modules, where they are tensors; nothing of a damaged dump, which is reported later."""
+    """The first results of modules that are tensors; empty for a damaged dump, which is reported later."""
     try:
         names = [name for name in source.records if name.startswith(_MODULES) and ".forward." in name]
         return {name: one for name in names if (one := _first_result(source, name)) is not None}
@@ -120,13 +120,13 @@ def _count_values(ranks: Sequence[Source], name: str) -> int:
 
 
 def check_ranks(path: Path, ranks: Sequence[Source]) -> None:
-    """Raises DumpError where the ranks of a step cannot be one run."""
+    """Raises DumpError if the ranks of a step cannot be from one run."""
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     sizes = {size for rank in ranks if isinstance(size := rank.run.get("world_size"), int)}
     if len(sizes) > 1:
         listed = " and ".join(str(size) for size in sorted(sizes))
         raise DumpError(
-            f"{path}: its ranks say that the world has {listed} ranks, so they are not of one run. "
+            f"{path}: its ranks have different world sizes ({listed}), so they are not from the same run. "
             "Give a dump that one run wrote."
         )
     size = next(iter(sizes), len(numbers))
@@ -151,12 +151,12 @@ def _check_versions(path: Path, ranks: Sequence[Source]) -> None:
         seen = {str(rank.run[key]) for rank in ranks if key in rank.run}
         if len(seen) > 1:
             raise DumpError(
-                f"{path}: its ranks have other {name} ({', '.join(sorted(seen))}): they are not of one run."
+                f"{path}: its ranks have different {name} ({', '.join(sorted(seen))}): they are not from the same run."
             )
     for key in ("task", "level"):
         seen = {str(rank.head.get(key)) for rank in ranks}
         if len(seen) > 1:
             raise DumpError(
-                f"{path}: its ranks were collected with another {key} ({', '.join(sorted(seen))}). "
+                f"{path}: its ranks do not have the same {key} ({', '.join(sorted(seen))}). "
                 f"Collect all ranks with the same {key}."
             )

@@ -1,4 +1,4 @@
-"""How the ranks of a run are arranged: the dimensions of its mesh, as recorded, as its groups say, or as guesses."""
+"""How the ranks of a run are arranged: the dimensions of its mesh, as recorded, from its groups, or guessed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msprobe.dump.reader import RankDump
 
 MICROBATCH = "microbatch"
 ALL_RANKS = "ranks"
-"""The name of the dimension where nothing is known of a mesh."""
+"""The name of the dimension if no mesh is known."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Grid:
     """Recorded in the dump or given by the user, not guessed."""
 
     def of_ranks(self, ranks: Sequence[int]) -> Optional[Grid]:
-        """The part of the grid that some ranks make up; None where they make up none."""
+        """The part of the grid that consists of these ranks; None if they are not a part of it."""
         kept = [axis for axis in range(len(self.names)) if len({self.places[rank][axis] for rank in ranks}) > 1]
         used = [sorted({self.places[rank][axis] for rank in ranks}) for axis in kept]
         places = {
@@ -48,7 +48,7 @@ class Grid:
 
 
 def arrangements(sources: Sequence[Source]) -> list[Grid]:
-    """The ways in which the ranks may be arranged, the surest first."""
+    """The possible arrangements of the ranks, the surest first."""
     ranks = [rank_of(place, source) for place, source in enumerate(sources)]
     found = [*_from_meshes(sources, ranks), *_from_groups(sources, ranks), *_guesses(ranks)]
     kept: dict[tuple[tuple[int, ...], ...], Grid] = {}
@@ -71,7 +71,7 @@ def rank_of(place: int, source: Source) -> int:
 
 
 def parallel_of(source: Source) -> Parallel:
-    """What a rank recorded of the layout; nothing for dumps of graphs."""
+    """What a rank recorded about the layout; empty for dumps of graphs."""
     return source.parallel if isinstance(source, RankDump) else Parallel()
 
 
@@ -105,7 +105,7 @@ def _from_groups(sources: Sequence[Source], ranks: Sequence[int]) -> Iterable[Gr
 def _grid_of(
     divisions: Sequence[Sequence[tuple[int, ...]]], ranks: Sequence[int], names: Mapping[tuple[int, ...], str]
 ) -> Optional[Grid]:
-    """One dimension a division: a rank's place along it is its place in its group."""
+    """One dimension for each division: the place of a rank along it is its place in its group."""
     inside = [{rank: group.index(rank) for group in division for rank in group} for division in divisions]
     places = {rank: tuple(one[rank] for one in inside) for rank in ranks}
     if len(divisions) == 1:  # what is left is the other dimension

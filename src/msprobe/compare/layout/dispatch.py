@@ -1,7 +1,6 @@
-"""Modules around experts that are spread over ranks: what they do to send tokens there is each rank's own.
-
-Positions, counts and buffers between the router and the experts depend on which tokens a rank has and which experts.
-Where nothing explains them, they say nothing: the experts and the result of the module are what is compared.
+"""Modules around experts that are distributed over ranks: each rank sends its own tokens there. Positions, counts and
+buffers between the router and the experts depend on the tokens and experts of a rank. If they cannot be matched, they
+do not count: the experts and the result of the module are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _OWN_TOKENS = Reason(Kind.COVERED, "each rank has its own tokens and experts; ex
 
 
 def cover_dispatch(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
-    """Adds the judgements of calls that are made directly in a module whose inner modules are spread over ranks."""
+    """Adds the judgements of calls made directly in a module whose inner modules are distributed over ranks."""
     owned, called = _modules(groups)
     spread = {above for path in owned if (above := _nearest(path, called - owned)) is not None}
     for match, rows in groups if spread else ():
@@ -33,7 +32,7 @@ def cover_dispatch(groups: Sequence[Group], found: dict[int, Judgement]) -> None
 
 
 def tokens_note(groups: Sequence[Group]) -> list[str]:
-    """Which experts got another number of tokens than in the golden run: the first size of what they were given."""
+    """Which experts got another number of tokens than in the golden run: the first size of their input."""
     found = []
     for match, rows in groups:
         if match.call.kind != "module" or match.call.direction != FORWARD:

@@ -9,7 +9,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 EXPLAINED = 0.02
-"""A candidate layout is kept where the tensor that it makes is off by less than this; the judge is stricter."""
+"""A candidate layout is accepted if the error of its tensor is smaller than this; the judge is stricter."""
 
 
 class Fit(NamedTuple):
@@ -20,7 +20,7 @@ class Fit(NamedTuple):
 
 
 def error_of(ours: Array, theirs: Array) -> float:
-    """The norm of the difference relative to the larger norm; infinite where the shapes differ."""
+    """The norm of the difference relative to the larger norm; infinite if the shapes differ."""
     if ours.shape != theirs.shape:
         return math.inf
     x, y = _flat(ours), _flat(theirs)
@@ -38,7 +38,7 @@ def error_of(ours: Array, theirs: Array) -> float:
 
 
 def fit(ours: Array, theirs: Array) -> Fit:
-    """The factor that brings one tensor nearest to the other, and what is left."""
+    """The factor that brings one tensor nearest to the other, and the remaining error."""
     if ours.shape != theirs.shape:
         return Fit(math.inf)
     x, y = _flat(ours), _flat(theirs)
@@ -53,7 +53,7 @@ def fit(ours: Array, theirs: Array) -> Fit:
 
 
 def find_order(ours: Array, theirs: Array, axis: int) -> Optional[Array]:
-    """The order in which the slices of `ours` along an axis are those of `theirs`; None where there is none."""
+    """The order in which the slices of `ours` along an axis are those of `theirs`; None if there is no such order."""
     if ours.shape != theirs.shape or ours.shape[axis] < 2:
         return None
     mine, golden = _marks(ours, axis), _marks(theirs, axis)
@@ -65,7 +65,7 @@ def find_order(ours: Array, theirs: Array, axis: int) -> Optional[Array]:
 
 
 def _marks(array: Array, axis: int) -> Array:
-    """One number for each slice that does not depend on the order inside of it."""
+    """One number for each slice, independent of the order inside the slice."""
     rest = tuple(one for one in range(array.ndim) if one != axis)
     wide = array.astype(np.float64)
     found: Array = np.sum(wide * wide * (1.0 + 0.25 * np.tanh(wide)), axis=rest) if rest else wide

@@ -1,4 +1,4 @@
-"""Placements that need not be found: those that the dump recorded, and those of a user's layout file."""
+"""Placements that are already known: those that the dump recorded, and those of the user's layout file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _placements(value: Any, pattern: str, path: Path) -> dict[str, str]:
 
 
 def grid_of_file(sizes: Mapping[str, int], ranks: Sequence[int], path: Path) -> Optional[Grid]:
-    """None where the file says nothing of this side; DumpError where it does not fit the dump."""
+    """None if the file says nothing about this side. Raises DumpError if it does not fit the dump."""
     if not sizes:
         return None
     if math.prod(sizes.values()) != len(ranks):
@@ -86,7 +86,7 @@ def grid_of_file(sizes: Mapping[str, int], ranks: Sequence[int], path: Path) -> 
 
 
 def fixed_placements(shards: Shards, name: str, grid: Grid, file: Optional[LayoutFile]) -> dict[str, str]:
-    """What is known of a row; DumpError where ranks contradict each other."""
+    """The known placements of a row. Raises DumpError if ranks contradict each other."""
     found = _recorded(shards, name, grid)
     for pattern, placements in file.rows.items() if file is not None else ():
         if fnmatch.fnmatchcase(name, pattern):
@@ -116,7 +116,7 @@ class Balanced(NamedTuple):
 
 
 def balanced_sequence(sources: Sequence[Source], grid: Grid) -> Optional[Balanced]:
-    """What the ranks recorded of context parallelism; None where sequences are not cut, or cut in order."""
+    """What the ranks recorded about context parallelism; None if sequences are not cut, or cut in order."""
     for place, source in enumerate(sources):
         context = parallel_of(source).context
         if context is not None and context.order == "load_balanced" and len(context.mesh.shape) == 1:
@@ -141,7 +141,7 @@ def _recorded(shards: Shards, name: str, grid: Grid) -> dict[str, str]:
             (one, first), (other, second) = list(shapes.items())[:2]
             raise DumpError(
                 f"{name}: rank {first} recorded a tensor of shape {list(one)}, rank {second} one of {list(other)}: "
-                "the ranks are not of one run."
+                "the ranks are not from the same run."
             )
         for axis, placement in enumerate(layout.placements):
             dimension = _dimension(layout.mesh, axis, held.rank, grid)

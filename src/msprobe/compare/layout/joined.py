@@ -16,7 +16,7 @@ from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.sources import Source
 
 SHARED = 0.2
-"""Stages of a pipeline have less of their modules in common."""
+"""Ranks of one stage have at least this share of their modules in common."""
 BY_NUMBER = 0.9
 """How sure a match by number is."""
 
@@ -43,7 +43,7 @@ class Alone(NamedTuple):
 class JoinedRun:
     """`calls` is the run as alignment sees it: one call for those of all ranks and microbatches, in `held`.
 
-    `stages` are the ranks of each stage of a pipeline, in order; one list of all ranks where there is none.
+    `stages` are the ranks of each stage of a pipeline, in order; one list of all ranks without a pipeline.
     """
 
     sources: list[Source]
@@ -76,7 +76,7 @@ class JoinedRun:
 
 
 def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
-    """`other` are the ranks of the other run: from them it is known whether the batch was taken in parts."""
+    """`other` are the ranks of the other run: they show whether the batch was computed in parts."""
     ranks = {rank_of(place, source): source for place, source in enumerate(sources)}
     read = {rank: read_calls(source) for rank, source in ranks.items()}
     calls = {rank: made for rank, (made, _) in read.items()}
@@ -106,7 +106,8 @@ def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
 
 
 def _stages(calls: dict[int, list[Call]]) -> list[list[int]]:
-    """Ranks that share modules are of one stage (each may have experts of its own); so are those without modules."""
+    """Ranks that share modules are one stage (each may also have its own experts). Ranks without modules are one stage
+    too."""
     stages: list[tuple[set[str], list[int]]] = []
     for rank, made in calls.items():
         paths = modules(made)
@@ -121,7 +122,7 @@ def _stages(calls: dict[int, list[Call]]) -> list[list[int]]:
 
 
 def _skipped(made: Sequence[Call], expected: Sequence[Call], world: int) -> int:
-    """How many passes come before the first microbatch: torch's pipelines run the model once to learn the shapes."""
+    """The number of passes before the first microbatch: pipelines of torch run the model once to find the shapes."""
     batch = {call.key: size for call in expected if (size := _batch(call)) and call.number == 0}
     sizes: dict[str, list[int]] = {}
     for call in made:
@@ -138,7 +139,7 @@ def _skipped(made: Sequence[Call], expected: Sequence[Call], world: int) -> int:
 
 
 def _batch(call: Call) -> int:
-    """The first size of a module's result; 0 where it has none."""
+    """The first size of the result of a module; 0 if it has none."""
     if call.kind != "module" or call.direction != FORWARD or call.recompute or not isinstance(call.record, dict):
         return 0
     output = call.record.get("output")
@@ -232,7 +233,7 @@ def _concatenate(run: JoinedRun, pieces: Sequence[Piece]) -> None:
 
 
 def _continue_numbers(calls: Sequence[Call], offsets: dict[tuple[str, str], int], taken: set[str]) -> list[Call]:
-    """APIs are counted on from stage to stage; a module has its name in one stage only."""
+    """The numbers of APIs continue from stage to stage; the name of a module is in one stage only."""
     seen: dict[tuple[str, str], int] = {}
     names: dict[str, str] = {}
     numbered = []
@@ -252,7 +253,7 @@ def _continue_numbers(calls: Sequence[Call], offsets: dict[tuple[str, str], int]
 
 
 def pair_updates(matches: Sequence[Match]) -> list[Match]:
-    """Calls after the backward by their number, where both runs make equally many: each parameter has the same calls
+    """Pairs calls after the backward by their number, if both runs make equally many. Each parameter has the same calls
     there, and the shapes of shards mislead."""
     phases = phases_of([(match, None) for match in matches])
     after = [match for match, phase in zip(matches, phases) if phase is Phase.AFTER]
@@ -294,7 +295,7 @@ def sort_by_golden(matches: Sequence[Match]) -> list[Match]:
 
 
 def sort_by_target(matches: Sequence[Match]) -> list[Match]:
-    """The same where only the golden run is a pipeline: what only it calls stands behind what it called before."""
+    """The same if only the golden run is a pipeline: a call that only it has follows its own predecessor."""
     place = -1.0
     places: dict[int, float] = {}
     for match in sorted(matches, key=lambda one: -1 if one.golden is None else one.golden.order):

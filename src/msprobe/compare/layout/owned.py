@@ -1,8 +1,7 @@
 """Modules and updates that only some ranks of a stage have: the experts of expert parallelism, the parameters that a
-rank updates for all (ZeroRedundancyOptimizer). Their calls are no shards.
-
-A rank's own calls (those in such a module, and the updates of its parameters) are taken out, so that what the ranks
-share can be put side by side, and then stand in the joined run where the run of one device has them.
+rank updates for all (ZeroRedundancyOptimizer). Their calls are not shards. A rank's own calls (those in such a module,
+and the updates of its parameters) are taken out first, so that the calls that all ranks make can be aligned. Then they
+are inserted into the joined run, where the run on one device has them.
 """
 
 from __future__ import annotations
@@ -17,14 +16,16 @@ from msprobe.compare.layout.updates import label_updates, updates_a_share
 
 
 class Owned(NamedTuple):
-    """The own calls of ranks with the same own modules, and before which shared call of its first part each stands."""
+    """The own calls of ranks with the same own modules, and the shared call of its first part that each one
+    precedes."""
 
     parts: list[Part]
     before: dict[str, Optional[str]]
 
 
 def take_owned(parts: Sequence[Part], known: set[str]) -> tuple[list[Part], list[Owned]]:
-    """The parts without their own calls, and these; `known` are the modules of the other run, which has them all."""
+    """The parts without their own calls, and the own calls. `known` are the modules of the other run, which has them
+    all."""
     paths: dict[int, set[str]] = defaultdict(set)
     for part in parts:
         paths[part.rank] |= modules(part.calls)
@@ -91,7 +92,7 @@ def _is_within(call: Call, calls: Mapping[str, Call], own: set[str]) -> bool:
 
 
 class Placed(NamedTuple):
-    """The calls of one group with the place in the shared calls before which each stands."""
+    """The calls of one group, each with the place of the shared call that follows it."""
 
     calls: list[Call]
     places: list[int]
@@ -116,8 +117,8 @@ def place_owned(calls: Sequence[Call], owned: Owned, shared: Mapping[str, int], 
 
 
 def merge(shared: Sequence[Call], groups: Sequence[Placed]) -> list[Moved]:
-    """All calls in one order and numbered anew. Names are those of one device then, as far as it makes the calls in
-    this order."""
+    """All calls in one order, with new numbers. The names are then those of a run on one device, if that makes the
+    calls in this order."""
     order = [(place, len(groups), 0, -1, call) for place, call in enumerate(shared)]
     for number, group in enumerate(groups):
         order += [(place, number, at, number, call) for at, (place, call) in enumerate(zip(group.places, group.calls))]

@@ -1,7 +1,6 @@
-"""One rank's calls, cut into the parts of a batch that it computes one after the other (microbatches).
-
-Calls are numbered again inside of each part, so that the parts of a pipeline, or of a run that accumulates gradients,
-have the names that the run of the complete batch has.
+"""Cuts the calls of one rank into the parts of a batch that it computes one after the other (microbatches). Calls get
+new numbers inside each part, so that the parts of a pipeline, or of a run that accumulates gradients, have the names
+that the run of the complete batch has.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Part(NamedTuple):
 def read_calls(source: Source) -> tuple[list[Call], dict[str, str]]:
     """The calls of a rank, under the paths that their modules have in the complete model; and their names in the dump.
 
-    Wrappers of the parallel APIs (DistributedDataParallel, FSDP) are no part of a path."""
+    Wrappers of the parallel APIs (DistributedDataParallel, FSDP) are not part of a path."""
     calls = calls_of({**source.records, **source.debug}, source.construct)
     paths = {module_path(call.key) for call in calls if call.kind in ("module", "grads")}
     moved = {path: _plain_path(path, paths, source) for path in paths}
@@ -74,7 +73,7 @@ def _renamed(name: str, moved: dict[str, str]) -> str:
 
 
 def passes(calls: Sequence[Call]) -> int:
-    """How often the rank runs its model forward: what most of its modules are called."""
+    """How often the rank runs the forward of its model: the number of calls of most of its modules."""
     made = Counter(
         call.key for call in calls if call.kind == "module" and call.direction == FORWARD and not call.recompute
     )
@@ -82,9 +81,8 @@ def passes(calls: Sequence[Call]) -> int:
 
 
 def split(rank: int, source: Source, calls: Sequence[Call], real: Mapping[str, str], skip: int = 0) -> list[Part]:
-    """The parts of a rank, the first with everything that belongs to no part.
-
-    `skip` leaves out the first passes: a pipeline may run its model once to learn the shapes.
+    """The parts of a rank; the first one also has everything that belongs to no part. `skip` leaves out the first
+    passes: a pipeline may run its model once to find the shapes.
     """
     numbers = _microbatches(calls)
     found: dict[int, list[Call]] = defaultdict(list)
@@ -134,7 +132,7 @@ def name_of(call: Call, number: int) -> str:
 
 
 def _microbatches(calls: Sequence[Call]) -> dict[str, int]:
-    """The microbatch of each call by name: as recorded, else by the number of the outermost module it ran in."""
+    """The microbatch of each call by name: as recorded, else by the number of the outermost module around it."""
     recorded = {call.name: call.record["microbatch"] for call in calls if _recorded(call.record) is not None}
     if recorded:
         return _with_backwards(calls, recorded)

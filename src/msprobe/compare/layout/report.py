@@ -1,4 +1,4 @@
-"""What a comparison of two layouts says: the layout that was found, and what could be compared how."""
+"""The notes of a comparison of two layouts: which layout was found, and how the rows were compared."""
 
 from __future__ import annotations
 

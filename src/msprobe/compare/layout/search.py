@@ -1,4 +1,4 @@
-"""Finds the layout of each row: the candidate that explains the golden value is kept."""
+"""Finds the layout of each row: the candidate that explains the golden value."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from msprobe.compare.phases import Phase
 from msprobe.compare.rows import Row
 
 SAMPLE = 24
-"""The number of rows that decide how the ranks are arranged, and of those that decide how the backward is scaled."""
+"""How many rows decide how the ranks are arranged, and how many decide how the backward is scaled."""
 PLAIN_ENOUGH = 10.0
 """A simpler layout wins unless another one explains the values better by this factor."""
 MOST_WAYS = 400
 
 OWNED = "owned"
-"""Stands for the ranks that do not have a call, among the dimensions by which a gradient is scaled."""
-Found = tuple[float, int, Layout]
+"""In place of a dimension by which a gradient is scaled: the ranks that do not have a call."""
+RatedLayout = tuple[float, int, Layout]
 """A layout with its error and how plain it is."""
 Factors = Mapping[tuple[str, str], float]
 """What a gradient that is split over a dimension must be multiplied by, by side and name of the dimension."""
@@ -49,7 +49,7 @@ class Memory:
 
     layouts: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
     weights: dict[tuple[str, ...], Counter[Layout]] = field(default_factory=lambda: defaultdict(Counter))
-    """Of parameters, by the shapes and dimensions of both sides: their gradients and states have it too."""
+    """Layouts of parameters, by the shapes and dimensions of both sides: their gradients and states have the same."""
 
     def usual(self, kind: tuple[str, ...]) -> list[Layout]:
         return [layout for layout, _ in self.layouts[kind].most_common(2)] if kind in self.layouts else []
@@ -85,11 +85,11 @@ def kind_of(match: Match, row: Row, target: Shards, golden: Shards) -> tuple[str
 
 
 def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
-    """Sets the layout and the error of the case. Without a layout that fits the shapes, it has none."""
+    """Sets the layout and the error of the case; the layout is None if no layout fits the shapes."""
     views = Views(case)
     if views.obstacle:
         return
-    best: list[Found] = []
+    best: list[RatedLayout] = []
     for known in memory.usual(case.kind) if not case.recorded else ():
         error = views.error(known)
         if error <= SAME or (not case.saved and error <= EXPLAINED / 20):
@@ -120,9 +120,9 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
     case.error = error
 
 
-def _as_golden(found: list[Found], case: Case, views: Views) -> list[Found]:
-    """No layout explains the row: keeps those that split the golden side as its own tensors show. In the forward, sums
-    are kept only if nothing else fits, because almost any tensor is near to some sum."""
+def _as_golden(found: list[RatedLayout], case: Case, views: Views) -> list[RatedLayout]:
+    """If no layout explains the row: the layouts that split the golden side as its own tensors show. In the forward,
+    sums remain only if nothing else fits, because almost any tensor is close to some sum."""
     fitting = [one for one in found if views.fits_golden(one[2].golden)] or found
     if case.phase is not Phase.FORWARD:
         return fitting
@@ -130,8 +130,8 @@ def _as_golden(found: list[Found], case: Case, views: Views) -> list[Found]:
 
 
 def known_orders(case: Case, ours: Way) -> list[Orders]:
-    """The orders that slices may have: that of a balanced sequence where context parallelism recorded it, along that
-    axis and the others of this length (queries by keys)."""
+    """The orders that slices may have: that of a balanced sequence if context parallelism recorded it, along that axis
+    and the others of this length (queries by keys)."""
     if case.balanced is None or case.balanced.dimension not in case.target.names or case.golden.sizes:
         return [()]
     at = case.target.names.index(case.balanced.dimension)
@@ -165,7 +165,7 @@ def factor_of(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) ->
 
 
 def pairs_of(case: Case) -> list[tuple[Way, Way]]:
-    """The ways of both sides that give tensors of one shape, the plainest first."""
+    """The ways of both sides that make tensors of the same shape, the simplest first."""
     reductions = _reductions(case)
     ours, theirs = case.target, case.golden
     nothing = Way(())

@@ -1,4 +1,4 @@
-"""What the rows of a step say together: how gradients are scaled, and the layout of rows that nothing explains."""
+"""Decides from all rows of a step how gradients are scaled, and the layout of rows that no layout explains."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ MULTIPLE = 1e-3
 def settle_backward(cases: Sequence[Case], names: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], float]:
     """How the gradients are scaled: a rank with a part of the batch has the gradients of that part's average loss.
 
-    `names` are the dimensions of both sides with their sizes. The scaling that explains most of the first backward
-    rows is kept. Gradients of parameters are among them: only they tell two runs that both split the batch from two
-    that do not.
+    `names` are the dimensions of both sides with their sizes. The scaling that explains most of the first backward rows
+    wins. They include gradients of parameters: only these show whether both runs split the batch or neither does.
     """
     backward = [case for case in cases if case.phase is Phase.BACKWARD]
     of_calls = [case for case in backward if case.row.match.call.direction != GRADS]

@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Shards:
-    """`cells` is an array of places in `held` and `items`, one dimension of it for each of `names`."""
+    """`cells` is an array of places in `held` and `items`, with one dimension for each of `names`."""
 
     held: Sequence[Place]
     items: Sequence[dict[str, Any]]
@@ -60,7 +60,7 @@ class Shards:
         return found
 
     def arrays(self) -> Array:
-        """Raises DumpError where a file cannot be read."""
+        """Raises DumpError if a file cannot be read."""
         found: Array = np.empty(self.cells.shape, dtype=object)
         for index in np.ndindex(self.cells.shape):
             place = int(self.cells[index])
@@ -83,13 +83,13 @@ class Shards:
 
 @functools.lru_cache(maxsize=4096)
 def _read(path: Path) -> Array:
-    """Mapped, not copied; a row is looked at more than once."""
+    """Maps the file and does not copy it; a row is read more than once."""
     array: Array = codec.load(path, mmap=True)
     return array
 
 
 def forget_files() -> None:
-    """A file may be another one at the next comparison."""
+    """Forgets the mapped files: they may have changed at the next comparison."""
     _read.cache_clear()
 
 
@@ -108,7 +108,7 @@ def _damage(item: Item) -> str:
 
 
 def arrange(held: Sequence[Held], items: Sequence[Item], grid: Grid) -> Union[Shards, Reason]:
-    """Why not where some rank has no such tensor, and the others make up no part of the mesh."""
+    """Returns the reason if some rank has no such tensor and the others are not a part of the mesh."""
     kept = [(one, item) for one, item in zip(held, items) if item is not None and is_tensor(item)]
     if not kept:
         return Reason(Kind.UNMATCHED, "no rank has such an item")
@@ -140,7 +140,7 @@ def arrange(held: Sequence[Held], items: Sequence[Item], grid: Grid) -> Union[Sh
 
 
 def load(shards: Shards) -> Union[Array, Reason]:
-    """The files of a row; why not where one cannot be read, or is not of the shape that its rank recorded."""
+    """The files of a row; the reason if one cannot be read, or has another shape than its rank recorded."""
     try:
         arrays = shards.arrays()
     except DumpError as error:

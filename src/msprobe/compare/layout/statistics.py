@@ -1,7 +1,7 @@
-"""Statistics of shards as those of the complete tensor, as far as that is exact.
+"""Merges the statistics of shards into those of the complete tensor, if that is exact.
 
 The maximum, the minimum, the mean (by the number of elements) and the norm (by squares) of slices give those of the
-complete tensor, in whatever order the slices are. Sums cannot be merged: the mean alone adds up.
+complete tensor, in any order of the slices. Parts of a sum cannot be merged: only their means add up.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _is_single(item: Item) -> bool:
 
 
 def _of_numbers(values: Sequence[float], shards: Shards, way: Way) -> Item:
-    """Of tensors of one element the mean is the value: any reduction of them is known."""
+    """For tensors of one element the mean is the value: every reduction of them is known."""
     sizes = [size for size, one in zip(shards.sizes, way.placements) if one != R]
     boxed: Any = np.empty(sizes, dtype=object)
     for place, value in zip(np.ndindex(*sizes), values):
@@ -80,7 +80,7 @@ def _of_numbers(values: Sequence[float], shards: Shards, way: Way) -> Item:
 
 
 def error_of(ours: Item, theirs: Item, factor: float = 1.0) -> float:
-    """How far the statistics are apart, as a fraction of the tensor's size; infinite where nothing can be compared."""
+    """How far the statistics are apart, as a fraction of the tensor's size; infinite if nothing can be compared."""
     if ours.get("shape") != theirs.get("shape"):
         return math.inf
     if ours.get("md5") and ours.get("md5") == theirs.get("md5"):
@@ -102,7 +102,7 @@ def error_of(ours: Item, theirs: Item, factor: float = 1.0) -> float:
 
 
 def fit(ours: Item, theirs: Item) -> Fit:
-    """The factor between two tensors as far as their statistics tell: all of them have it."""
+    """The factor between two tensors, if all their statistics have the same factor."""
     norms = distance.number(ours.get("Norm")), distance.number(theirs.get("Norm"))
     if not norms[0] or not norms[1] or not all(math.isfinite(one) for one in norms if one is not None):
         return Fit(math.inf)

@@ -53,9 +53,9 @@ class JoinTask(NamedTuple):
 class JoinedUnit:
     """The measured rows of one step, and how the ranks belong together.
 
-    `names` has the rank and the name in its dump of calls that were named anew, on both sides; `ranks` the ranks of the
-    target that made each call; `alone` says which calls
-    only some ranks of the target made; `factors` how the backward is scaled."""
+    `names` has the rank and the original name of calls that got a new name, on both sides; `ranks` the ranks of the
+    target that made each call; `alone` says which calls only some ranks of the target made; `factors` how the backward
+    is scaled."""
 
     groups: list[Group]
     grids: Pair[Grid]
@@ -92,7 +92,7 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
         memory.add(case)
         case.row.joined = case
         if case.explained:
-            case.row.measurement = _measure(case)  # while its files are still at hand
+            case.row.measurement = _measure(case)  # while its files are still open
     agree_with_kind(cases, memory)
     is_flat = any(parallel_of(source).flat for source in (*task.target, *task.golden))
     for (match, made), phase in zip(groups, phases_of(groups)):
@@ -134,7 +134,7 @@ def _match_split(target: JoinedRun, golden: JoinedRun, mode: str, translation: T
 
 
 def _arrangements(task: JoinTask) -> tuple[list[Grid], list[Grid]]:
-    """The ways to arrange the ranks of both sides; the one that the user's file gives, where it gives one."""
+    """The possible arrangements of the ranks of both sides; only that of the user's file, if it has one."""
     found = []
     for side in ("target", "golden"):
         sources = getattr(task, side)
@@ -169,7 +169,7 @@ class _Rows:
         return found
 
     def _collective_inputs(self, run: JoinedRun) -> Iterator[Optional[ValueKey]]:
-        """What is given to collectives: where a shard of a sum goes."""
+        """The inputs of collectives: a shard of a sum is passed to one."""
         for call in run.calls:
             if is_collective(call.key):
                 for one in run.held[call.name]:
@@ -209,7 +209,7 @@ class _Rows:
         return made
 
     def arranged(self, ours: Sequence[Grid], theirs: Sequence[Grid]) -> tuple[Pair[Grid], list[Case]]:
-        """The arrangement of both sides' ranks that explains most of the first rows, in the plainest ways."""
+        """The arrangement of the ranks of both sides that explains most of the first rows in the simplest ways."""
         pairs = [Pair(a, b) for a in ours for b in theirs]
         best: Optional[tuple[float, int, Pair[Grid]]] = None
         for pair in pairs if len(pairs) > 1 else []:
@@ -234,7 +234,7 @@ def _measure(case: Case) -> Measurement:
     row, layout = case.row, case.layout
     if layout is None:
         ours, theirs = (one.shapes().flat[0] for one in (case.target, case.golden))
-        text = f"shards {list(ours)} and {list(theirs)} fit in no way; give the layout in --layout FILE"
+        text = f"shards {list(ours)} and {list(theirs)} do not fit together; give the layout in --layout FILE"
         return Measurement(None, Reason(Kind.SHAPE, text))
     if case.saved:
         return _measure_arrays(case, row, layout)

@@ -1,4 +1,5 @@
-"""What the calls after the backward work on: loops over parameters, whose names the optimizer's step has."""
+"""Which parameter each call after the backward works on: they are loops over parameters, and the step of the optimizer
+has the names."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Label(NamedTuple):
 
 
 def label_updates(source: Source, calls: Sequence[Call]) -> dict[str, Label]:
-    """By the name of the call; only where an API was called equally often for each parameter."""
+    """The labels by the name of the call; only for APIs that were called equally often for each parameter."""
     names, start, end = _optimizer(source)
     last = max((place for place, call in enumerate(calls) if call.direction in (BACKWARD, GRADS)), default=-1)
     if not names or last < 0:
@@ -67,8 +68,8 @@ def updates_a_share(source: Source) -> bool:
 
 
 def parameter_paths(source: Source, names: Sequence[str]) -> list[str]:
-    """The names of a rank's parameters in the complete model: without wrappers, and without the number of the stage
-    where start() was given several."""
+    """The names of a rank's parameters in the complete model: without wrappers, and without the number of the stage if
+    start() received several."""
     plain = [".".join(step for step in name.split(".") if step not in WRAPPERS) for name in names]
     pipeline = parallel_of(source).pipeline
     staged = pipeline is not None and len(pipeline.models) > 1 and all(name.split(".")[0].isdigit() for name in plain)
@@ -79,7 +80,7 @@ def parameter_paths(source: Source, names: Sequence[str]) -> list[str]:
 def pair_by_parameter(
     target: Sequence[Call], golden: Sequence[Call], ours: Mapping[str, Label], theirs: Mapping[str, Label]
 ) -> list[Match]:
-    """Updates of one parameter belong together, wherever they are in the step."""
+    """Pairs the updates of one parameter, at any place in the step."""
     known = {theirs[call.name]: call for call in golden if call.name in theirs}
     pairs = [(call, known.get(ours[call.name])) for call in target if call.name in ours]
     return [Match(call, other, "recount", BY_NAME) for call, other in pairs if other is not None]
@@ -88,7 +89,7 @@ def pair_by_parameter(
 def separate_parameters(
     matches: Sequence[Match], ours: Mapping[str, Label], theirs: Mapping[str, Label]
 ) -> Iterator[Match]:
-    """Updates of two parameters do not belong together."""
+    """Separates updates of different parameters."""
     for match in matches:
         target, golden = match.target, match.golden
         if target is not None and golden is not None and target.name in ours and golden.name in theirs:

@@ -1,4 +1,4 @@
-"""Ways to put the shards of a tensor together: per dimension of the mesh one placement, as torch's DTensor has them.
+"""Ways to put the shards of a tensor together: one placement for each dimension of the mesh, as in DTensor of torch.
 
 `R` the same on every rank, `S(d)` a slice along dimension d, `P` a part of a sum, `A` a part of an average, `N` the
 norm of a part, `X` the maximum of a part.
@@ -19,7 +19,7 @@ REDUCED = (P, A, N, X)
 
 
 class Way(NamedTuple):
-    """`placements` along the dimensions; `order` in which the dimensions are put together, where that matters."""
+    """`placements` along the dimensions; `order` is the order in which the dimensions are joined, if it matters."""
 
     placements: tuple[str, ...]
     order: tuple[int, ...] = ()
@@ -105,8 +105,8 @@ def _plainness(way: Way) -> tuple[int, int, int]:
 def assemble(shards: Array, way: Way) -> list[Array]:
     """The complete tensor, once for each copy of it.
 
-    `shards` is an array of arrays, one dimension of it for each dimension of the mesh. Raises ValueError where the
-    shards do not fit together.
+    `shards` is an array of arrays, one dimension of it for each dimension of the mesh. Raises ValueError if the shards
+    do not fit together.
     """
     copies = way.along(R)
     found = []

@@ -1,8 +1,8 @@
 /* The comparison of two arrays in one pass: dot product, norms, differences, shares of close elements.
  *
- * Sums are kept in float64 in eight lanes, which compilers turn into vector code on their own
- * reorder anything. A block with a NaN or an infinity is done again, element by element, so that the
- * usual case pays one test a block. The Python twin is in tensors.py; a property test holds them equal. */
+ * Sums are float64 in eight fixed lanes, so compilers can vectorise them without reordering anything. A block
+ * with a NaN or an infinity is done again, element by element: a usual block costs only one test. tensors.py
+ * has the same in Python (`twin`); a property test checks that both give the same results. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

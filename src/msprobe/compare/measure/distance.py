@@ -1,10 +1,10 @@
-"""How far two recorded items are apart, from what dump.json says of them.
+"""How far apart two recorded items are, from their statistics in dump.json.
 
-One number a row, relative to the tensor's own size: 1e-7 is rounding in float32, 1 is a different tensor. Maximum and
-minimum are measured against the larger of themselves and the root mean square, the mean against the root mean square,
-so that cancellation (a mean that is zero except for rounding) is not mistaken for an error. Every measure is symmetric:
-it does not depend on which run is the golden one. Masks are the exception that needs care: a tensor with -1e9 in it
-says nothing about its other elements, so a lone huge extreme is not a scale.
+One number for each row, relative to the size of the tensor: 1e-7 is rounding in float32, 1 is a different tensor.
+Maximum and minimum are measured against the larger of themselves and the root mean square, the mean against the root
+mean square, so that cancellation (a mean that is zero except for rounding) is not mistaken for an error. Every measure
+is symmetric: it does not depend on which run is the golden one. Masks are an exception: the statistics of a tensor with
+-1e9 in it say nothing about its other elements, so a single huge extreme does not count as its size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATISTICS = ("Max", "Min", "Mean", "Norm")
 SENTINEL = 1e4
 """An extreme this much larger than the other one is a mask, not data."""
 ONE_VALUE = 0.9
-"""The share of the sum of squares that a mask's value has at least."""
+"""The value of a mask has at least this share of the sum of squares."""
 
 _ALIASES = {
     **{row.mindspore.lower(): row.name for row in dtypes.TABLE if row.mindspore},
@@ -56,12 +56,12 @@ def _spacing(dtype: str) -> float:
 
 
 def epsilon(item: dict[str, Any]) -> float:
-    """The spacing of the type at 1; 0 for integers and booleans, which are equal or are not."""
+    """The spacing of the dtype at 1; 0 for integers and booleans, which must be equal."""
     return _spacing(str(item.get("dtype", "")))
 
 
 def count(item: dict[str, Any]) -> int:
-    """The number of elements; 0 where the recorded shape is damaged."""
+    """The number of elements; 0 if the recorded shape is damaged."""
     shape = item["shape"]
     if not isinstance(shape, (list, tuple)):
         return 0
@@ -85,7 +85,7 @@ def number(value: object) -> Optional[float]:
 
 
 def scale(item: dict[str, Any]) -> float:
-    """The root mean square of a tensor, from its norm; 0 when it cannot be known or a mask hides it."""
+    """The root mean square of a tensor, from its norm; 0 if it is not known or a mask hides it."""
     norm, elements = item.get("Norm"), count(item)
     high, low = item.get("Max"), item.get("Min")
     if (
@@ -104,8 +104,8 @@ def scale(item: dict[str, Any]) -> float:
 
 
 def _is_masked(item: dict[str, Any]) -> bool:
-    """One huge value, repeated, hides the others. Data of a wide range (squares of gradients) is no mask: the sum of
-    its squares is far less than that of one value with this sum."""
+    """Whether one huge repeated value hides the others. Data with a wide range (squares of gradients) is not a mask:
+    the sum of its squares is far less than that of one value with this sum."""
     high, low = number(item.get("Max")), number(item.get("Min"))
     if high is None or low is None:
         return False
@@ -124,7 +124,7 @@ ValueKey = tuple[object, ...]
 
 
 def value_key(item: object) -> Optional[ValueKey]:
-    """Equal keys: in all likelihood the same numbers, whatever the shape they are viewed in."""
+    """Equal keys almost certainly mean the same numbers, in any shape."""
     if not isinstance(item, dict) or "dtype" not in item or "shape" not in item:
         return None
     statistics = [number(item.get(key)) for key in ("Max", "Min", "Mean", "Norm")]
@@ -134,7 +134,7 @@ def value_key(item: object) -> Optional[ValueKey]:
 
 
 def direction_key(item: object) -> Optional[ValueKey]:
-    """Equal for tensors that differ by a factor, in all likelihood; a single number has no direction."""
+    """Almost certainly equal only for tensors that differ by a factor. A single number has no direction."""
     if not isinstance(item, dict) or "dtype" not in item or "shape" not in item:
         return None
     low, high, mean, norm = (number(item.get(key)) for key in ("Min", "Max", "Mean", "Norm"))
@@ -146,7 +146,7 @@ def direction_key(item: object) -> Optional[ValueKey]:
 
 
 def is_multiple(one: object, other: object) -> bool:
-    """In all likelihood one tensor is the other, but for rounding, times a factor."""
+    """Whether one tensor is almost certainly a multiple of the other, except for rounding."""
     if not isinstance(one, dict) or not isinstance(other, dict) or one.get("shape") != other.get("shape"):
         return False
     if count(one) < 2:  # any two numbers are multiples of each other
@@ -161,7 +161,7 @@ def is_multiple(one: object, other: object) -> bool:
 
 
 def is_repetition(one: object, other: object) -> bool:
-    """In all likelihood one tensor holds the numbers of the other once or several times (a view, an expansion)."""
+    """Whether one tensor almost certainly has the numbers of the other, once or repeated (a view, an expansion)."""
     if not isinstance(one, dict) or not isinstance(other, dict) or "shape" not in one or "shape" not in other:
         return False
     if value_key(one) == value_key(other) is not None:
@@ -175,7 +175,7 @@ def is_repetition(one: object, other: object) -> bool:
 
 
 def result_key(item: object) -> Optional[ValueKey]:
-    """Like `value_key`, but equal for results that differ by rounding too, in all likelihood."""
+    """Like `value_key`, but almost always equal also for results that differ by rounding."""
     if not isinstance(item, dict) or "dtype" not in item or "shape" not in item:
         return None
     statistics = [number(item.get(key)) for key in ("Max", "Min", "Norm")]
@@ -183,7 +183,7 @@ def result_key(item: object) -> Optional[ValueKey]:
 
 
 def of_statistics(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
-    """No distance where the statistics cannot tell."""
+    """The distance by statistics; None if they do not show it."""
     if (
         target.get("Norm") == golden.get("Norm")
         and target.get("Max") == golden.get("Max")
@@ -219,8 +219,8 @@ _DIFFERS = tuple(Reason(Kind.VALUES, f"{name} differs") for name in ("maximum", 
 
 
 def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measurement]:
-    """The same as `_largest` for nearly every pair of tensors: one shape, floats, all finite, without a mask; None for
-    the others. Between runs that differ by rounding, most of the time of a comparison is spent here."""
+    """A faster `_largest` for the usual pair of tensors: one shape, floats, all finite, without a mask; None for the
+    others. If two runs differ by rounding, a comparison spends most of its time here."""
     ours: list[Any] = [target.get("Max"), target.get("Min"), target.get("Mean"), target.get("Norm")]
     theirs: list[Any] = [golden.get("Max"), golden.get("Min"), golden.get("Mean"), golden.get("Norm")]
     for high, low, mean, norm in (ours, theirs):
@@ -248,7 +248,7 @@ def _of_usual(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measur
 
 
 def damaged_statistic(*items: dict[str, Any]) -> str:
-    """What is recorded as a statistic and is not a number. A statistic that was not recorded is not damage."""
+    """Text about a recorded statistic that is not a number. A statistic that was not recorded is not damage."""
     for item in items:
         for key in STATISTICS:
             value = item.get(key)
@@ -303,7 +303,7 @@ def _is_filled(item: dict[str, Any]) -> bool:
 
 
 def of_broadcast(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measurement]:
-    """Two inputs of other shapes, one of which can be broadcast to the other; None where it cannot.
+    """Two inputs of different shapes, of which one can be broadcast to the other; None if it cannot.
 
     Repeating a tensor changes neither its extremes nor its mean, and its norm by the root of the number of copies.
     """
@@ -329,7 +329,7 @@ def _broadcasts(small: list[int], large: list[int]) -> bool:
 
 
 def _is_lowest(ours: float, theirs: float) -> bool:
-    """Both are the end of some dtype's range: what masks are filled with, whatever the dtype."""
+    """Whether both are the end of the range of some dtype: masks are filled with it."""
     return ours * theirs > 0 and all(
         any(math.isclose(abs(v), end, rel_tol=1e-6) for end in _ENDS) for v in (ours, theirs)
     )

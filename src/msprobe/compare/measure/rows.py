@@ -1,7 +1,5 @@
-"""How far the two sides of each row are apart, from the best evidence that both dumps have.
-
-Saved tensors where both have them, else statistics, else checksums. A row that cannot be measured gets the reason,
-never a number.
+"""How far apart the two sides of each row are, by the best data that both dumps have: saved tensors, else statistics,
+else checksums. A row that cannot be measured gets the reason, never a number.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from msprobe.dump.errors import DumpError
 
 Files = tuple[Path, Path]
 SAME_STATISTICS = 1e-12
-"""Statistics that agree this well are of the same numbers: rounding anywhere would show."""
+"""Statistics that agree this well come from the same numbers: any rounding would show."""
 
 
 def from_records(row: Row) -> Measurement:
-    """What dump.json alone can tell. An item that is damaged costs its own row only."""
+    """The measurement from dump.json alone. A damaged item affects only its own row."""
     try:
         return _from_records(row)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
@@ -64,7 +62,7 @@ def _from_records(row: Row) -> Measurement:
 
 
 def _is_known(item: dict[str, Any]) -> bool:
-    """A tensor of which the record says enough that two equal records are of equal tensors, as far as recorded."""
+    """Whether the record has a value (statistics or a checksum), so that two equal records mean equal tensors."""
     if not is_tensor(item) or item.get("unreadable"):
         return False
     norm = item.get("Norm")
@@ -73,7 +71,7 @@ def _is_known(item: dict[str, Any]) -> bool:
 
 
 def _is_other_mask(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Booleans against floats: a mask to select by, and one to add."""
+    """Whether booleans stand against floats: a mask that selects, and a mask that is added."""
     return distance.dtype_name(one) in ("bool", "bool_") and distance.epsilon(other) > 0.0
 
 
@@ -102,7 +100,7 @@ def _other_places(target: dict[str, Any], golden: dict[str, Any]) -> str:
 
 
 def _of_other_bytes(target: dict[str, Any], golden: dict[str, Any]) -> Measurement:
-    """The bytes differ. Where the statistics agree, or an infinity hides what they would show, the bytes decide."""
+    """The bytes differ. If the statistics agree, or an infinity hides the values, the bytes decide."""
     found = distance.of_statistics(target, golden)
     if found.distance is not None and found.distance >= SAME_STATISTICS:
         return found
@@ -116,8 +114,8 @@ def _of_other_bytes(target: dict[str, Any], golden: dict[str, Any]) -> Measureme
 
 
 def _is_constant(item: dict[str, Any]) -> bool:
-    """All elements are the same finite number: the statistics say everything about it. Of complex ones they say only
-    the absolute values."""
+    """Whether all elements are the same finite number: then the statistics are complete. Not for complex numbers: their
+    statistics are those of absolute values."""
     if distance.dtype_name(item).startswith("complex"):
         return False
     low, high = distance.number(item.get("Min")), distance.number(item.get("Max"))
@@ -125,9 +123,8 @@ def _is_constant(item: dict[str, Any]) -> bool:
 
 
 def files_of(row: Row, target: Source, golden: Source) -> Union[Files, Reason, None]:
-    """The two tensor files of a row where both sides have one; why not where one has a name that is no file's.
-
-    Of a sparse or nested tensor a file has the stored values: at other places they are another tensor."""
+    """The two tensor files of a row if both sides have one; the reason if a name is not the name of a file. The file of
+    a sparse or nested tensor has only the stored values: at other places, the same values are another tensor."""
     if row.absent or row.target is None or row.golden is None:
         return None
     ours, theirs = row.target.get("data_name"), row.golden.get("data_name")
@@ -151,7 +148,7 @@ def measure_files(files: Files) -> Measured:
 
 
 def from_files(measured: Measured) -> Measurement:
-    """A file that cannot be read is said, and the row is not compared: statistics do not replace it."""
+    """If a file cannot be read, the row is not compared and says why: statistics do not replace it."""
     metrics, reason = measured
     if metrics is None:
         return Measurement(None, reason)

@@ -1,7 +1,7 @@
 """The metrics of two saved tensors: one streaming pass over memory-mapped files, sums in float64.
 
-Memory is bounded by a block whatever the tensors' size. The pass itself is in C (`_pairs.c`); `twin` does the same in
-numpy where the extension was not built.
+Memory is limited to a block, for any size of tensors. The pass is in C (`_pairs.c`); `twin` does the same in numpy if
+the extension is not built.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ BLOCK = 1 << 20
 _SAMPLE = 1 << 14
 _SMALL = 1e-290
 _NUMPY_FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
-"""ml_dtypes gives its float8_e5m2 numpy's kind of floats, but numpy knows nothing of it."""
+"""ml_dtypes declares its float8_e5m2 as a numpy float, but numpy does not know it."""
 Array = np.ndarray[Any, Any]
 
 
 class TensorMetrics(NamedTuple):
-    """mindstudio-probe's metrics, and what the verdict rests on.
+    """The metrics of mindstudio-probe, and those that decide the verdict.
 
     `distance` is the largest |a-b| relative to the larger of |b| and the tensors' root mean square, `relative_l2` the
     norm of the difference relative to the larger norm, `norm_change` the difference of the norms relative to it.
@@ -82,13 +82,13 @@ def compare_arrays(target: Array, golden: Array) -> TensorMetrics:
 
 
 def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
-    """The metrics of a tensor that is given in pieces: shards, or the whole as one."""
+    """The metrics of a tensor in pieces: shards, or the complete tensor as one piece."""
     for target, golden in pieces:
         if target.shape != golden.shape:
             raise NotComparable(Reason(Kind.SHAPE, f"{list(target.shape)} and {list(golden.shape)}"))
         for dtype in (target.dtype, golden.dtype):
             if dtype.kind in "USMmO" or dtype.type is np.void:
-                raise NotComparable(Reason(Kind.UNREADABLE, f"a file holds {dtype}, which are no numbers"))
+                raise NotComparable(Reason(Kind.UNREADABLE, f"a file contains {dtype}, which is not a type of numbers"))
     total, size = _total(pieces, 1.0)
     unit = 1.0
     wide = any(side.dtype in (np.float64, np.complex128) for piece in pieces for side in piece)
@@ -101,7 +101,7 @@ def compare_pieces(pieces: list[tuple[Array, Array]]) -> TensorMetrics:
 
 
 def _total(pieces: list[tuple[Array, Array]], unit: float) -> tuple[Optional[list[float]], float]:
-    """The sums over all pieces and the usual size of an element, both of the elements times `unit`."""
+    """The sums over all pieces and the typical size of an element, after multiplying the elements by `unit`."""
     total: Optional[list[float]] = None
     done = 0
     size = max([_sampled_scale(side, unit) for piece in pieces for side in piece], default=0.0)
@@ -123,7 +123,7 @@ def _leaves_float64(total: list[float]) -> bool:
 
 
 def _unit(pieces: list[tuple[Array, Array]]) -> float:
-    """A power of two that takes the largest finite element to about 1."""
+    """A power of two that scales the largest finite element to about 1."""
     largest = 0.0
     for side in (side for piece in pieces for side in piece):
         for start in range(0, side.size, BLOCK):
@@ -156,7 +156,7 @@ def _measured(target: Array, golden: Array, size: float, unit: float) -> Optiona
 
 
 def _flat(target: Array, golden: Array) -> tuple[Array, Array]:
-    """Both as one dimension in the same element order; copied only when the files' orders differ."""
+    """Both as one dimension, in the same order of elements; copied only if the orders of the files differ."""
     if target.flags.f_contiguous and golden.flags.f_contiguous:
         target, golden = target.T, golden.T
     a, b = (np.ascontiguousarray(array).reshape(-1) for array in (target, golden))
@@ -171,7 +171,7 @@ def _needs_float64(dtype: np.dtype[Any]) -> bool:
 
 
 def _count_exactly(part: list[float], a: Array, b: Array, size: float) -> None:
-    """64-bit integers do not fit into float64: counts those that differ as integers."""
+    """Counts the 64-bit integers that differ, as integers: they do not fit into float64."""
     unequal = np.flatnonzero(a != b)
     if len(unequal) == part[10]:
         return
@@ -182,7 +182,8 @@ def _count_exactly(part: list[float], a: Array, b: Array, size: float) -> None:
 
 
 def _eps(*dtypes: np.dtype[Any]) -> float:
-    """What stands for a golden zero: the coarser type's epsilon; that of float32 where numpy has no such float."""
+    """Replaces a golden zero as divisor: the larger epsilon of the two dtypes; that of float32 if numpy does not have
+    the dtype."""
     return max(float(np.finfo(d if d in _NUMPY_FLOATS else np.float32).eps) for d in dtypes)
 
 
@@ -192,7 +193,7 @@ def _block(array: Array, start: int, step: int, kind: np.dtype[Any]) -> Array:
 
 
 def _sampled_scale(array: Array, unit: float = 1.0) -> float:
-    """The root mean square of a sample, without masks: elements a million times the small ones, and huge."""
+    """The root mean square of a sample, without masks: huge elements, a million times the small ones."""
     if not array.size:
         return 0.0
     array = array.reshape(-1) if array.flags.c_contiguous else np.ravel(array, order="K")

@@ -1,4 +1,4 @@
-"""Plain arguments of a call (an eps, a reduction, a flag) that explain why it gives another result."""
+"""Plain arguments of a call (an eps, a reduction, a flag) that explain why its result differs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from msprobe.compare.rows import Row, is_tensor
 
 
 def other_arguments(match: Match, inputs: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
-    """Arguments with another value among the differing `inputs`; else, where no tensor that was given differs, those
-    that only one run gives (`scale=0.5`), provided that both call the same API."""
+    """Arguments with another value among the differing `inputs`. If there are none, no input tensor differs and both
+    runs call the same API: the arguments that only one run passes (`scale=0.5`)."""
     both = [row for row in inputs if not is_tensor(row.golden) and row.golden is not None]
     if both or any(is_tensor(row.target) or is_tensor(row.golden) for row in inputs):
         return both
@@ -29,7 +29,7 @@ def _is_given_once(row: Row) -> bool:
 
 
 def value_text(row: Row) -> str:
-    """`0.5; the golden run gives none` for an argument that one run gives."""
+    """`0.5; the golden run gives none` for an argument that only one run passes."""
     ours, theirs = ((item or {}).get("value") for item in (row.target, row.golden))
     if theirs is None:
         return f"{ours!r}; the golden run gives none"

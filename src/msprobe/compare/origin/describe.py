@@ -1,6 +1,6 @@
 """The answer over steps and ranks: the one origin, with its module, its source lines and the evidence.
 
-Over ranks, a difference that arrived through a collective is blamed on a rank where it started.
+If a difference reached other ranks through a collective, the origin is on the rank where it started.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ class Origin:
 
     `kind` is weight, input, wiring, swapped, argument, call, dtype, missing call, extra call, replaced, elsewhere,
     parameter, buffer, gradient, parameter gradient, training, random, choice or received. `direction` is the phase:
-    forward, backward or after the backward. `source` is the user's line (`file:line in function`), `library` the
-    innermost one of installed code; `next` says what to run to know more; `spread` counts what followed.
+    forward, backward or after the backward. `source` is the line of the user's code (`file:line in function`),
+    `library` the innermost line of installed code; `next` says what to run next; `spread` counts the later calls that
+    differ.
 
-    Where the ranks of a run were compared as one: `ranks` are those that have the fault, `dimension` the one of the
-    mesh that it is about, `collective` the exchange between ranks just before; the kind may also be missing all-reduce,
-    reduced twice, wrong factor, wrong group, shard mis-sliced, replica not synchronised, gradient not averaged or wrong
-    microbatch scaling.
+    If the ranks of a run were compared as one: `ranks` are those with the fault, `dimension` is that of the mesh,
+    `collective` is the exchange between ranks just before; the kind may also be missing all-reduce, reduced twice,
+    wrong factor, wrong group, shard mis-sliced, replica not synchronised, gradient not averaged or wrong microbatch
+    scaling.
     """
 
     name: str
@@ -126,7 +127,7 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
 
 
 def _running_backward(trace: Trace, index: int) -> Optional[str]:
-    """The module in whose backward the autograd engine made a call: the next one whose backward is complete."""
+    """The module in whose backward the autograd engine made a call: the next module whose backward completes."""
     for match, _ in trace.groups[index + 1 :]:
         if match.call.direction == BACKWARD and match.call.kind == "module":
             return str(match.call.key)
@@ -134,7 +135,7 @@ def _running_backward(trace: Trace, index: int) -> Optional[str]:
 
 
 def _not_reduced(unit: Unit, others: Sequence[Unit]) -> str:
-    """What is said of gradients that each rank keeps for itself in the target, and all share in the golden run."""
+    """The sentence for gradients that differ from rank to rank in the target, and are the same in the golden run."""
     found = unit.candidate
     if found is None or found.row is None or found.phase is not Phase.AFTER or found.kind not in ("input", "wiring"):
         return ""
@@ -170,7 +171,7 @@ def _weights(trace: Trace) -> str:
 
 
 def group_under_choice(origin: Optional[Origin], groups: Sequence[Group]) -> dict[int, str]:
-    """What follows from a random or discrete choice, by the id of the row: the choice."""
+    """The rows that follow from a random or discrete choice, by the id of the row: the name of the choice."""
     if origin is None or origin.kind not in ("random", "choice"):
         return {}
     return {id(row): origin.name for match, rows in groups if match.call.name != origin.name for row in bad_rows(rows)}

@@ -1,7 +1,8 @@
 """The suspect: the first call that introduced the difference in one rank and step, and the kind of fault.
 
-Order of blame: weights that differ before anything ran; the first forward call that introduced a difference (or the
-call that only one run made, just before it); gradients cut off; the backward; then what comes after the backward.
+The first of these that applies is the suspect: weights that differ before anything ran; the first forward call that
+introduced a difference (or the call that only one run made, just before it); gradients that are cut off; the backward;
+what comes after the backward.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
     said = {phase: [one for one in training if one.phase is phase and not one.note_only] for phase in Phase}
     parts = [one for one in training if one.kind == "parts"]
     if parts and trace.introduced:
-        # The runs take the batch in other parts: what they compute from a part cannot be compared.
+        # The runs split the batch into other parts: what they compute from a part cannot be compared.
         return _training([*said[Phase.AFTER], *parts], trace)
     if first[Phase.FORWARD]:
         return _blame(first[Phase.FORWARD][0], trace)
@@ -65,7 +66,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         return _training(said[Phase.BACKWARD], trace)
     if first[Phase.BACKWARD]:
         made = _blame(first[Phase.BACKWARD][0], trace)
-        # A gradient that no call explains is the last one of several that the optimizer asked for.
+        # A gradient that no call explains is the last of several that the optimizer requested.
         weak = made.kind == "parameter gradient" and said[Phase.AFTER]
         return _training(said[Phase.AFTER], trace) if weak else made
     lost = _lost_gradient(trace) if first[Phase.AFTER] else None
@@ -79,7 +80,7 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
 
 
 def _cut(trace: Trace) -> tuple[int, Row]:
-    """The first row that lost its gradient; the parameter, where it is one that a module hands to the call."""
+    """The first row that lost its gradient; the parameter, if it is one that a module passes to the call."""
     first, row = trace.gradients[0]
     parent = trace.groups[first][0].call.parent
     for index, other in trace.gradients:
@@ -90,8 +91,8 @@ def _cut(trace: Trace) -> tuple[int, Row]:
 
 
 def _first_turn(trace: Trace) -> list[int]:
-    """Where differences entered, up to the second turn: a step that updates weights in between (two optimizers, LBFGS)
-    runs forwards that differ because of an update before them."""
+    """Where differences entered, up to the second round: if a step updates weights in between (two optimizers, LBFGS),
+    its later forwards differ because of that update."""
     forward = [i for i in trace.introduced if trace.phases[i] is Phase.FORWARD]
     before = [i for i in trace.introduced if forward and i < forward[0]]
     return before if any(trace.phases[i] is Phase.AFTER for i in before) else trace.introduced
@@ -99,8 +100,8 @@ def _first_turn(trace: Trace) -> list[int]:
 
 def _lost_gradient(trace: Trace, shown: bool = True) -> Optional[Candidate]:
     """A parameter that one run lacks, or that has a gradient in one run only, though no gradient that was compared
-    differs: what uses it was left out, and changed no number (a bias of zeros). `shown`: what comes after the backward
-    differs, so that what agrees elsewhere covers nothing."""
+    differs: the call that uses it was left out, and this changed no number (a bias of zeros). `shown`: the calls after
+    the backward differ, so that agreement elsewhere explains nothing."""
     modules = [match for match, _ in trace.groups if match.how != "unmatched" and match.call.kind == "module"]
     known = {match.call.key for match in modules}
     for index, (match, rows) in enumerate(trace.groups):
@@ -124,7 +125,7 @@ def _lost_gradient(trace: Trace, shown: bool = True) -> Optional[Candidate]:
 
 
 def _training(found: Sequence[TrainingDifference], trace: Trace) -> Candidate:
-    """The first difference of the training loop; the first call that shows it, else the one that it follows."""
+    """The first difference of the training loop, with the first call that shows it, or else the call before it."""
     shown = [i for i in trace.introduced if trace.phases[i] is found[0].phase]
     known = [i for i, (match, _) in enumerate(trace.groups) if match.target and match.target.name == found[0].after]
     index = (shown or known or [len(trace.groups) - 1])[0]
@@ -180,7 +181,7 @@ def _blame(index: int, trace: Trace) -> Candidate:
 
 
 def _unordered(match: Match, rows: Sequence[Row]) -> str:
-    """Which inputs may hold the same numbers in another order (a transposed weight)."""
+    """Which inputs may have the same numbers in another order (a transposed weight)."""
     large = [row for row in rows if row.is_input and is_tensor(row.golden) and distance.count(row.golden or {}) > 1]
     names = [slot_text(match.call, row.slot).partition(" (")[0] for row in large[:4]]
     which = " or ".join(names) if names else "the inputs"
@@ -188,14 +189,15 @@ def _unordered(match: Match, rows: Sequence[Row]) -> str:
 
 
 def _shifted(found: Candidate, index: int, trace: Trace) -> Candidate:
-    """The call that was found introduced the difference, not the one that showed it."""
+    """Marks that the suspect introduced the difference, and that the call at `index` passed it on."""
     trace.set_role(bad_rows(trace.groups[index][1]), PROPAGATED)
     trace.set_role(trace.groups[found.index][1], INTRODUCED)
     return found
 
 
 def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
-    """What is known of a call's inputs. Statistics do not see the order of elements: only bytes make them the same."""
+    """What is known about the inputs of a call. Statistics do not show the order of elements: only equal bytes mean the
+    same inputs."""
     inputs = [row for row in rows if row.is_input]
     unseen = [row for row in inputs if row.distance is None and is_tensor(row.target or row.golden)]
     if unseen:
@@ -216,7 +218,7 @@ def _is_discrete(row: Row) -> bool:
 
 
 def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
-    """An input that nothing recorded before explains: a call that one run lacks, other wiring, or unseen code."""
+    """An input that no earlier record explains: a call that one run lacks, another connection, or unrecorded code."""
     maker = _maker(index, inputs, trace)
     if maker is not None:
         trace.set_role(inputs, PROPAGATED)
@@ -261,7 +263,8 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
 
 
 def _parameter_of(index: int, row: Row, trace: Trace) -> str:
-    """The parameter that a call was given without its module: its gradient is what the call's backward gives."""
+    """The parameter that a call received directly, not through its module: the backward of the call returns its
+    gradient."""
     call = trace.groups[index][0].call
     place = row.slot.removeprefix("input.")
     given = None
@@ -293,7 +296,7 @@ def _extra_before(index: int, trace: Trace) -> tuple[str, ...]:
 
 
 def _swapped(inputs: list[Row]) -> Optional[tuple[Row, Row]]:
-    """Two inputs that have changed places."""
+    """Two inputs that were swapped."""
     for one in inputs:
         for other in inputs:
             if one is other:
@@ -305,8 +308,8 @@ def _swapped(inputs: list[Row]) -> Optional[tuple[Row, Row]]:
 
 
 def _maker(index: int, inputs: list[Row], trace: Trace) -> Optional[int]:
-    """A backward that gave the wrong gradient from right ones, though it was recorded later: a module's backward is
-    complete only when all its inputs' gradients are, and by then others have used some of them."""
+    """A backward that made a wrong gradient from correct ones, although it was recorded later: the backward of a module
+    is complete only when the gradients of all its inputs are, and by then other calls have used some of them."""
     if trace.groups[index][0].call.direction != BACKWARD:
         return None
     wanted = {value_key(row.golden) for row in inputs} - {None}
@@ -325,7 +328,7 @@ def _golden_name(match: Match) -> str:
 
 
 def _producer(item: Any, index: int, trace: Trace, golden: bool) -> Optional[Match]:
-    """The last call before whose output holds the same numbers."""
+    """The last earlier call whose output has the same numbers."""
     key = value_key(item)
     if key is None:
         return None

@@ -1,4 +1,5 @@
-"""Tensors of another shape cannot be compared; this follows them back to the call where the shape first differs."""
+"""Tensors of different shapes cannot be compared. This module follows them back to the call where the shape first
+differs."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from msprobe.compare.rows import Row, is_tensor
 
 
 def first_of_other_shape(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
-    """The first call that was given, or that gave, a tensor of another shape, and the row that shows it; None where
-    this call was given none."""
+    """The first call that received or returned a tensor of another shape, and the row that shows it; None if this call
+    received none."""
     match, rows = trace.groups[index]
     given = _of_other_shape(rows, is_input=True)
     if not given or match.call.direction != FORWARD:
@@ -34,7 +35,7 @@ def first_of_other_shape(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
 
 
 def maker_of_other_shape(row: Row, index: int, trace: Trace) -> Optional[tuple[int, Row]]:
-    """The call before whose result this input is in both runs, in another shape; an API rather than a module."""
+    """The earlier call that returned this input in both runs, in another shape; an API rather than a module."""
     wanted = value_key(row.target), value_key(row.golden)
     if None in wanted:
         return None
@@ -50,7 +51,7 @@ def maker_of_other_shape(row: Row, index: int, trace: Trace) -> Optional[tuple[i
 
 
 def blame_other_shape(index: int, row: Row, trace: Trace) -> Candidate:
-    """The call that gives another shape; its argument, where it was given another one."""
+    """The call that returns another shape; its argument, if that differs."""
     match, rows = trace.groups[index]
     arguments = other_arguments(match, [], rows)
     if arguments:

@@ -1,4 +1,4 @@
-"""Which parameter a call was given if no module tells it: the optimizer updates its parameters in a known order.
+"""Finds which parameter a call received if no module shows it: the optimizer updates its parameters in a known order.
 
 At level L1 a dump has no modules. training.json has the names of the parameters that an optimizer updates; the n-th of
 its calls, or the n-th entry of a list that it hands to one call, is the n-th of them.
@@ -20,7 +20,7 @@ from msprobe.compare.rows import Row
 
 
 def name_parameter(found: Candidate, trace: Trace, events: Sequence[Any]) -> Candidate:
-    """Describes the suspect as a difference of a parameter if it was given one; returns it unchanged if not."""
+    """Describes the suspect as a difference of a parameter if its input is one; otherwise returns it unchanged."""
     if found.kind != "input" or found.row is None or found.phase is not Phase.FORWARD:
         return found
     name = _updated_as(found.row, trace, *_names(events))
@@ -38,7 +38,7 @@ def _names(events: Sequence[Any]) -> tuple[list[str], Any]:
 
 
 def _updated_as(given: Row, trace: Trace, names: Sequence[str], after: Any) -> str:
-    """The name of the parameter whose numbers these are on both sides, where there is one only. An optimizer may make
+    """The name of the parameter that has these numbers on both sides, if there is exactly one. An optimizer may make
     several such calls for each parameter, one parameter after the other."""
     wanted = (value_key(given.target), value_key(given.golden))
     if None in wanted or not names:
@@ -65,8 +65,8 @@ def _updated_as(given: Row, trace: Trace, names: Sequence[str], after: Any) -> s
 
 
 def _by_last_call(calls: Sequence[tuple[str, bool]], names: Sequence[str]) -> set[str]:
-    """Where an optimizer makes other calls for some parameters (weight decay): the calls for a parameter end with the
-    last of those that are made once for each."""
+    """For an optimizer that makes more calls for some parameters (weight decay): the calls for each parameter end with
+    the last API that is called once for each."""
     made = Counter(key for key, _ in calls)
     once = [key for key, number in made.items() if number == len(names)]
     if not once:

@@ -17,12 +17,12 @@ from msprobe.compare.rows import ERROR, PASS, Group, Judgement, Row
 _REORDERING = {
     "cat", "concat", "stack", "repeat", "repeat_interleave", "tile", "flip", "roll", "gather", "index_select", "sort",
 }  # fmt: skip
-"""Moves of axes are not among them: two of them with the same result are the same."""
+"""Calls that only move axes are not included: two of them with the same result are the same."""
 
 
 def argument_before(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
-    """The call before with another argument (a padding, a shift) from whose result the inputs of a call were computed:
-    its statistics agree, but not the order of its elements. None where there is none."""
+    """The earlier call with another argument (a padding, a shift) whose result leads to the inputs of a call: its
+    statistics agree, but not the order of its elements. None if there is none."""
     wanted = {value_key(row.golden) for row in trace.groups[index][1] if row.is_input} - {None}
     for i in range(index - 1, -1, -1):
         match, rows = trace.groups[i]
@@ -36,7 +36,7 @@ def argument_before(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
 
 
 def blamed_arguments(group: Group) -> dict[int, Judgement]:
-    """New judgements, by the row's id, of arguments that were taken for harmless before their call was blamed."""
+    """New judgements by the id of the row, for arguments that seemed harmless before their call became the suspect."""
     return {
         id(row): row.judgement._replace(verdict=ERROR)
         for row in group[1]
@@ -45,8 +45,8 @@ def blamed_arguments(group: Group) -> dict[int, Judgement]:
 
 
 def reordering_before(index: int, trace: Trace) -> Optional[int]:
-    """The call before, matched with a call of another API, from whose result the inputs of a call were computed, where
-    both may reorder elements; None where there is none."""
+    """The earlier call, matched with a call of another API, whose result leads to the inputs of a call, if both may
+    reorder elements; None if there is none."""
     wanted = {value_key(row.golden) for row in trace.groups[index][1] if row.is_input} - {None}
     for i in range(index - 1, -1, -1):
         match, rows = trace.groups[i]

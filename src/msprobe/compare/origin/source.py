@@ -12,7 +12,8 @@ Stacks = tuple[Mapping[str, list[str]], Mapping[str, list[str]]]
 
 
 def user_line(stacks: Stacks, match: Match) -> Optional[str]:
-    """`train.py:14 in forward`: the innermost frame outside installed packages; of the target, else of the golden."""
+    """`train.py:14 in forward`: the innermost frame outside installed packages, of the target or else of the golden
+    run."""
     for frames in _frames(stacks, match):
         for frame in frames:
             if not is_library(frame.file):
@@ -21,7 +22,7 @@ def user_line(stacks: Stacks, match: Match) -> Optional[str]:
 
 
 def library_line(stacks: Stacks, match: Match) -> Optional[str]:
-    """`adam.py:345: param.mul_(1 - lr * weight_decay)`: the innermost frame, where it is in an installed package."""
+    """`adam.py:345: param.mul_(1 - lr * weight_decay)`: the innermost frame, if it is in an installed package."""
     for frames in _frames(stacks, match):
         inner = next((frame for frame in frames if not _passes_on(frame)), None)
         if inner is not None and is_library(inner.file):

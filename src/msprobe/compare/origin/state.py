@@ -1,6 +1,6 @@
 """Differences of the model itself: a module that is called instead of another one, buffers that differ.
 
-No record of a call names the buffers; training.json has what they held when the step began.
+Records of calls do not name buffers; training.json has their values at the start of the step.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from msprobe.compare.rows import is_tensor
 
 Buffers = Mapping[str, Mapping[str, Any]]
 ROUNDING = 8.0
-"""Up to this many spacings of its dtype a buffer may be off: it may have been computed."""
+"""A buffer may differ by up to this many spacings of its dtype: it may be computed."""
 
 
 def other_module(trace: Trace) -> Optional[tuple[int, str]]:
-    """The first call of a module that the golden run calls elsewhere, in place of one that the target calls less often;
-    and how to say so. A module that only has another name in the other run is none."""
+    """The first call of a module that the golden run calls elsewhere, in place of a module that the target calls less
+    often; and a sentence about it. A module that only has another name in the other run does not count."""
     if not (trace.weights or trace.introduced or trace.gradients):
         return None
     made: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
@@ -65,8 +65,8 @@ def _first_inside(module: str, index: int, trace: Trace) -> int:
 
 
 def other_buffers(target: Sequence[Any], golden: Sequence[Any]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """The buffers and own parameters of the model that differ when the step begins, by what they are and their name;
-    from the events of training.json."""
+    """The buffers and own parameters of the model that differ when the step begins, by kind and name, from the events
+    in training.json."""
     ours, theirs = _buffers(target), _buffers(golden)
     return {
         name: (dict(ours[name]), dict(theirs[name]))
@@ -102,7 +102,7 @@ def _differs(target: dict[str, Any], golden: dict[str, Any]) -> bool:
 def name_buffer(
     found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[str, Any]]], later: Optional[int]
 ) -> Candidate:
-    """Describes the suspect as a difference of a buffer if it shows one; returns it unchanged if not."""
+    """Describes the suspect as a difference of a buffer if it shows one; otherwise returns it unchanged."""
     name = _shown(found, buffers)
     part = "" if name else _taken_in_part(found, buffers) or (_own_parameter(found, buffers) if later is None else "")
     if part:
@@ -120,13 +120,14 @@ def name_buffer(
 
 
 def _own_parameter(found: Candidate, buffers: Mapping[str, object]) -> str:
-    """The only parameter of the model itself that differs, where no recorded call explains what was found."""
+    """The parameter of the model itself that differs, if it is the only one and no recorded call explains the
+    suspect."""
     own = [name for name in buffers if name.startswith("parameter ")]
     return own[0] if len(own) == 1 and found.kind in ("input", "wiring") and found.phase is not Phase.AFTER else ""
 
 
 def _taken_in_part(found: Candidate, buffers: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> str:
-    """The buffer, or parameter of the model, that an input may be a slice of in both runs, where there is only one."""
+    """The buffer, or parameter of the model, of which an input may be a slice in both runs, if there is exactly one."""
     row = found.row
     if found.phase is not Phase.FORWARD or found.kind != "input" or row is None or not row.is_input:
         return ""
@@ -139,7 +140,7 @@ def _taken_in_part(found: Candidate, buffers: Mapping[str, tuple[dict[str, Any],
 
 
 def _may_be_part(item: Optional[dict[str, Any]], whole: dict[str, Any]) -> bool:
-    """Fewer elements of the same dtype, none of them out of the range of the whole."""
+    """Whether it has fewer elements of the same dtype, all in the range of the complete tensor."""
     if item is None or not is_tensor(item) or item.get("dtype") != whole.get("dtype"):
         return False
     low, high, least, most = (distance.number(one.get(key)) for one in (item, whole) for key in ("Min", "Max"))

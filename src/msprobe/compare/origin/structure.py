@@ -23,7 +23,7 @@ def candidate(kind: str, index: int, row: Optional[Row], trace: Trace, evidence:
 
 
 def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidate]:
-    """A call that only one run made, and whose result is the input that differs, or that stands just before it."""
+    """A call that only one run made, and whose result is the input that differs, or that is just before it."""
     direction = trace.groups[index][0].call.direction
     before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
     if not before:
@@ -50,7 +50,7 @@ def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidat
 
 
 def made_inside(index: int, results: list[Row], trace: Trace) -> Optional[Candidate]:
-    """A call that only one run made inside this module, and that made the module's results differ."""
+    """A call that only one run made inside this module, and that explains why the results of the module differ."""
     match = trace.groups[index][0]
     if match.call.kind != "module":
         return None
@@ -60,8 +60,8 @@ def made_inside(index: int, results: list[Row], trace: Trace) -> Optional[Candid
 
 
 def left_out(index: int, trace: Trace) -> Optional[Candidate]:
-    """A call that only one run made in the module of this call, before it, and whose effect was not seen to agree:
-    unrecorded code (a slice, a view) may stand between its result and the input that differs."""
+    """A call that only one run made in the module of this call, before it, and whose effect does not agree: unrecorded
+    code (a slice, a view) may be between its result and the input that differs."""
     call = trace.groups[index][0].call
     if call.parent is None or call.direction != FORWARD:
         return None
@@ -77,7 +77,7 @@ def _is_unexplained(group: Group) -> bool:
 
 
 def _is_in(module: str, index: int, trace: Trace) -> bool:
-    """Whether a call was made in a module, or in one right inside of it."""
+    """Whether a call was made in a module, or in a module directly inside it."""
     parent = trace.groups[index][0].call.parent
     if _module_name(parent) == _module_name(module):
         return True
@@ -85,9 +85,9 @@ def _is_in(module: str, index: int, trace: Trace) -> bool:
 
 
 def given_around(index: int, shown: Row, trace: Trace) -> Optional[Candidate]:
-    """The outermost module around a call that was itself given another input (a mask): a module is recorded when it
-    returns, so that what it calls comes first. One that only hands on its argument says no more than the call, unless
-    the argument has a name."""
+    """The outermost module around a call that itself received another input (a mask): a module is recorded when it
+    returns, so its calls come first. A module that only passes on its argument shows no more than the call, unless the
+    argument has a name."""
     name = trace.groups[index][0].call.parent
     own = value_key(shown.golden)
     found = None
@@ -104,7 +104,7 @@ def given_around(index: int, shown: Row, trace: Trace) -> Optional[Candidate]:
 
 
 def after_the_model(index: int, row: Row, trace: Trace) -> str:
-    """How to say that the first backward was given another gradient: nothing was recorded between the last module and
+    """The sentence if the first backward received another gradient: nothing was recorded between the last module and
     the backward (level L0), so what the script computes there differs. Empty for any other call."""
     calls = [match.call for match, _ in trace.groups[: index + 1]]
     if calls[-1].direction != BACKWARD or any(call.direction != FORWARD for call in calls[:-1]):
@@ -132,8 +132,8 @@ def candidate_of_one_run(index: int, trace: Trace) -> Candidate:
 
 
 def _first_maker(index: int, row: Row, before: list[int], trace: Trace) -> tuple[int, Row]:
-    """A call that hands on the numbers of its input (repeat, contiguous) made no difference: the unmatched call of the
-    same run that made them did, where there is one."""
+    """A call that only passes on the numbers of its input (repeat, contiguous) introduced no difference. If an
+    unmatched call of the same run made these numbers, that call did."""
     match, rows = trace.groups[index]
     golden_only = match.target is None
 
@@ -151,8 +151,8 @@ def _first_maker(index: int, row: Row, before: list[int], trace: Trace) -> tuple
 
 
 def _unmatched_call(index: int, row: Optional[Row], before: list[int], trace: Trace) -> Candidate:
-    """A call is missing (or extra) only where one run makes it less often; beside an unmatched call of the other run
-    it is replaced by that."""
+    """A call is missing (or extra) only if one run makes it less often. Next to an unmatched call of the other run, it
+    is replaced by that call."""
     match = trace.groups[index][0]
     made: Counter[tuple[bool, str]] = Counter()
     for other, _ in trace.groups:

@@ -1,7 +1,7 @@
 """Introduced or propagated: follows differences through the calls of one rank and step.
 
-A call that differs on its outputs alone introduced the difference; one whose inputs differed already passed it on. A
-module that contains a differing call passes it on too: the innermost call is the one to name.
+A call introduced the difference if only its outputs differ; it passed the difference on if its inputs differ too. A
+module that contains a differing call also passes it on: the answer names the innermost call.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def bad_rows(rows: Iterable[Row]) -> list[Row]:
 
 
 def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
-    """Says where differences entered, and the role of every differing row."""
+    """Finds where differences entered, and the role of every differing row."""
     trace = Trace(groups, phases_of(groups))
     phases = list(trace.phases)
     tree = _Tree(groups)
@@ -76,7 +76,7 @@ def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
         numeric = [row for row in bad if row.why.kind is not Kind.GRADIENT]
         if phases[index] is Phase.FORWARD and len(numeric) < len(bad):
             trace.gradients += [(index, row) for row in bad if row.why.kind is Kind.GRADIENT]
-        # A weight that agreed when the module was called before was updated since, in the same step.
+        # If a weight agreed at an earlier call of the module in the same step, it was updated since then.
         weights = [row for row in numeric if _is_weight(row) and (call.key, row.slot) not in agreed]
         if weights and call.direction == FORWARD:
             trace.weights += [(index, row) for row in weights]
@@ -104,7 +104,7 @@ def _role(match: Match, bad: list[Row], phase: Phase, seen: set[Phase], tree: _T
     inputs = [row for row in bad if row.is_input]
     given = any(not is_tensor(row.golden) and row.target is not None and row.golden is not None for row in inputs)
     if phase is Phase.AFTER:
-        # Clipping and the optimizer work on gradients and on states that nobody hands in: they pass on what is wrong.
+        # Clipping and the optimizer use gradients and states that are not arguments: they pass on differences.
         earlier = any(other < phase for other in seen)
         return PROPAGATED if earlier or (phase in seen and not given) else INTRODUCED
     if given:
@@ -117,7 +117,7 @@ def _role(match: Match, bad: list[Row], phase: Phase, seen: set[Phase], tree: _T
 
 
 class _Tree:
-    """Which modules hold a differing call, and which forwards differ."""
+    """Which modules contain a differing call, and which forwards differ."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self._parent = {match.call.name: match.call.parent for match, _ in groups}
@@ -140,13 +140,13 @@ class _Tree:
 
 
 def module_of(call: Call, groups: Sequence[Group], given: Optional[Row] = None) -> Optional[str]:
-    """The module whose code is to blame: the call itself where it is a module, else the one it ran in.
+    """The module whose code has the fault: the call itself if it is a module, else the module around it.
 
-    Where the call was `given` a wrong input, the module that merely handed it in is not to blame either: the first one
-    outwards whose own inputs agree is, or the outermost one that received it where the model itself handed it in. A
-    backward belongs to the module of its forward: what encloses it in the autograd engine says little. A gradient that
-    was changed on its way into a module is that module's where it has code of its own, which makes more than one call;
-    around a single layer it is the code of the module that calls the layer.
+    If the call was `given` a wrong input, a module that only passed it on does not have the fault either: it is the
+    next outer module whose own inputs agree, or, if the model itself passed it, the outermost module that received it.
+    A backward belongs to the module of its forward: the modules around it in the autograd engine say little. If a
+    gradient was changed on its way into a module, the fault is in that module if it has its own code, that is, makes
+    more than one call; for a single layer it is in the module that calls the layer.
     """
     known = _of_side(call, groups)
     if call.kind in ("module", "grads") and given is None:
@@ -178,7 +178,7 @@ def _has_own_code(module: str, known: Mapping[str, tuple[Call, list[Row]]]) -> b
 
 
 def _of_side(call: Call, groups: Sequence[Group]) -> dict[str, tuple[Call, list[Row]]]:
-    """The calls of the run that a call is of, by name."""
+    """The calls of the run that this call belongs to, by name."""
     golden = any(match.golden is call for match, _ in groups)
     sides = [(match.golden if golden else match.target, rows) for match, rows in groups]
     return {one.name: (one, rows) for one, rows in sides if one is not None}

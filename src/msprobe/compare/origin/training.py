@@ -1,7 +1,7 @@
 """What the two training loops did differently: optimizers, clipping, loss scaling, clearing of gradients.
 
-The collection side writes what happened between start() and stop() into training.json. A difference there is said as
-such ("AdamW: lr is 0.0011, not 0.001"), instead of as the first call of the optimizer that shows it.
+When collecting, msprobe writes what happened between start() and stop() to training.json. The answer names a difference
+there directly ("AdamW: lr is 0.0011, not 0.001"), not the first call of the optimizer that shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOW = {"foreach", "fused", "capturable", "differentiable", "maximize_foreach"}
 """Settings that change how a step is computed, not what."""
 _UNIMPORTANT = {"names", "parameters", "elements", "gradients", "initial_lr", *_HOW}
 _ROUNDED = 1e-4
-"""How far apart the same norm of all gradients may be in two runs."""
+"""How far apart the norms of all gradients may be in two runs and still count as the same."""
 _ORDER = ("lr", "betas", "eps", "weight_decay", "momentum")
 
 
@@ -33,11 +33,11 @@ class TrainingDifference(NamedTuple):
     after: Optional[str] = None
     note_only: bool = False
     proven: bool = False
-    """The events alone show its effect, whatever was recorded of the calls."""
+    """Whether the events alone show its effect, without records of calls."""
 
 
 def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> list[TrainingDifference]:
-    """In the order of the step; empty where either run has no such record."""
+    """The differences in the order of the step; empty if a run has no such record."""
     if not target or not golden:
         return []
     return [
@@ -51,7 +51,7 @@ def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> li
 
 
 def takes_other_parts(target: Sequence[Event], golden: Sequence[Event]) -> bool:
-    """The runs have another number of backward passes in the step."""
+    """Whether the runs have different numbers of backward passes in the step."""
     ours, theirs = len(_of(target, "backward")), len(_of(golden, "backward"))
     return bool(ours and theirs and ours != theirs)
 
@@ -69,7 +69,7 @@ def _of(events: Sequence[Event], *kinds: str) -> list[Event]:
 
 
 def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
-    """Gradients that a backward of the step adds to, where the other run has none at that time."""
+    """A backward of the step adds to existing gradients, while the other run has none at that time."""
     ours, theirs = _of(target, "backward"), _of(golden, "backward")
     if len(ours) != len(theirs):
         ours, theirs = ours[:1], theirs[:1]
@@ -93,8 +93,8 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
 
 
 def same_total_norm(target: Sequence[Event], golden: Sequence[Event]) -> Optional[bool]:
-    """Whether clip_grad_norm_ found gradients of the same norm in both runs; None where one did not look, or found
-    infinity, NaN or nothing."""
+    """Whether clip_grad_norm_ found the same norm in both runs; None if one did not call it, or found infinity, NaN or
+    zero."""
     ours, theirs = (_numbers(_of(events, "clip_grad_norm_end"), "total_norm") for events in (target, golden))
     if not ours or len(ours) != len(theirs) or not all(0.0 < norm < math.inf for norm in (*ours, *theirs)):
         return None
@@ -156,7 +156,7 @@ def _other_number(
 
 
 def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
-    """Gradients that one run clips before GradScaler divides them by the loss scale, the other after it."""
+    """One run clips the gradients before GradScaler divides them by the loss scale, the other run after it."""
     scales = _numbers(_of(target, "scaler_step"), "scale")
     norms = (_numbers(_of(events, "clip_grad_norm_end"), "total_norm") for events in (target, golden))
     for a, ours, theirs, scale in zip(_of(target, "clip_grad_norm_end"), *norms, scales):
@@ -172,7 +172,7 @@ def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[
 
 
 def _numbers(events: Sequence[Event], key: str) -> list[float]:
-    """0 where an event has no such number."""
+    """0 if an event has no such number."""
     found = [event.get(key) for event in events]
     return [float(one) if isinstance(one, (int, float)) else 0.0 for one in found]
 
@@ -216,7 +216,7 @@ def _steps(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trainin
 
 
 def _rates(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
-    """The rates at stop(): what a scheduler made of them."""
+    """The learning rates at stop(), after the scheduler."""
     ours, theirs = _of(target, "learning_rate"), _of(golden, "learning_rate")
     for event in [*ours, *theirs][:1]:
         a, b = (one[0].get("lr") if one else None for one in (ours, theirs))
@@ -261,7 +261,7 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
         if group.get("parameters") != other.get("parameters"):
             text = f"{name}: it updates {group.get('parameters')} parameters, not {other.get('parameters')}{where}"
             fused = group.get("elements") == other.get("elements") is not None
-            text += " (as many elements: some are fused)" if fused else _other_names(group, other)
+            text += " (the same number of elements: some are fused)" if fused else _other_names(group, other)
             names = [{name for name in _list(one.get("names")) if name} for one in (group, other)]
             nested = names[0] <= names[1] or names[1] <= names[0]
             idle = nested and group.get("gradients") == other.get("gradients") is not None
@@ -302,7 +302,7 @@ def _other_names(group: Event, other: Event) -> str:
 
 
 def _settings_by_parameter(ours: Sequence[Event], theirs: Sequence[Event]) -> str:
-    """The settings that some parameter has otherwise, whatever group it is in."""
+    """The settings that differ for some parameter, in any group."""
     known: dict[str, Event] = {str(name): group for group in theirs for name in _list(group.get("names")) if name}
     changed: dict[str, list[str]] = {}
     for group in ours:

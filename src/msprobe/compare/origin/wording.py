@@ -1,4 +1,4 @@
-"""How a suspect is put into words: one sentence, the amounts, both sides, and what followed."""
+"""Describes a suspect in words: one sentence, the amounts, both sides, and what followed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import Row, is_tensor, slots
 
 UNORDERED = "inputs with the same statistics"
-"""What is known of inputs of which only statistics were recorded."""
+"""What is known about inputs with recorded statistics only."""
 
 PARALLEL_KINDS = (
     "missing all-reduce",
@@ -26,14 +26,14 @@ PARALLEL_KINDS = (
     "gradient not averaged",
     "wrong microbatch scaling",
 )
-"""Faults between ranks: running the call alone shows nothing."""
+"""Faults between ranks: running the call alone does not show them."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A suspect of one unit; `index` is its place there, `received` that it came from another rank, `said` a sentence
-    that is ready, `other` the call of the other run that stands in its place. Where the ranks of a run are compared as
-    one: the `ranks` that have the fault, the `dimension` of the mesh, the `collective` before it."""
+    """A suspect of one unit; `index` is its place there, `received` that it came from another rank, `said` a finished
+    sentence, `other` the call of the other run in its place. If the ranks of a run are compared as one: the `ranks`
+    with the fault, the `dimension` of the mesh, the `collective` before it."""
 
     kind: str
     index: int
@@ -162,7 +162,7 @@ def _gradient_sentence(row: Row, name: str, where: str, module: str, slot: str) 
 
 
 def _cast_text(call: Call) -> str:
-    """What a call does to the precision of its first argument, where it changes it and nothing else is to be said."""
+    """How an API changes the dtype of its first argument; empty if it does not."""
     if call.kind != "api":
         return ""
     found = {slot: distance.dtype_name(item) for slot, item in slots(call) if item is not None and is_tensor(item)}
@@ -217,7 +217,7 @@ _NEXT = {
 
 
 def next_step(found: Candidate) -> str:
-    """What to run to know more."""
+    """What to run next."""
     row = found.row
     saved = row is not None and row.measured is not None
     if found.kind in _NEXT:

@@ -43,18 +43,18 @@ class Sink(Protocol):
     def finish_now(self) -> None: ...
 
 
-def tell_log(message: str) -> None:
+def log_warning(message: str) -> None:
     logging.getLogger("msprobe").warning(message)
 
 
 class Worker:
     """Owns the writer thread. Callers append `(sink, render, *arguments)` to `pending`."""
 
-    def __init__(self, limit: int = LIMIT, tell: Callable[[str], None] = tell_log) -> None:
+    def __init__(self, limit: int = LIMIT, log: Callable[[str], None] = log_warning) -> None:
         self.pending: deque[tuple[Any, ...]] = deque()
         self.inert = False
         self.limit = limit
-        self._log = tell
+        self._log = log
         self._logged: set[object] = set()
         self._queue: deque[tuple[int, Any]] = deque()
         self._queued = 0

@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional, Union
 from msprobe.dump import archive, journal, layout, write_errors
 from msprobe.dump.archive import archive_older_run
 from msprobe.dump.journal import Head
-from msprobe.dump.json_files import one_a_line, write_results
+from msprobe.dump.json_files import join_members, write_results
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.dump.tensor_files.store import TensorStore
 from msprobe.dump.writing.descriptors import Descriptor
@@ -250,7 +250,7 @@ class RankWriter:
         """Writes run.json. Returns False if there is no space now: it is tried again with the next lines."""
         try:
             members = (f"{json.dumps(key)}: {json.dumps(value, default=str)}".encode() for key, value in run.items())
-            layout.write_file(self.directory / layout.RUN, one_a_line(members, ""))
+            layout.write_file(self.directory / layout.RUN, join_members(members, ""))
         except OSError as error:
             self._worker.fail(layout.RUN, self.directory, error)
             return False

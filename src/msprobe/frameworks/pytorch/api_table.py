@@ -115,17 +115,16 @@ class Api:
 class ApiTable:
     """The list, resolved.
 
-    lookup: function object -> Api, or None where it is not collected. ``lookup[func]`` never raises; ``get``
-        does not see operators of torch.ops before their first ``lookup[func]``.
-    operators: ``__add__`` -> Api, for those operators that arrive as another method (operators.ARRIVES_AS). An
-        operator that is not here is off, even if the method is on.
-    composite: Python functions of torch that are not in the list; what they call may be.
-    untracked: functions, collected or not, after which remembered statistics must not be trusted.
-    writes: function object -> what it may write (see Api.writes), for those that are not collected.
-    plain: functions that can be ignored: neither they nor what they call is collected, and they write nothing.
-    by_attribute: names in torch.distributed that are wanted but never arrive: to be wrapped where they are.
-    missing: ``category.name`` of what this version of torch (and torch_npu) does not have.
-    switched_on: whether `named`, the names in scope and list, has switched on a call that the file leaves off.
+    lookup: function object -> Api, or None if it is not collected. ``lookup[func]`` never raises; ``get`` does not see
+    operators of torch.ops before their first ``lookup[func]``. operators: ``__add__`` -> Api, for those operators that
+    arrive as another method (operators.ARRIVES_AS). An operator that is not here is off, even if the method is on.
+    composite: Python functions of torch that are not in the list; what they call may be. untracked: functions,
+    collected or not, after which remembered statistics must not be trusted. writes: function object -> what it may
+    write (see Api.writes), for those that are not collected. plain: functions that can be ignored: neither they nor
+    what they call is collected, and they write nothing. by_attribute: names in torch.distributed that are wanted but
+    never arrive: to be wrapped where they are. missing: ``category.name`` of what this version of torch (and torch_npu)
+    does not have. switched_on: whether `named`, the names in scope and list, has switched on a call that the file
+    leaves off.
     """
 
     def __init__(self, path: Path, named: Sequence[str] = ()) -> None:

@@ -31,7 +31,7 @@ def node_of(tensor: Any) -> Any:
         return None
 
 
-class Inputs:
+class InputEdges:
     """The edges that lead to the inputs of a call, taken before it: an in-place call changes them."""
 
     __slots__ = ("count", "edges", "first")
@@ -69,7 +69,7 @@ class Graph:
         """A node that `exits` has visited."""
         return self._seen[key][0]
 
-    def exits(self, entries: Mapping[int, Any], inputs: Inputs) -> list[Exit]:
+    def exits(self, entries: Mapping[int, Any], inputs: InputEdges) -> list[Exit]:
         """The edges from the part of the graph of a call to its inputs. `entries` and the exits name nodes by
         identity."""
         edges, first = inputs.edges, inputs.first

@@ -18,7 +18,7 @@ from msprobe.collect.gradients.call_gradients import BackwardEngine, CallGradien
 from msprobe.collect.records.recorder import Recorder
 from msprobe.frameworks.mindspore.tensors import Array, copy_values, has_values
 from msprobe.mindspore.executor import backward_pass, requires_grad, when_backward_ends
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE, LEAF, Graph, Inputs, node_of, tensors_in
+from msprobe.mindspore.gradients.backward_graph import AVAILABLE, LEAF, Graph, InputEdges, node_of, tensors_in
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import dtypes
 
@@ -41,10 +41,10 @@ class Gradients(CallGradients):
         self._hooked: dict[tuple[int, int], list[tuple[BackwardRecord, Places, Places]]] = {}
         self.latest = -1
 
-    def inputs(self, args: Any, kwargs: Any) -> Inputs:
-        return Inputs(args, kwargs, self.latest)
+    def inputs(self, args: Any, kwargs: Any) -> InputEdges:
+        return InputEdges(args, kwargs, self.latest)
 
-    def watch(self, name: str, parents: list[str], inputs: Inputs, output: Any) -> None:
+    def watch(self, name: str, parents: list[str], inputs: InputEdges, output: Any) -> None:
         """Hooks the backward of a forward call that has just returned `output`."""
         outputs = [output] if isinstance(output, TensorPy) else tensors_in(output, [])
         entries: dict[int, Any] = {}
@@ -82,7 +82,11 @@ class Gradients(CallGradients):
     # The hooks.
 
     def _hook_call(
-        self, record: BackwardRecord, entries: dict[int, Any], places: dict[int, list[tuple[int, int]]], inputs: Inputs
+        self,
+        record: BackwardRecord,
+        entries: dict[int, Any],
+        places: dict[int, list[tuple[int, int]]],
+        inputs: InputEdges,
     ) -> None:
         """`entries` are the nodes where gradients come in; `places` are their places in the record."""
         leaving = assign_exits(record, self._graph.exits(entries, inputs)) if inputs.edges else {}

@@ -1,7 +1,7 @@
 """Cells in compiled graphs at levels L0 and mix: in graph mode, and under `jit` in a dynamic run.
 
 In graph mode all records are in one directory, as in a dynamic run. In a dynamic run, records of what is inside
-compiled Cells go to `graph/`, beside `pynative/`; so do records of the Cells that a `jit` function calls.
+compiled Cells go to `graph/`, next to `pynative/`; so do records of the Cells that a `jit` function calls.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _GraphDirectory:
     def __init__(self, context: StepContext) -> None:
         beside = context.writer.directory
         self.directory = layout.dump_root(beside) / GRAPH / beside.parent.name / beside.name
-        self._worker = Worker(tell=notices.warn)
+        self._worker = Worker(log=notices.warn)
         self._writer = RankWriter(self.directory, context.task.make_head("mindspore", self.directory), self._worker)
         facts = {**run_facts(context.settings), **header.mindspore_facts()}
         self._writer.run_header(facts)

@@ -23,7 +23,7 @@ from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import backward_pass, clear_after_error, requires_grad
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, node_of, tensors_in
+from msprobe.mindspore.gradients.backward_graph import AVAILABLE, InputEdges, node_of, tensors_in
 from msprobe.mindspore.gradients.call_gradients import Gradients
 
 try:
@@ -45,7 +45,7 @@ class Waiting(NamedTuple):
     operator: str
     name: str
     parents: list[str]
-    inputs: Inputs
+    inputs: InputEdges
 
 
 class Kernels:
@@ -79,14 +79,14 @@ class Kernels:
                 self._waiting.remove(found)
                 self._watch(found.name, found.parents, found.inputs, tensor)
 
-    def inputs(self, args: Any, kwargs: Any) -> Optional[Inputs]:
+    def inputs(self, args: Any, kwargs: Any) -> Optional[InputEdges]:
         """The edges that lead to these inputs in the backward graph, if gradients are wanted."""
         if not (AVAILABLE and self._recorder.selection.backward and requires_grad()):
             return None
         found = self._gradients.inputs(args, kwargs)
         return found if found.edges else None
 
-    def record_call(self, api: str, args: Any, kwargs: Any, output: Any, inputs: Optional[Inputs]) -> None:
+    def record_call(self, api: str, args: Any, kwargs: Any, output: Any, inputs: Optional[InputEdges]) -> None:
         """Records an API that returned new tensors although no operator was seen inside it."""
         given = {id(tensor) for tensor in tensors_in((args, kwargs), [])}
         if all(id(tensor) in given for tensor in tensors_in(output, [])):
@@ -149,11 +149,11 @@ class Kernels:
             recorder.fault(name, traceback.format_exc())
         return output
 
-    def _watch(self, name: str, parents: Sequence[str], inputs: Inputs, output: Any) -> None:
+    def _watch(self, name: str, parents: Sequence[str], inputs: InputEdges, output: Any) -> None:
         self._recorder.place([backward_of(parent) for parent in parents])
         self._gradients.watch(name, list(parents), inputs, output)
 
-    def _watched_inputs(self, name: str, operator: str, args: Any, kwargs: Any, old: bool) -> Optional[Inputs]:
+    def _watched_inputs(self, name: str, operator: str, args: Any, kwargs: Any, old: bool) -> Optional[InputEdges]:
         """The edges that lead to the inputs of an operator whose backward the mode does not see."""
         try:
             self.settle(args)
@@ -176,7 +176,7 @@ class ApiStack(Apis):
         name = f"{api.title}.{recorder.numbers.take(api.title)}.{FORWARD}"
         recorder.push(name)
         before = kernels.seen
-        inputs: Optional[Inputs] = None
+        inputs: Optional[InputEdges] = None
         try:
             inputs = kernels.inputs(args, kwargs)
         except Exception:
@@ -188,7 +188,9 @@ class ApiStack(Apis):
         finally:
             recorder.pop(name)
 
-    def _complete(self, api: Api, before: int, args: Any, kwargs: Any, output: Any, inputs: Optional[Inputs]) -> None:
+    def _complete(
+        self, api: Api, before: int, args: Any, kwargs: Any, output: Any, inputs: Optional[InputEdges]
+    ) -> None:
         try:
             self.kernels.settle(output)
             if self.kernels.seen == before:

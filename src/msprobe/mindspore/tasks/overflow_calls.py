@@ -19,7 +19,7 @@ from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import requires_grad
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE, Inputs, tensors_in
+from msprobe.mindspore.gradients.backward_graph import AVAILABLE, InputEdges, tensors_in
 from msprobe.mindspore.gradients.held_gradients import HeldGradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
@@ -71,7 +71,7 @@ class OverflowApis(Apis):
 
     def _open(
         self, name: str, api: Api, func: Any, args: Any, kwargs: Any
-    ) -> tuple[Optional[int], Optional[int], Optional[Inputs]]:
+    ) -> tuple[Optional[int], Optional[int], Optional[InputEdges]]:
         """Begins a call. Returns its number, the number of its stack, and its inputs where gradients will come."""
         calls, parents = self._recorder.calls, self._recorder.parents
         try:

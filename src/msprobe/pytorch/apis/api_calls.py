@@ -27,7 +27,7 @@ from msprobe.pytorch.apis.destinations import MAKERS, MARKED, Destinations
 from msprobe.pytorch.apis.mode_stack import is_on, put_on, take_off
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.compiled.graph_breaks import breaks_member
-from msprobe.pytorch.gradients.backward_graph import Inputs
+from msprobe.pytorch.gradients.backward_graph import InputEdges
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 
@@ -200,7 +200,7 @@ class Apis(ApiCalls, TorchFunctionMode):
         call = None
         if selection.forward:
             call = recorder.enter(name, parents[-1] if parents else None, args, {}, 3)
-        inputs = Inputs(args, {}) if selection.backward and torch.is_grad_enabled() else None
+        inputs = InputEdges(args, {}) if selection.backward and torch.is_grad_enabled() else None
         return call, name, parents, inputs
 
     def close_opaque(self, record: Any, output: Any, breaks: Sequence[str] = ()) -> None:

@@ -22,7 +22,7 @@ _search = TensorSearch(torch.Tensor)
 tensors_in = _search.in_value
 
 
-class Inputs:
+class InputEdges:
     """The edges that lead to the inputs of a call, taken before it: an in-place call changes them."""
 
     __slots__ = ("count", "edges", "leaves", "nodes", "sequence")
@@ -44,7 +44,7 @@ class Inputs:
                     self.edges.setdefault((id(node), tensor.output_nr), []).append(position)
 
 
-def walk(entries: Iterable[Any], inputs: Inputs) -> list[Exit]:
+def walk(entries: Iterable[Any], inputs: InputEdges) -> list[Exit]:
     """The edges from the part of the graph of the call to its inputs."""
     edges, leaves, first = inputs.edges, inputs.leaves, inputs.sequence
     keeps_casts = torch._C._is_any_autocast_enabled()
@@ -80,7 +80,7 @@ def _is_kept_cast(node: Any) -> bool:
     return node.name() in _CASTS and isinstance(node.next_functions[0][0], _AccumulateGrad)
 
 
-def _through_cast(node: Any, inputs: Inputs) -> Optional[list[int]]:
+def _through_cast(node: Any, inputs: InputEdges) -> Optional[list[int]]:
     """Autocast caches the cast of a weight for the next call: an older node, but it leads to an input of this call."""
     if node.name() not in _CASTS:
         return None

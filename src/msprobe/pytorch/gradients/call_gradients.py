@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from msprobe.collect.gradients.backward_record import assign_exits
-from msprobe.pytorch.gradients.backward_graph import Inputs, tensors_in, walk
+from msprobe.pytorch.gradients.backward_graph import InputEdges, tensors_in, walk
 from msprobe.pytorch.gradients.parameter_gradients import ParameterGradients
 
 # Calls that return their input by design: a cast to the same dtype, dropout with p=0 or in eval.
@@ -26,9 +26,9 @@ _MAY_RETURN_ITS_INPUT = re.compile(
 class Gradients(ParameterGradients):
     """Hooks the graph of wanted calls and records their gradients."""
 
-    inputs = Inputs  # the class itself, without a function call
+    inputs = InputEdges  # the class itself, without a function call
 
-    def watch(self, name: str, parents: list[str], inputs: Inputs, output: Any) -> None:
+    def watch(self, name: str, parents: list[str], inputs: InputEdges, output: Any) -> None:
         """Hooks the backward of a forward call that has just returned `output`."""
         self._forwards += 1
         outputs = [output] if isinstance(output, torch.Tensor) else tensors_in(output, [])

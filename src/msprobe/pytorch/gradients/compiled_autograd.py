@@ -29,14 +29,14 @@ class CompiledBackward(Companion):
     def __init__(self, recorder: Recorder, gradients: ParameterGradients) -> None:
         self._recorder = recorder
         self._gradients = gradients
-        self._stand_ins = Replacements()
+        self._replacements = Replacements()
 
     def install(self, models: Sequence[Any]) -> None:
-        if not self._stand_ins:
-            self._stand_ins.put_around(torch.autograd, "_engine_run_backward", self._take_off)
+        if not self._replacements:
+            self._replacements.put_around(torch.autograd, "_engine_run_backward", self._take_off)
 
     def remove(self) -> None:
-        self._stand_ins.remove()
+        self._replacements.remove()
 
     def _take_off(self, outputs: Any, *args: Any, **kwargs: Any) -> None:
         if not is_enabled() or self._recorder.closed:

@@ -1,6 +1,6 @@
-"""Modules whose class has a `__call__` of its own: no hook runs for them, unless it calls that of torch.
+"""Modules whose class has its own `__call__`: no hook runs for them, unless it calls the `__call__` of torch.
 
-vLLM's support_torch_compile adds such a `__call__`. msprobe says what it does not see there.
+vLLM's support_torch_compile adds such a `__call__`. msprobe logs what it does not see there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class OwnCalls:
             self._found.append((name, module))
 
     def report(self, name_of: Callable[[int], Optional[str]], was_called: Callable[[str], bool]) -> None:
-        """Logs, once, which of the modules had no call, and whether those inside of them had one."""
+        """Logs once which of the modules had no call, and whether the modules inside them had one."""
         apart: list[str] = []
         silent: list[str] = []
         for name, module in self._found:

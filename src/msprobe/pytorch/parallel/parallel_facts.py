@@ -41,21 +41,21 @@ class ParallelFacts(Companion):
         self._living = living
         self._pipeline = pipeline
         self._context = ContextCalls(record, layouts, recorder.fault)
-        self._stand_ins = Replacements()
+        self._replacements = Replacements()
 
     def install(self, models: Sequence[Any]) -> None:
-        if not is_distributed() or self._stand_ins:
+        if not is_distributed() or self._replacements:
             return
         try:
             with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
                 self._note(models)
-                self._pipeline.install(self._stand_ins, models)
-                self._context.install(self._stand_ins)
+                self._pipeline.install(self._replacements, models)
+                self._context.install(self._replacements)
         except Exception:
             self._recorder.fault("run.json", traceback.format_exc())
 
     def remove(self) -> None:
-        self._stand_ins.remove()
+        self._replacements.remove()
 
     def _note(self, models: Sequence[Any]) -> None:
         self._living.look()

@@ -15,7 +15,7 @@ import torch
 
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
-from msprobe.pytorch.gradients.backward_graph import Inputs, tensors_in
+from msprobe.pytorch.gradients.backward_graph import InputEdges, tensors_in
 from msprobe.pytorch.tasks.free_benchmark_gradients import FirstRun, FreeBenchmarkGradients
 from msprobe.pytorch.tasks.overflow_calls import writes
 from msprobe.pytorch.tasks.perturb import change_arguments, map_leaves
@@ -89,12 +89,12 @@ class FreeBenchmarkApis(Apis):
     def _run_watched(self, api: Api, func: Any, args: Any, kwargs: Any, name: str) -> Any:
         """The backward stage: keeps the call until its gradients come."""
         gradients, second = self._gradients, self.second
-        inputs: Optional[Inputs] = None
+        inputs: Optional[InputEdges] = None
         kept = None
         try:
             writing = not api.untracked and writes(api, args, kwargs)  # if it is unknown, versions show it later
             if torch.is_grad_enabled() and not writing:
-                inputs = Inputs(args, kwargs)
+                inputs = InputEdges(args, kwargs)
                 if inputs.edges or inputs.leaves:
                     random = second.random_state(api)
                     tensors = tensors_in((args, kwargs), [])

@@ -14,7 +14,7 @@ import torch
 
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
-from msprobe.pytorch.gradients.backward_graph import Inputs
+from msprobe.pytorch.gradients.backward_graph import InputEdges
 from msprobe.pytorch.gradients.held_gradients import HeldGradients
 from msprobe.pytorch.modules.module_calls import Modules
 from msprobe.pytorch.tasks.overflow_inspector import PLAIN, SIMPLE, restored
@@ -119,7 +119,7 @@ class OverflowApis(Apis):
         recorder, calls = self._recorder, self._calls
         differentiated = _is_grad_enabled()
         call: Optional[OpenCall] = None
-        inputs: Optional[Inputs] = None
+        inputs: Optional[InputEdges] = None
         try:
             writing = writes(api, args, kwargs)
             call = calls.open(
@@ -132,7 +132,7 @@ class OverflowApis(Apis):
             if api.random:
                 call.random = torch.get_rng_state()
             if differentiated:
-                inputs = Inputs(args, kwargs)
+                inputs = InputEdges(args, kwargs)
                 if not inputs.edges and not inputs.leaves:
                     inputs = None
         except Exception:

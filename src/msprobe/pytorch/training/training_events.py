@@ -42,7 +42,7 @@ class TrainingEvents(Companion):
         self._around = around
         self._models: Sequence[Any] = ()
         self._modules: list[tuple[str, Any]] = []
-        self._stand_ins = Replacements()
+        self._replacements = Replacements()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._named: set[int] = set()
@@ -50,31 +50,31 @@ class TrainingEvents(Companion):
         self._recorded_buffers = False
 
     def install(self, models: Sequence[Any]) -> None:
-        if self._stand_ins:
+        if self._replacements:
             return
         self._models = models
         self._guarded(self._find_modules)()
         self._guarded(self._record_buffers)()
         optimizer_hooks.install(self._guarded(self._step_begins), self._guarded(self._step_ends))
-        self._stand_in(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
-        self._stand_in(clip_grad, "_get_total_norm", self._clip_begins, None)
-        self._stand_in(clip_grad, "_clip_grads_with_norm_", None, self._clip_ends)
-        self._stand_in(torch.nn.utils, "clip_grad_value_", self._clip_value_begins, None)
-        self._stand_in(torch.optim.Optimizer, "zero_grad", self._zero_begins, None)
-        self._stand_in(torch.nn.Module, "zero_grad", self._zero_begins, None)
-        self._stand_in(torch.amp.GradScaler, "step", self._scaler_begins, self._scaler_ends)
-        self._stand_in(torch.amp.GradScaler, "update", None, self._scaler_updated)
+        self._put_around(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
+        self._put_around(clip_grad, "_get_total_norm", self._clip_begins, None)
+        self._put_around(clip_grad, "_clip_grads_with_norm_", None, self._clip_ends)
+        self._put_around(torch.nn.utils, "clip_grad_value_", self._clip_value_begins, None)
+        self._put_around(torch.optim.Optimizer, "zero_grad", self._zero_begins, None)
+        self._put_around(torch.nn.Module, "zero_grad", self._zero_begins, None)
+        self._put_around(torch.amp.GradScaler, "step", self._scaler_begins, self._scaler_ends)
+        self._put_around(torch.amp.GradScaler, "update", None, self._scaler_updated)
 
     def remove(self) -> None:
-        self._stand_ins.remove()
+        self._replacements.remove()
         optimizer_hooks.remove()
         self._models, self._modules = (), []
-        self._guarded(self._tell_rates)()
+        self._guarded(self._record_rates)()
 
-    def _stand_in(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
+    def _put_around(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
         noted_before = None if before is None else self._guarded(before)
         noted_after = None if after is None else self._guarded(after)
-        self._stand_ins.put_around(owner, name, noted_before, noted_after)
+        self._replacements.put_around(owner, name, noted_before, noted_after)
 
     def _guarded(self, note: _Note) -> _Note:
         """Keeps our errors away from the script, and our code away from a compiler that traces it."""
@@ -178,7 +178,7 @@ class TrainingEvents(Companion):
             whose = {"optimizer": self._number(owner)}
         self._note("zero_grad", **whose, set_to_none=bool(set_to_none))
 
-    def _tell_rates(self) -> None:
+    def _record_rates(self) -> None:
         """Records learning rates that a scheduler has changed since the last optimizer step."""
         for optimizer, before in list(self._rates.items()):
             now = [plain_value(group.get("lr")) for group in optimizer.param_groups]

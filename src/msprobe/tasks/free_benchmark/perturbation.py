@@ -29,10 +29,10 @@ class Perturbations(Protocol):
         """Whether it is a floating-point tensor."""
 
     def raise_precision(self, value: Any, mode: str) -> Any:
-        """A leaf in the precision, and on the device, of the second run; the leaf itself where it does not change."""
+        """A leaf in the precision, and on the device, of the second run; the leaf itself if it does not change."""
 
     def alter(self, tensor: Any, mode: str) -> Any:
-        """A copy with noise or swapped elements. Raises NotChanged where it would equal the tensor."""
+        """A copy with noise or swapped elements. Raises NotChanged if it would equal the tensor."""
 
 
 def map_leaves(value: Any, leaves: tuple[type, ...], change: Callable[[Any], Any]) -> Any:
@@ -61,7 +61,7 @@ def first_float(args: Any, kwargs: Any, is_float: Callable[[Any], bool]) -> Opti
 
 
 def change_arguments(mode: str, args: Any, kwargs: Any, perturbations: Perturbations) -> tuple[Any, Any]:
-    """The arguments of the second run. Raises NotChanged where they would equal those of the first."""
+    """The arguments of the second run. Raises NotChanged if they would equal those of the first."""
     if mode == NO_CHANGE:
         return args, kwargs
     if mode in RAISING:

@@ -55,7 +55,7 @@ class OverflowPolicy:
             self._scaling = False
 
     def role(self, state: int, given: int, contains_found: bool) -> Optional[str]:
-        """The role of a call that returned `state` and received `given`; None where it did not overflow.
+        """The role of a call that returned `state` and received `given`; None if it did not overflow.
 
         `contains_found`: a call inside it has overflowed.
         """

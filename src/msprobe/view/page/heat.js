@@ -1,4 +1,4 @@
-// A heatmap with names beside it, and curves below: used for comparisons over steps and for watched runs.
+// A heatmap with names next to it, and curves below: used for comparisons over steps and for watched runs.
 
 import { colour, drawing } from "./elements.js";
 import { figure, shorten } from "./names.js";

@@ -10,8 +10,8 @@ export function shorten(text, room) {
   return text.slice(0, room - 1 - tail) + "…" + text.slice(-tail);
 }
 
-// The name of a row in less room: first without what its neighbours have too (the class of a module, the first word),
-// then the outer modules as one letter each. What tells rows apart stays: numbers, the module, the call and its slot.
+// The name of a row in less space: first without what its neighbours also have (the class of a module, the first word),
+// then the outer modules as one letter each. What distinguishes rows stays: numbers, the module, the call and its slot.
 export function shortenName(name, room) {
   if (name.length <= room) return name;
   const parts = name.split("."), phase = parts.findIndex((part) => part === "forward" || part === "backward" || part === "parameters_grad");
@@ -39,7 +39,7 @@ export function figure(value, digits = 6) {
   return value && (size >= 1e6 || size < 1e-3) ? value.toExponential(3).replace(/\.?0*e\+?/, "e") : String(+value.toPrecision(digits));
 }
 
-// 1234567 as "1,234,567". The browser's own way loads its tables of languages first, which is slow.
+// 1234567 as "1,234,567". The browser's own function first loads its language tables, which is slow.
 export function counted(value) {
   return String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 }

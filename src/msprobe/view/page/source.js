@@ -25,7 +25,7 @@ async function unpack(name) {
   return new Response(stream);
 }
 
-// The page brings its first answer; a run that grows is asked again.
+// The page contains its first answer; if the run grows, the page requests a new one.
 function firstAnswer() {
   const block = document.getElementById("first_answer");
   block?.remove();

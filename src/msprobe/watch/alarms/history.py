@@ -30,7 +30,7 @@ def middle(rows: Array) -> Array:
 
 
 def extended(rows: Array, length: int, value: Any) -> Array:
-    """The same array where it is long enough, else a longer one."""
+    """The same array if it is long enough, else a longer one."""
     more = length - len(rows)
     return rows if more <= 0 else np.append(rows, np.full(more, value, rows.dtype))
 

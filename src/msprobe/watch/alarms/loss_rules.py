@@ -22,7 +22,7 @@ _STAYS = 5
 _STRONG = 3.0
 """A loss that is this many times its best has risen, even if it rises too fast to have a usual scatter."""
 
-Found = tuple[str, int, str, float, float]
+LossHit = tuple[str, int, str, float, float]
 
 
 class LossRules:
@@ -41,7 +41,7 @@ class LossRules:
         self._is_nan = False
         self._drifted = False
 
-    def look(self, step: int, loss: float, names_nan: bool) -> Iterator[Found]:
+    def look(self, step: int, loss: float, names_nan: bool) -> Iterator[LossHit]:
         """Yields the rule, the step at which it began, the sentence, the value and the usual value."""
         if not math.isfinite(loss):
             if names_nan and not self._is_nan:
@@ -61,7 +61,7 @@ class LossRules:
         del self._recent[:-WINDOW]
         self._quiet -= 1
 
-    def _jump(self, step: int, loss: float) -> Iterator[Found]:
+    def _jump(self, step: int, loss: float) -> Iterator[LossHit]:
         if self._spike is None:
             return
         floor = SMALLEST * (self._early or 0.0)
@@ -82,7 +82,7 @@ class LossRules:
             yield "loss_spike", step, f"jumped to {loss:.4g}{times}", loss, usual
         self._quiet = 50
 
-    def _stay(self, step: int, loss: float) -> Iterator[Found]:
+    def _stay(self, step: int, loss: float) -> Iterator[LossHit]:
         """A falling loss jumps back and stays there. The median is still that of older, higher losses, so this compares
         with the last few. One value above them may be chance; five in a row are not."""
         if self._spike is None or self._quiet > 0:
@@ -104,7 +104,7 @@ class LossRules:
             yield "loss_spike", began, f"jumped to {first:.4g}, {times}", first, self._usual
             self._quiet = 50
 
-    def _rise(self, step: int, loss: float) -> Iterator[Found]:
+    def _rise(self, step: int, loss: float) -> Iterator[LossHit]:
         """The median of the last losses stays above its best value."""
         recent = self._recent[-_HALF:]
         if self._drift is None or len(recent) < _HALF:

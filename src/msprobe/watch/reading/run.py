@@ -74,7 +74,7 @@ class RankRun:
         return [step for (step,) in self._rows("SELECT step FROM steps WHERE step >= 0 ORDER BY step", (), (int,))]
 
     def table(self, from_step: int = 0) -> tuple[list[int], Array, Array]:
-        """Steps, times, and all numbers: a row a step, a column a number; what is absent has ABSENT_BITS."""
+        """Steps, times, and all numbers: one row per step, one column per number. An absent number has ABSENT_BITS."""
         query = "SELECT step, time, numbers FROM steps WHERE step >= ? ORDER BY step"
         rows = self._rows(query, (from_step,), (int, NUMBER, bytes))
         width = max((len(numbers) // 8 for _, _, numbers in rows), default=0)

@@ -41,8 +41,8 @@ from msprobe.dump.collectives import is_collective
 
 
 def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alone: Sequence[Alone] = ()) -> Candidate:
-    """The suspect in terms of ranks, where its shards say more than the assembled tensor does; `training` are the
-    ranks whose training loop differs, `alone` the calls that only some ranks make."""
+    """The suspect in terms of ranks, if its shards show more than the assembled tensor; `training` are the ranks whose
+    training loop differs, `alone` the calls that only some ranks make."""
     if found.kind == "training":
         return replace(found, ranks=training)
     found = _by_result(found, trace)
@@ -69,7 +69,7 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
 
 
 def _by_result(found: Candidate, trace: Trace) -> Candidate:
-    """A gradient that is divided by another number is judged by what the division gives: each layout has its own."""
+    """A gradient that is divided is judged by the result of the division: each layout divides by its own number."""
     if found.kind != "argument" or found.phase is not Phase.AFTER or not is_scaling(found.match):
         return found
     rows = [row for row in trace.groups[found.index][1] if not row.is_input and row.joined is not None]
@@ -77,7 +77,7 @@ def _by_result(found: Candidate, trace: Trace) -> Candidate:
 
 
 def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
-    """By the saved tensors, else by statistics as far as they tell."""
+    """By the saved tensors, else by statistics."""
     if case.saved:
         views = load_case(case)
         tests = (
@@ -264,7 +264,7 @@ def _arguments(record: Any) -> dict[str, Any]:
 
 
 def _collective(index: int, trace: Trace) -> str:
-    """The collective before a place, as far as it is in the same module."""
+    """The collective before a place, if it is in the same module."""
     parent = trace.groups[index][0].call.parent
     for place in range(index - 1, max(index - 30, -1), -1):
         call = trace.groups[place][0].target

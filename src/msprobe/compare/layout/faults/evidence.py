@@ -1,4 +1,4 @@
-"""What the tests for faults share: the shards of a row with the golden tensor, and how to name places and ranks."""
+"""Shared by the tests for faults: the shards of a row with the golden tensor, and the names of places and ranks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.reasons import Reason
 
 CLOSE = 1e-3
-"""A tensor that is off by less is the same one."""
+"""Tensors that differ by less are the same."""
 FAR = 3.0
-"""A copy differs where it is off by so many times what the best one is."""
+"""A copy differs if its error is this many times the error of the best copy."""
 
 
 class Diagnosis(NamedTuple):
@@ -72,8 +72,8 @@ class Copy(NamedTuple):
 
 
 def copies_of(case: Case, views: Optional[Loaded]) -> list[Copy]:
-    """The tensors that should be the same, with how far each is from the golden one; by their statistics where no
-    tensors were saved."""
+    """The tensors that should be the same, with how far each is from the golden one; by their statistics if no tensors
+    were saved."""
     if case.layout is None:
         return []
     axes = case.layout.target.along(R)
@@ -89,7 +89,7 @@ def copies_of(case: Case, views: Optional[Loaded]) -> list[Copy]:
 
 
 def fits_of(case: Case, views: Optional[Loaded]) -> list[Fit]:
-    """What each of these tensors must be multiplied by to be the golden one, and what is left."""
+    """The factor between each of these tensors and the golden one, and the remaining error."""
     if views is not None:
         return [fit(one, views.golden) for one in _assembled(views)]
     ours, golden = _merged(case)
@@ -142,7 +142,8 @@ def golden_at(views: Loaded, place: tuple[int, ...]) -> Array:
 
 
 def _cut(golden: Array, shards: Array, place: tuple[int, ...], dimension: int, axis: int) -> Array:
-    """The part of the golden tensor at a place along one dimension; all of it where another one cuts this axis too."""
+    """The part of the golden tensor at a place along one dimension; all of it if another dimension cuts this axis
+    too."""
     line = [shards[(*place[:dimension], one, *place[dimension + 1 :])] for one in range(shards.shape[dimension])]
     lengths = [piece.shape[axis] for piece in line]
     if golden.shape[axis] != sum(lengths):

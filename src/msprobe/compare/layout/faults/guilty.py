@@ -30,7 +30,7 @@ from msprobe.compare.phases import Phase
 
 
 def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
-    """A shard that is another slice of the golden tensor than the one that its rank should have."""
+    """A shard that is another slice of the golden tensor than its rank should have."""
     way = views.layout.target
     sliced = [axis for axis, one in enumerate(way.placements) if axis_of(one) is not None]
     if not sliced:
@@ -134,13 +134,13 @@ def _find(piece: Array, golden: Array, axis: int) -> Optional[int]:
 
 
 def _same_rows(piece: Array, own: Array, axis: int) -> bool:
-    """The slices are those that the rank should have, in another order; a scaled tensor is not."""
+    """Whether the slices are those that the rank should have, in another order; false for a scaled tensor."""
     order = find_order(piece, own, axis)
     return order is not None and error_of(np.take(piece, order, axis), own) < CLOSE
 
 
 def guilty_ranks(case: Case) -> tuple[int, ...]:
-    """The ranks whose shards differ from their part of the golden tensor; empty where that cannot be said."""
+    """The ranks whose shards differ from their part of the golden tensor; empty if this is not known."""
     if len(case.target.ranks) == 1:
         return tuple(case.target.ranks)
     if not case.saved or case.layout is None:
@@ -165,8 +165,8 @@ def guilty_ranks(case: Case) -> tuple[int, ...]:
 
 
 def _guilty_of_sum(case: Case, views: Loaded, axis: int) -> tuple[int, ...]:
-    """The rank whose part of a sum is wrong: what is too much, or too little, is a multiple of that part, or is there
-    where only that part is."""
+    """The rank whose part of a sum is wrong: the error of the sum is a multiple of that part, or is only at places
+    where that part is not zero."""
     try:
         total = assemble(views.shards, views.layout.target)[0]
     except ValueError:

@@ -22,7 +22,7 @@ from msprobe.compare.rows import Row
 
 
 def of_reduction(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
-    """The row is what some reduction makes of the partial sums that were recorded before it."""
+    """Tests whether the row is a reduction of the partial sums that were recorded before it."""
     if case.row.match.call.direction == GRADS or found.phase is Phase.AFTER or views.shards.ndim == 0:
         return None
     for index in range(found.index, max(found.index - 40, -1), -1):
@@ -49,7 +49,7 @@ def of_reduction(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
 
 
 def _may_be_parts(case: Case) -> bool:
-    """Where both runs give parts of a sum to a collective, their parts agree side by side as slices would."""
+    """Whether both runs pass parts of a sum to a collective: their parts then agree like slices."""
     return case.reduced and bool(case.golden.sizes)
 
 
@@ -99,7 +99,7 @@ def _compare_reductions(
 
 
 def _seen(views: Loaded, whole: Array) -> Array:
-    """What each rank has of its tensor in `whole`: its slice, where the row has slices of it (a reduce-scatter)."""
+    """The part of `whole` that each rank has: its slice, if the row has slices of it (a reduce-scatter)."""
     out: Array = np.empty(whole.shape, dtype=object)
     for place in np.ndindex(whole.shape):
         sliced = whole[place].ndim == views.golden.ndim and whole[place].shape != views.shards[place].shape
@@ -108,7 +108,7 @@ def _seen(views: Loaded, whole: Array) -> Array:
 
 
 def _in_place_of(views: Loaded, right: Array, wrong: Array) -> Array:
-    """What each rank would have if one summand of its tensor were `wrong`: autograd adds gradients up unseen."""
+    """What each rank would have if one summand of its tensor were `wrong`: autograd adds gradients without a record."""
     out: Array = np.empty(right.shape, dtype=object)
     for place in np.ndindex(right.shape):
         golden = golden_at(views, place)
@@ -165,7 +165,8 @@ def of_two_stages(found: Candidate, case: Case, trace: Trace, views: Loaded) -> 
 
 
 def of_unreduced(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
-    """By statistics: each rank has what an earlier call gave on that rank alone, where that is a part of a sum."""
+    """By statistics: each rank has the result of an earlier call on that rank alone, although that is a part of a
+    sum."""
     own = [value_key(item) for item in case.target.items]
     takes = case.row.is_input or found.match.call.kind == "module"
     if not takes or None in own or len(set(own)) == 1:
@@ -194,7 +195,7 @@ def of_unreduced(found: Candidate, case: Case, trace: Trace, views: Optional[Loa
 
 
 def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
-    """A call that needs a sum was given its parts."""
+    """A call that needs a sum received its parts."""
     if found.kind not in ("call", "choice", "received"):
         return None
     rows = trace.groups[found.index][1]
@@ -238,7 +239,7 @@ def _giver(index: int, trace: Trace) -> Optional[int]:
 
 
 def _maker(index: int, trace: Trace) -> Optional[int]:
-    """The call before that gave a partial sum of complete inputs: goes back through those that passed it on."""
+    """The earlier call that made a partial sum from complete inputs: goes back through the calls that passed it on."""
     last = None
     for place in range(index - 1, -1, -1):
         match, rows = trace.groups[place]

@@ -18,11 +18,11 @@ from msprobe.dump.reader import RankDump
 Event = Mapping[str, Any]
 
 _OF_RANK = ("parameters", "elements", "gradients", "names", "with_gradient")
-"""What an event of the training loop says of one rank's share."""
+"""The keys of an event of the training loop that depend on the share of the rank."""
 
 
 def joined_training(task: JoinTask) -> tuple[list[TrainingDifference], tuple[int, ...]]:
-    """What the training loop of some rank does differently, and the ranks whose loop does."""
+    """What the training loop of some ranks does differently, and which ranks."""
     golden = _events(task.golden[0])
     lost = _left_out(task)
     found: dict[int, list[TrainingDifference]] = {}
@@ -69,7 +69,7 @@ def _shared(events: Sequence[Event]) -> list[Any]:
 
 def _left_out(task: JoinTask) -> dict[int, list[TrainingDifference]]:
     """By rank, the parameters that the golden run updates and no rank does, or that another rank with the same part of
-    the model updates and this one does not. Nothing where the names tell no more: fused or renamed weights."""
+    the model updates and this one does not. Empty if names do not help: fused or renamed weights."""
     ours = {rank_of(place, source): set(_updated(source)) for place, source in enumerate(task.target)}
     golden = {name for source in task.golden for name in _updated(source)}
     every = {name for names in ours.values() for name in names}

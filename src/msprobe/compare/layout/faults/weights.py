@@ -37,7 +37,7 @@ def of_weight(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded
 
 
 def _of_stored_shard(case: Case, views: Loaded, name: str) -> Optional[Diagnosis]:
-    """A weight that its ranks keep in shards and put together before they use it: the ranks whose shards differ."""
+    """For a weight that the ranks store in shards and join before use: the ranks whose shards differ."""
     held = case.target.held[0]
     path = module_path(held.name.rpartition(".forward.")[0])
     stored = parallel_of(held.source).parameters.get(f"{path}.{case.row.slot.partition('.')[2]}")
@@ -59,7 +59,7 @@ def _of_stored_shard(case: Case, views: Loaded, name: str) -> Optional[Diagnosis
 
 
 def _slices(stored: Layout, mesh: Mesh) -> Mapping[int, dict[int, tuple[int, int]]]:
-    """The part of the complete tensor that each rank keeps, by axis; nothing where two dimensions cut one axis."""
+    """The part of the complete tensor that each rank stores, by axis; empty if two dimensions cut one axis."""
     axes = [one.dimension for one in stored.placements if one.kind == "S"]
     if not axes or len(set(axes)) < len(axes):
         return {}

@@ -25,12 +25,12 @@ from msprobe.dump.layout import make_directory
 from msprobe.pytorch.compiled.check import graphs
 from msprobe.pytorch.compiled.check.answer import OF_SCRIPT, RANDOM, CompiledCheck, Finding, RegionCheck
 from msprobe.pytorch.compiled.check.kernels import Kernel, kernels_of, note_kernels
-from msprobe.pytorch.compiled.check.later import Gradients, Later, Surroundings
 from msprobe.pytorch.compiled.check.locate import Located, Search
 from msprobe.pytorch.compiled.check.measure import Call, Compiler, Measured, Runs, measure
 from msprobe.pytorch.compiled.check.operators import explain
 from msprobe.pytorch.compiled.check.reproducer import write_reproducer
 from msprobe.pytorch.compiled.check.runs import Incoming, copy_inputs
+from msprobe.pytorch.compiled.check.waiting_checks import CallContext, Gradients, WaitingChecks
 from msprobe.pytorch.compiled.source import code_of, module_path, source_line
 from msprobe.pytorch.compiled.switch import backend_of, eval_frame, is_usual, name_backend, name_region, with_backend
 
@@ -48,7 +48,7 @@ class CheckSession:
         self.directory = directory
         self.answer = CompiledCheck()
         self.busy = _Busy()
-        self.later = Later()
+        self.waiting = WaitingChecks()
         self._callbacks: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._names: dict[str, int] = {}
         self._original: Any = None
@@ -62,7 +62,7 @@ class CheckSession:
         if self._original is not None:
             eval_frame()._maybe_set_eval_frame = self._original
             self._original = None
-            self.later.run_ready(all=True)
+            self.waiting.run_ready(all=True)
 
     def __enter__(self) -> CheckSession:
         self.install()
@@ -141,7 +141,7 @@ class _NotedGraph:
         session = self._session
         if session.busy.checking:
             return self.compiled(*args)
-        session.later.run_ready()
+        session.waiting.run_ready()
         signature = tuple(tuple(arg.shape) if isinstance(arg, torch.Tensor) else repr(arg) for arg in args)
         if signature in self._seen or len(self._seen) >= SHAPES:
             return self.compiled(*args)
@@ -153,12 +153,10 @@ class _NotedGraph:
             return self.compiled(*args)
         with self.watch():
             result = self.compiled(*args)
-        check = partial(
-            self._check, self._new_region(inputs), self._new_call(signature, inputs, before), Surroundings()
-        )
+        check = partial(self._check, self._new_region(inputs), self._new_call(signature, inputs, before), CallContext())
         gradients = Gradients([value for value in tree_leaves(result) if isinstance(value, torch.Tensor)], args)
         if gradients.expected:
-            session.later.add(gradients, check)
+            session.waiting.add(gradients, check)
         else:
             check(None)
         return result
@@ -175,11 +173,11 @@ class _NotedGraph:
         self._seen[signature] = inputs if self._dynamic else ()
         return Call(inputs, state, earlier)
 
-    def _check(self, region: RegionCheck, call: Call, surroundings: Surroundings, incoming: Incoming) -> None:
+    def _check(self, region: RegionCheck, call: Call, context: CallContext, incoming: Incoming) -> None:
         random = _random_states()
         self._session.busy.checking = True
         try:
-            with surroundings.again():
+            with context.again():
                 self._measure(region, replace(call, incoming=incoming))
         finally:
             self._session.busy.checking = False

@@ -2,7 +2,7 @@
    as loops.h, so that every level gives the same bits. The square of a float32 is exact in float64, so a fused
    multiply-add gives the same result as a multiplication and an addition.
 
-   `n` is a multiple of 16. The extremes and counts may miss NaN and what stands beside it; the sum shows it. With
+   `n` is a multiple of 16. The extremes and counts may miss NaN and its neighbours; the sum shows NaN. With
    `counts` the loop also counts zeros and what is closer to zero than the float with the bits `small`. */
 
 /* Bytes to prefetch: memory outside of the cache is read 1.5 times as fast with it. */
@@ -89,7 +89,7 @@ typedef struct {
 GROUP_TARGET("avx512f,avx512dq,popcnt")
 void group_avx512(const float *x, int vectors, sums_avx512 *t, small_counts *counts, int32_t small) {
     const __m512i magnitude = _mm512_set1_epi32(INT32_MAX);
-    __m512 nearest = _mm512_set1_ps(INFINITY); /* misses what stands beside a signalling NaN */
+    __m512 nearest = _mm512_set1_ps(INFINITY); /* misses the neighbours of a signalling NaN */
     for (int k = 0; k < vectors; k++) {
         const float *at = x + 16 * k;
         const __m512 v = _mm512_loadu_ps(at);

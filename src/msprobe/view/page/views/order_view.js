@@ -47,7 +47,7 @@ function paintStates(pen, states, opacity) {
   pen.putImageData(image, 0, 0);
 }
 
-// A text on a picture, with a ground of its own: points and lanes lie below it.
+// A text on a picture, with its own background: points and lanes are below it.
 function write(pen, text, x, y, [ground, ink]) {
   pen.globalAlpha = 0.8;
   pen.fillStyle = ground;

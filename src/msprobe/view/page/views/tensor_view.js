@@ -15,7 +15,7 @@ function start(row, described) {
   return { row, described, mode: described.modes.includes("difference") ? "difference" : described.modes[0], axes: rank > 1 ? [rank - 2, rank - 1] : [0, 0], index: described.shape.map(() => 0), window: null, picture: null, swept: null };
 }
 
-// Blue below zero, red above, on a scale of the fourth root: small differences are visible beside large ones.
+// Blue below zero, red above, on a scale of the fourth root: small differences are visible next to large ones.
 function ink(value, largest, mode) {
   if (mode === "not_finite") return [[0, 0, 0, 0], [192, 42, 32, 255], [26, 86, 196, 255], [138, 63, 176, 255]][value | 0];
   if (Number.isNaN(value)) return [255, 0, 255, 255];

@@ -16,7 +16,7 @@ import torch
 from msprobe.pytorch.compiled.check.runs import Incoming
 
 
-class Surroundings:
+class CallContext:
     """What the script has set around a call: a check that runs later must see the same."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Gradients:
         return self._found if any(gradient is not None for gradient in self._found) else None
 
 
-class Later:
+class WaitingChecks:
     """The checks that wait."""
 
     def __init__(self) -> None:
