@@ -274,6 +274,48 @@ def test_a_module_compiled_in_place_is_one_record_under_its_name(tmp_path, level
         assert "Module.1.1.Linear.parameters_grad" in dump.names
 
 
+class PartlyCompiled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    @torch.compiler.disable
+    def run_inner(self, x):
+        return self.inner(x)
+
+    def forward(self, x):
+        return self.run_inner(x).relu()
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_module_that_is_called_compiled_and_alone_is_recorded_both_ways(tmp_path, level, logged):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"plain": PartlyCompiled()})
+    model["compiled"] = torch.compile(model["plain"], backend="aot_eager")
+    x = torch.randn(2, 4)
+    with collecting(tmp_path, model, level=level) as dump:
+        first, second = model["compiled"](x), model["plain"](2 * x)
+        (first + second).sum().backward()
+    assert len(logged("PartlyCompiled is compiled")) == 1
+    assert_same(dump["Module.compiled.PartlyCompiled.forward.0"]["output"][0], first)
+    assert_same(dump["Module.plain.PartlyCompiled.forward.0"]["output"][0], second)
+    inner = [name for name in dump.names if "inner.Linear.forward" in name]
+    assert inner == ["Module.plain.inner.Linear.forward.0"]  # the region is one record
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_compiled_module_that_did_not_run_is_not_logged(tmp_path, level, logged):
+    torch._dynamo.reset()
+    parts = {"used": nn.Linear(4, 4), "idle": nn.ReLU()}
+    model = nn.ModuleDict({name: torch.compile(part, backend="aot_eager") for name, part in parts.items()})
+    with collecting(tmp_path, model, level=level) as dump:
+        model["used"](torch.randn(2, 4))
+    assert "Module.used.Linear.forward.0" in dump.names
+    assert logged("Linear is compiled")
+    assert not logged("ReLU is compiled")
+
+
 def test_code_compiled_for_the_first_time_while_collecting_is_right(tmp_path):
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: torch.sin(x) * 2, backend="eager")

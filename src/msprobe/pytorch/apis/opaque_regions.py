@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple, Optional
 
@@ -27,7 +27,7 @@ from msprobe.pytorch.compiled.graph_breaks import graph_breaks
 from msprobe.pytorch.compiled.open_regions import OpenScope, opened
 from msprobe.pytorch.compiled.switch import CompilesUnseen, eval_frame, is_usual, module_of, name_region
 from msprobe.pytorch.modules.copies import PlainCopies
-from msprobe.pytorch.modules.model_tree import is_compiled_in_place
+from msprobe.pytorch.modules.model_tree import is_compiled_in_place, is_wrapper
 from msprobe.pytorch.modules.module_calls import Modules, compiled_roots, is_traced
 
 CLOSED, OPEN, EAGER = "closed", "open", "eager"
@@ -95,7 +95,7 @@ class OpaqueRegions:
             self._hooks = self._modules.take_off(self._may_run_without_modes)
         self._global_hooks.install(key, self._before, self._after)
 
-    def _install_switch(self) -> None:
+    def _install_switch(self, around: Optional[Callable[[Any], Any]] = None) -> None:
         self._dynamo = eval_frame()
         if self._compile == EAGER and not hasattr(self._dynamo, "_stance"):
             notices.warn_once('"compile": "eager" has no effect: this version of PyTorch cannot run regions eagerly.')
@@ -106,7 +106,7 @@ class OpaqueRegions:
             OpenScope.current = OpenScope(self._recorder, self._modules)
         if hasattr(self._dynamo, "_maybe_set_eval_frame"):
             self._set_eval_frame = self._dynamo._maybe_set_eval_frame
-            self._dynamo._maybe_set_eval_frame = self._around_compiled
+            self._dynamo._maybe_set_eval_frame = around or self._around_compiled
 
     def remove(self) -> None:
         self._global_hooks.remove()
@@ -165,7 +165,7 @@ class OpaqueRegions:
             return isinstance(module, _FUSED)
         if self._compile == OPEN:
             return id(module) in self._roots
-        return type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
+        return is_wrapper(module) or is_compiled_in_place(module)
 
     def _was_interrupted(self, depth: int) -> bool:
         """Torch calls no hook if a KeyboardInterrupt ends a module: the mode is turned on again here."""
@@ -294,7 +294,7 @@ def _api_of(region: Any, is_open: bool, advice: str) -> Api:
     compiled = not isinstance(region, _FUSED) or is_compiled_in_place(region)
     if compiled:
         name = name_region(getattr(region, "_orig_mod", region))
-        _log_compiled(name, region, is_open, advice)
+        log_compiled(name, region, is_open, advice)
         return Api("Compiled", name)
     name = type(region).__name__
     notices.warn_once(
@@ -313,7 +313,7 @@ def _log_unseen(region: Any) -> None:
     )
 
 
-def _log_compiled(name: str, region: Any, is_open: bool, advice: str) -> None:
+def log_compiled(name: str, region: Any, is_open: bool, advice: str) -> None:
     """`advice`: the value of `compile` with which the calls inside are seen; at L0 only the eager modules are."""
     if is_open:
         notices.warn_once(
@@ -333,7 +333,7 @@ def _log_compiled(name: str, region: Any, is_open: bool, advice: str) -> None:
 
 def _runs_without_modes(module: Any, closed: bool) -> bool:
     """Whether this call of the module runs without modes. The switch handles modules that are compiled in place."""
-    if type(module).__name__ == "OptimizedModule":
+    if is_wrapper(module):
         return closed
     if not isinstance(module, _FUSED) or module.training:
         return False

@@ -40,7 +40,12 @@ class ModelTree:
 
 def is_opaque(module: Any) -> bool:
     """Whether a module is compiled code: it is one record, and nothing below it is hooked."""
-    return isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"
+    return isinstance(module, torch.jit.ScriptModule) or is_wrapper(module)
+
+
+def is_wrapper(module: Any) -> bool:
+    """Whether `torch.compile(module)` made it."""
+    return type(module).__name__ == "OptimizedModule"
 
 
 def is_compiled_in_place(module: Any) -> bool:

@@ -23,7 +23,7 @@ from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.compiled.graph_breaks import breaks_member, graph_breaks
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
-from msprobe.pytorch.modules.model_tree import ModelTree, is_compiled_in_place, is_opaque
+from msprobe.pytorch.modules.model_tree import ModelTree, is_compiled_in_place, is_opaque, is_wrapper
 from msprobe.pytorch.modules.own_calls import OwnCalls
 
 _NoTorchFunction = torch._C.DisableTorchFunction
@@ -50,7 +50,7 @@ def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[tuple[s
 
 def uncompiled(module: Any) -> Any:
     """The module that torch.compile(module) wraps."""
-    return module._orig_mod if type(module).__name__ == "OptimizedModule" else module
+    return module._orig_mod if is_wrapper(module) else module
 
 
 def _describe_inside(module: Any) -> ModuleFacts:
@@ -63,11 +63,7 @@ def _describe_inside(module: Any) -> ModuleFacts:
 def compiled_roots(models: Sequence[Any]) -> set[int]:
     """The ids of the modules that run compiled, with all below them."""
     found = (module for model in models for module in model.modules())
-    return {
-        id(uncompiled(module))
-        for module in found
-        if type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
-    }
+    return {id(uncompiled(module)) for module in found if is_wrapper(module) or is_compiled_in_place(module)}
 
 
 def _describe(module: Any) -> ModuleFacts:
@@ -77,7 +73,7 @@ def _describe(module: Any) -> ModuleFacts:
 
 
 def class_of(module: Any) -> str:
-    if type(module).__name__ == "OptimizedModule":
+    if is_wrapper(module):
         return type(module._orig_mod).__name__
     return str(module.original_name) if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
 
