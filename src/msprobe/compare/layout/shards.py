@@ -6,13 +6,14 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, ranks_text
+from msprobe.compare.layout.flat import PartItem
 from msprobe.compare.layout.joined import Held
-from msprobe.compare.layout.ways import Array
+from msprobe.compare.layout.ways import Array, R, Way, shard
 from msprobe.compare.measure.distance import damaged_statistic
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import Item, is_tensor
@@ -64,9 +65,22 @@ class Shards:
         found: Array = np.empty(self.cells.shape, dtype=object)
         for index in np.ndindex(self.cells.shape):
             place = int(self.cells[index])
-            held, name = self.held[place], self.items[place]["data_name"]
-            found[index] = _read(held.source.tensor_path(name))
+            held, item = self.held[place], self.items[place]
+            array = _read(held.source.tensor_path(item["data_name"]))
+            found[index] = item.cut(array) if isinstance(item, PartItem) else array
         return found
+
+    @property
+    def pieces(self) -> Optional[Way]:
+        """How the elements that each rank has of a flattened parameter are put together; None for other items."""
+        ranges: Array = np.empty(self.cells.shape, dtype=object)
+        for index in np.ndindex(self.cells.shape):
+            item = self.items[int(self.cells[index])]
+            if not isinstance(item, PartItem) or item.piece is None:
+                return None
+            ranges[index] = (item.piece.first, item.piece.last)
+        copied = [bool((ranges == np.roll(ranges, 1, axis)).all()) for axis in range(ranges.ndim)]
+        return Way(tuple(R if same else shard(0) for same in copied))
 
     def ranks_at(self, axes: Sequence[int], place: Sequence[int]) -> list[int]:
         """The ranks at a place along some dimensions."""

@@ -28,7 +28,13 @@ from msprobe.compare.layout.faults.evidence import (
     place_text,
 )
 from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_slice
-from msprobe.compare.layout.faults.reductions import of_partial_input, of_reduction, of_two_stages, of_unreduced
+from msprobe.compare.layout.faults.reductions import (
+    of_own_part,
+    of_partial_input,
+    of_reduction,
+    of_two_stages,
+    of_unreduced,
+)
 from msprobe.compare.layout.faults.weights import of_weight
 from msprobe.compare.layout.joined import Alone
 from msprobe.compare.layout.shards import local_shape
@@ -98,7 +104,7 @@ def _of_gradient(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
     if found.phase is not Phase.AFTER and case.row.match.call.direction != GRADS:
         return None
     if views.shards.ndim == 0 or views.golden.size < 2:
-        return None
+        return of_own_part(found, case, _cases(trace), views)
     where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
     copies = copies_of(case, views)
     if len(copies) > 1 and max(one.error for one in copies) - min(one.error for one in copies) < CLOSE:
@@ -115,7 +121,7 @@ def _of_gradient(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
                 f"{group_text(case, axes[0])} is the golden run's: it was not reduced"
             )
             return Diagnosis("gradient not averaged", said, tuple(case.target.ranks), name)
-    return None
+    return of_own_part(found, case, _cases(trace), views)
 
 
 # A factor
@@ -136,18 +142,19 @@ def _of_factor(found: Candidate, case: Case, trace: Trace, views: Optional[Loade
         if kind:
             said = f"{kind}: {slot} of {where} is {_number(times)} times what it should be: {text}"
             ranks = tuple(case.target.ranks) if len(case.target.ranks) > 1 or name == MICROBATCH else ()
+            if case.target.pieces is not None:  # the ranks that have nothing of this parameter were reduced with
+                ranks = tuple(sorted({rank for one in _cases(trace) for rank in one.target.ranks}))
             return Diagnosis(kind, said, ranks, name)
     return None
 
 
 def _sizes(case: Case, trace: Trace) -> dict[str, int]:
-    """The dimensions of the run with their sizes, those of the row first; then all ranks."""
+    """The dimensions of the run with their sizes, those of the row first; then all ranks. A row that only some ranks
+    have is not the measure of a dimension."""
     found = dict(zip(case.target.names, case.target.sizes))
-    for _, rows in trace.groups:
-        for row in rows:
-            if row.joined is not None:
-                for name, size in zip(row.joined.target.names, row.joined.target.sizes):
-                    found.setdefault(name, size)
+    for other in _cases(trace):
+        for name, size in zip(other.target.names, other.target.sizes):
+            found[name] = max(found.get(name, 1), size)
     found = {name: size for name, size in found.items() if size > 1}
     ranks = [name for name in found if name != MICROBATCH]
     if len(ranks) > 1:
@@ -155,15 +162,17 @@ def _sizes(case: Case, trace: Trace) -> dict[str, int]:
     return found
 
 
+def _cases(trace: Trace) -> Iterator[Case]:
+    return (row.joined for _, rows in trace.groups for row in rows if row.joined is not None)
+
+
 def _batch_dimensions(trace: Trace) -> set[str]:
     """The dimensions that split the batch: gradients that differ along them are scaled."""
     found: Optional[set[str]] = None
-    for _, rows in trace.groups:
-        for row in rows:
-            case = row.joined
-            if case is not None and case.layout is not None and case.explained and case.layout.factor != 1.0:
-                split = {n for n, one in zip(case.target.names, case.layout.target.placements) if one != R}
-                found = split if found is None else found & split
+    for case in _cases(trace):
+        if case.layout is not None and case.explained and case.layout.factor != 1.0:
+            split = {n for n, one in zip(case.target.names, case.layout.target.placements) if one != R}
+            found = split if found is None else found & split
     return found or set()
 
 

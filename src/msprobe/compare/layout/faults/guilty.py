@@ -22,7 +22,7 @@ from msprobe.compare.layout.faults.evidence import (
     name_dimensions,
     place_text,
 )
-from msprobe.compare.layout.fitting import error_of, find_order, fit
+from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order, fit
 from msprobe.compare.layout.ways import Array, P, assemble, axis_of
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
@@ -160,6 +160,8 @@ def guilty_ranks(case: Case) -> tuple[int, ...]:
     if not errors:
         return ()
     least = min(errors.values())
+    if least > EXPLAINED:
+        return tuple(sorted(errors))
     bad = tuple(sorted(rank for rank, error in errors.items() if error > max(FAR * least, 1e-6)))
     return bad if bad and len(bad) < len(errors) else tuple(sorted(errors))
 
