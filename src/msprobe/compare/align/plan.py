@@ -22,11 +22,18 @@ Calls = Sequence[Call]
 KeyOf = Callable[[Call], str]
 
 
-def plan(target: Calls, golden: Calls, mode: str = "auto", translation: Optional[Translation] = None) -> list[Match]:
+def plan(
+    target: Calls,
+    golden: Calls,
+    mode: str = "auto",
+    translation: Optional[Translation] = None,
+    of_parts: bool = False,
+) -> list[Match]:
     """Every call of both sides once, in the target's execution order, golden-only calls where they would stand.
 
     `auto` takes equal names where the two runs made the same calls in the same order, and aligns the two sequences
     inside the module tree where they did not; `exact` takes equal names only; `fuzzy` equal names without number.
+    `of_parts`: one of the runs has parts of tensors, so that their shapes mislead.
     """
     translation = (translation or Translation()).knowing(target)
     if translation.plain and [c.name for c in target] == [c.name for c in golden]:
@@ -40,7 +47,7 @@ def plan(target: Calls, golden: Calls, mode: str = "auto", translation: Optional
         for lane in {**ours, **theirs}:
             matches += _by_order(ours[lane], theirs[lane], translation, "fuzzy")
     else:
-        forward = _forward(ours[FORWARD], theirs[FORWARD], translation)
+        forward = _forward(ours[FORWARD], theirs[FORWARD], translation, of_parts)
         matches += forward
         recomputed = bool(ours[_RECOMPUTED] or theirs[_RECOMPUTED])
         matches += _by_order(ours[_RECOMPUTED], theirs[_RECOMPUTED], translation, "recount")
@@ -120,12 +127,12 @@ def _by_order(target: Calls, golden: Calls, translation: Translation, how: str) 
     return [_match(target[i], golden[j], how, translation) for i, j in common_order(ours, theirs)]
 
 
-def _forward(target: Calls, golden: Calls, translation: Translation) -> list[Match]:
+def _forward(target: Calls, golden: Calls, translation: Translation, of_parts: bool) -> list[Match]:
     ours = [translation.target_key(call) for call in target]
     theirs = [translation.golden_key(call) for call in golden]
     if ours == theirs:
         return [_match(t, g, "recount", translation) for t, g in zip(target, golden)]
-    return align_tree(target, golden, translation)
+    return align_tree(target, golden, translation, of_parts)
 
 
 def _backward(

@@ -75,7 +75,7 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
     if target.is_split or golden.is_split:
         matches = _match_split(target, golden, mode, translation)
     else:
-        matches = pair_updates(plan(target.calls, golden.calls, mode, translation))
+        matches = pair_updates(plan(target.calls, golden.calls, mode, translation, of_parts=True))
     pairing = Pairing(translation)
     groups: list[Group] = [(match, pairing.rows(match)) for match in matches]
     rows = _Rows(groups, target, golden, task.file)
@@ -121,7 +121,7 @@ def _match_split(target: JoinedRun, golden: JoinedRun, mode: str, translation: T
     given = {match.golden.name for match in updates if match.golden is not None}
     ours = [call for call in target.calls if call.name not in taken]
     theirs = [call for call in golden.calls if call.name not in given]
-    others = separate_parameters(plan(ours, theirs, mode, translation), target.labels, golden.labels)
+    others = separate_parameters(plan(ours, theirs, mode, translation, of_parts=True), target.labels, golden.labels)
     matches = sorted([*others, *updates], key=lambda one: math.inf if one.target is None else one.target.order)
     return sort_by_golden(matches) if target.is_split else sort_by_target(matches)
 

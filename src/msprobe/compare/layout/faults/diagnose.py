@@ -57,7 +57,7 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
     if case is not None and case.layout is not None:
         diagnosis = next(_tests(found, case, trace), None)
     if diagnosis is None or diagnosis.kind == found.kind:
-        ranks = diagnosis.ranks if diagnosis is not None else guilty_ranks(case) if case is not None else ()
+        ranks = diagnosis.ranks if diagnosis is not None else _ranks_of(found, case, trace)
         diagnosis = _of_extra(found, trace, ranks, alone) or _of_argument(found, case, trace, ranks) or diagnosis
     if diagnosis is None:
         return replace(found, ranks=ranks, collective=_collective(found.index, trace))
@@ -72,6 +72,23 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
         dimension=diagnosis.dimension,
         collective=_collective(found.index, trace),
     )
+
+
+def _ranks_of(found: Candidate, case: Optional[Case], trace: Trace) -> tuple[int, ...]:
+    """The ranks whose shards differ; for what is no tensor, those that pass another argument, or that make the call."""
+    if case is not None:
+        return guilty_ranks(case)
+    held = [
+        one
+        for row in trace.groups[found.index][1]
+        if row.joined is not None and row.match.target is not None
+        for one in row.joined.target.held
+    ]
+    golden, slot = found.match.golden, found.row.slot if found.row is not None else ""
+    if found.kind == "argument" and golden is not None:
+        theirs = _arguments(golden.record).get(slot)
+        held = [one for one in held if _arguments(one.source.records.get(one.name)).get(slot) != theirs]
+    return tuple(sorted({one.rank for one in held}))
 
 
 def _by_result(found: Candidate, trace: Trace) -> Candidate:

@@ -20,6 +20,7 @@ from msprobe.compare.layout.faults.evidence import (
     golden_at,
     load_case,
     name_dimensions,
+    own_elements,
     place_text,
 )
 from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order, fit
@@ -39,11 +40,12 @@ def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
     axis = axis_of(way.placements[sliced[0]])
     assert axis is not None
     for place in np.ndindex(views.shards.shape):
-        piece, own = views.shards[place], _own_slice(views, place, sliced[0], axis)
-        if own is None or error_of(piece, own) < CLOSE or piece.shape != own.shape:
+        piece, whole = views.shards[place], golden_at(views, place, but=axis)
+        own = np.take(whole, own_elements(views, place, axis), axis)
+        if error_of(piece, own) < CLOSE or piece.shape != own.shape:
             continue
         rank = case.target.held[int(case.target.cells[place])].rank
-        start = _find(piece, views.golden, axis)
+        start = _find(piece, whole, axis)
         if start is not None:
             wrong.setdefault(f"elements {start}-{start + piece.shape[axis] - 1} of dimension {axis}", []).append(rank)
         elif _same_rows(piece, own, axis):
@@ -112,17 +114,6 @@ def _ranges(numbers: list[int]) -> str:
     runs = [(numbers[a], numbers[b - 1]) for a, b in zip(starts, starts[1:])]
     said = [f"{a}-{b}" if b > a else str(a) for a, b in runs[:4]]
     return ", ".join([*said, "…"] if len(runs) > len(said) else said)
-
-
-def _own_slice(views: Loaded, place: tuple[int, ...], dimension: int, axis: int) -> Optional[Array]:
-    """The slice of the golden tensor at a place along one dimension, the shards in order."""
-    start = 0
-    for before in range(place[dimension]):
-        index = (*place[:dimension], before, *place[dimension + 1 :])
-        start += views.shards[index].shape[axis]
-    length = views.shards[place].shape[axis]
-    found: Array = np.take(views.golden, range(start, min(start + length, views.golden.shape[axis])), axis)
-    return found
 
 
 def _find(piece: Array, golden: Array, axis: int) -> Optional[int]:

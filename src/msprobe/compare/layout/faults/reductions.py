@@ -69,7 +69,7 @@ def _compare_reductions(
     alone, own = _seen(views, parts), _seen(views, _sums(parts, axis))
     if _alike(views.shards, own):
         return None
-    place = _maker(index + 1, trace)
+    place = _maker(index + 1, trace, trace.groups[index][0].call.direction)
     maker = trace.groups[index if place is None else place][0].call
     what = f"{maker.name} in {module_of(maker, trace.groups) or maker.key}"
     group, ranks = group_text(case, axis), tuple(case.target.ranks)
@@ -249,7 +249,7 @@ def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) 
                 f"a mean over {group} in place of a sum"
             )
             return Diagnosis("wrong factor", said, tuple(given.target.ranks), name, _giver(found.index, trace))
-        maker = _maker(found.index, trace)
+        maker = _maker(found.index, trace, found.match.call.direction)
         made = trace.groups[maker][0].call if maker is not None else found.match.call
         module = module_of(made, trace.groups) or made.key
         what = "all-reduce of the gradient" if found.match.call.direction == BACKWARD else "all-reduce"
@@ -271,12 +271,13 @@ def _giver(index: int, trace: Trace) -> Optional[int]:
     return None
 
 
-def _maker(index: int, trace: Trace) -> Optional[int]:
-    """The call before that gave a partial sum of complete inputs: goes back through those that passed it on."""
+def _maker(index: int, trace: Trace, direction: str) -> Optional[int]:
+    """The call before, in a direction, that gave a partial sum of complete inputs: goes back through those that passed
+    it on."""
     last = None
     for place in range(index - 1, -1, -1):
         match, rows = trace.groups[place]
-        if match.how == "unmatched" or match.call.direction != trace.groups[index][0].call.direction:
+        if match.how == "unmatched" or match.call.direction != direction:
             continue
         results = [row for row in rows if not row.is_input and _is_partial(row)]
         if not results or match.call.kind == "module":
