@@ -8,9 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from layout_dumps import write_run
-from written import call, tensor
+from layout_dumps import Rank, write_run
+from written import call, tensor, write_dump
 
 from msprobe.compare import compare
 from msprobe.compare.align.plan import plan
@@ -122,3 +123,57 @@ def test_what_made_a_part_of_a_gradient_is_a_backward() -> None:
 
     trace: Any = SimpleNamespace(groups=[group(FORWARD), group(BACKWARD), group(FORWARD)])
     assert reductions._maker(2, trace, BACKWARD) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "name", "ranks"),
+    [
+        ("same data", "shard mis-sliced", "Functional.linear.0.forward", (0, 1)),
+        ("extra call", "extra call", "Functional.linear.3.forward", (1,)),
+    ],
+)
+def test_statistics_name_the_ranks_where_they_show_them(
+    tmp_path: Path, fault: str, kind: str, name: str, ranks: tuple[int, ...]
+) -> None:
+    golden = write_run(tmp_path / "golden", saves=False)
+    origin = compare(write_run(tmp_path / "target", 2, 1, fault, saves=False), golden).origin
+    assert origin is not None
+    assert (origin.kind, origin.name, origin.ranks) == (kind, name, ranks)
+
+
+def test_a_slice_that_is_larger_than_the_complete_tensor_is_wrong(tmp_path: Path) -> None:
+    def enlarge(rank: int, dump: Any) -> None:
+        for record in (dump["data"][name] for name in ("Functional.relu.1.forward", "Module.1.B.forward.0")):
+            if rank == 1:
+                record["output"][0]["Max"] += 9.0
+
+    golden, target = write_run(tmp_path / "golden", saves=False), write_run(tmp_path / "target", 2, 1, saves=False)
+    _edit(target, "dump.json", enlarge)
+    origin = compare(target, golden).origin
+    assert origin is not None
+    assert (origin.name, origin.ranks) == ("Functional.relu.1.forward", (1,))
+
+
+def test_statistics_say_what_they_do_not_show(tmp_path: Path) -> None:
+    golden = write_run(tmp_path / "golden", saves=False)
+    origin = compare(write_run(tmp_path / "target", 1, 2, "mis-sliced", saves=False), golden).origin
+    assert origin is not None
+    assert origin.ranks == ()
+    (said,) = [one for one in origin.evidence if "on which rank" in one]
+    assert "--next-config" in said
+
+
+def test_a_sum_of_numbers_that_was_not_reduced_is_found_in_statistics(tmp_path: Path) -> None:
+    """The mean of one element is its value."""
+    shares = {"golden": [20.0], "target": [8.0, 12.0]}
+    for side, values in shares.items():
+        for number, value in enumerate(values):
+            rank = Rank(tmp_path, saves=False)
+            rank.call("Tensor.pow.0.forward", [np.ones((8 // len(values), 2))], np.ones((8 // len(values), 2)), None)
+            rank.call("Tensor.sum.0.forward", [np.ones((8 // len(values), 2))], value, None)
+            rank.call("Tensor.sqrt.0.forward", [value], np.sqrt(value), None)
+            run = {"msprobe": "0", "world_size": len(values), "settings": {"precision": "high"}}
+            write_dump(tmp_path / side, rank.data, rank.parents, rank=number if len(values) > 1 else None, run=run)
+    origin = compare(tmp_path / "target", tmp_path / "golden").origin
+    assert origin is not None
+    assert (origin.kind, origin.name, origin.ranks) == ("missing all-reduce", "Tensor.sum.0.forward", (0, 1))

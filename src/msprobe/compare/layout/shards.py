@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -14,7 +15,7 @@ from msprobe.compare.layout.dimensions import MICROBATCH, Grid, ranks_text
 from msprobe.compare.layout.flat import PartItem
 from msprobe.compare.layout.joined import Held
 from msprobe.compare.layout.ways import Array, R, Way, shard
-from msprobe.compare.measure.distance import damaged_statistic
+from msprobe.compare.measure.distance import damaged_statistic, number
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import Item, is_tensor
 from msprobe.compare.sources import Source
@@ -54,6 +55,11 @@ class Shards:
     def saved(self) -> bool:
         return all(item.get("data_name") for item in self.items)
 
+    @property
+    def known(self) -> bool:
+        """Whether the values are known: saved, or of one element each, whose mean is its value."""
+        return all(item.get("data_name") or _single_value(item) is not None for item in self.items)
+
     def shapes(self) -> Array:
         found: Array = np.empty(self.cells.shape, dtype=object)
         for index in np.ndindex(self.cells.shape):
@@ -61,13 +67,19 @@ class Shards:
         return found
 
     def arrays(self) -> Array:
-        """Raises DumpError where a file cannot be read."""
+        """Raises DumpError where a file cannot be read, or there is none and the tensor has several elements."""
         found: Array = np.empty(self.cells.shape, dtype=object)
         for index in np.ndindex(self.cells.shape):
             place = int(self.cells[index])
             held, item = self.held[place], self.items[place]
-            array = _read(held.source.tensor_path(item["data_name"]))
-            found[index] = item.cut(array) if isinstance(item, PartItem) else array
+            value = _single_value(item)
+            if item.get("data_name"):
+                array = _read(held.source.tensor_path(item["data_name"]))
+                found[index] = item.cut(array) if isinstance(item, PartItem) else array
+            elif value is None:
+                raise DumpError("only statistics were collected")
+            else:
+                found[index] = np.full(local_shape(item), value)
         return found
 
     @property
@@ -93,6 +105,11 @@ class Shards:
     @property
     def ranks(self) -> list[int]:
         return sorted({one.rank for one in self.held})
+
+
+def _single_value(item: dict[str, Any]) -> Optional[float]:
+    mean = number(item.get("Mean"))
+    return mean if mean is not None and prod(local_shape(item)) == 1 else None
 
 
 @functools.lru_cache(maxsize=4096)

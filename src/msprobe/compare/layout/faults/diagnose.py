@@ -15,6 +15,7 @@ from msprobe.compare.calls import FORWARD, GRADS
 from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.covering import is_scaling
 from msprobe.compare.layout.dimensions import ALL_RANKS, MICROBATCH, ranks_text
+from msprobe.compare.layout.faults.doubts import with_doubts
 from msprobe.compare.layout.faults.evidence import (
     CLOSE,
     Diagnosis,
@@ -27,7 +28,7 @@ from msprobe.compare.layout.faults.evidence import (
     name_dimensions,
     place_text,
 )
-from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_slice
+from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_same_parts, of_slice
 from msprobe.compare.layout.faults.reductions import (
     of_own_part,
     of_partial_input,
@@ -60,9 +61,9 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
         ranks = diagnosis.ranks if diagnosis is not None else _ranks_of(found, case, trace)
         diagnosis = _of_extra(found, trace, ranks, alone) or _of_argument(found, case, trace, ranks) or diagnosis
     if diagnosis is None:
-        return replace(found, ranks=ranks, collective=_collective(found.index, trace))
+        return with_doubts(replace(found, ranks=ranks, collective=_collective(found.index, trace)), case, trace)
     index = found.index if diagnosis.at is None else diagnosis.at
-    return replace(
+    named = replace(
         found,
         kind=diagnosis.kind,
         said=diagnosis.said,
@@ -72,6 +73,7 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
         dimension=diagnosis.dimension,
         collective=_collective(found.index, trace),
     )
+    return with_doubts(named, case, trace)
 
 
 def _ranks_of(found: Candidate, case: Optional[Case], trace: Trace) -> tuple[int, ...]:
@@ -101,7 +103,7 @@ def _by_result(found: Candidate, trace: Trace) -> Candidate:
 
 def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
     """By the saved tensors, else by statistics as far as they tell."""
-    if case.saved:
+    if case.known:
         views = load_case(case)
         tests = (
             *(of_weight, of_order, _of_gradient, _of_factor, of_two_stages),
@@ -109,7 +111,7 @@ def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
         )
         made = (test(found, case, trace, views) for test in tests if views is not None)
     else:
-        made = (test(found, case, trace, None) for test in (of_weight, of_unreduced, _of_factor, _of_copy))
+        made = (test(found, case, trace, None) for test in _BY_STATISTICS)
     return (one for one in made if one is not None)
 
 
@@ -252,7 +254,12 @@ def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Seq
         if one.call.direction == FORWARD and not is_collective(one.call.key) and one.call.name not in golden
     ]
     exchanges = any(m.target and m.target.parent == call.name and is_collective(m.target.key) for m, _ in trace.groups)
-    own = [one for one in inside if one.call.parent in places and set(one.ranks) == set(ranks)]
+    near = (call.name, call.parent) if call.kind == "module" else (call.parent,)
+    own = [
+        one
+        for one in inside
+        if (one.call.parent in places and set(one.ranks) == set(ranks)) or (not ranks and one.call.parent in near)
+    ]
     for one in own or [one for one in inside if one.call.parent == call.name and exchanges]:
         where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
         verb = "calls" if len(one.ranks) == 1 else "call"
@@ -298,3 +305,6 @@ def _collective(index: int, trace: Trace) -> str:
             inside = parent is None or call.parent == parent or place >= index - 3
             return call.name if inside else ""
     return ""
+
+
+_BY_STATISTICS = (of_weight, of_unreduced, of_same_parts, _of_factor, _of_copy)
