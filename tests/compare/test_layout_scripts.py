@@ -141,6 +141,13 @@ def test_statistics_name_the_ranks_where_they_show_them(
     assert (origin.kind, origin.name, origin.ranks) == (kind, name, ranks)
 
 
+def test_the_same_sum_on_every_rank_is_no_part_of_the_data(tmp_path: Path) -> None:
+    golden = write_run(tmp_path / "golden", saves=False)
+    origin = compare(write_run(tmp_path / "target", 2, 2, "wrong group", saves=False), golden).origin
+    assert origin is not None
+    assert origin.kind != "shard mis-sliced"
+
+
 def test_a_slice_that_is_larger_than_the_complete_tensor_is_wrong(tmp_path: Path) -> None:
     def enlarge(rank: int, dump: Any) -> None:
         for record in (dump["data"][name] for name in ("Functional.relu.1.forward", "Module.1.B.forward.0")):

@@ -30,6 +30,7 @@ from msprobe.compare.measure.distance import number, scale, value_key
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
+from msprobe.dump.collectives import is_collective
 
 
 def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
@@ -72,9 +73,9 @@ def _is_permuted(views: Loaded, dimension: int) -> bool:
 
 
 def of_same_parts(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
-    """By statistics: ranks that should each have their own slice have the same one. Which is in its place is not
-    known."""
-    way = case.layout.target if case.layout is not None else None
+    """By statistics: ranks that should each have their own slice of the data or of a weight have the same one. Which is
+    in its place is not known. What the ranks have exchanged is no such slice."""
+    way = case.layout.target if case.layout is not None and not _is_exchanged(found.index, case, trace) else None
     for axis, placement in enumerate(way.placements if way is not None else ()):
         if axis_of(placement) is None:
             continue
@@ -91,6 +92,14 @@ def of_same_parts(found: Candidate, case: Case, trace: Trace, views: Optional[Lo
             said = f"shard mis-sliced: {what} is the same on {ranks_text(ranks)}: each should have a part of its own"
             return Diagnosis("shard mis-sliced", said, ranks, case.target.names[axis])
     return None
+
+
+def _is_exchanged(index: int, case: Case, trace: Trace) -> bool:
+    own = {value_key(item) for item in case.target.items}
+    before = (rows for match, rows in trace.groups[:index] if is_collective(match.call.key))
+    results = (row for rows in before for row in rows if not row.is_input)
+    items = (one.joined.target.items if one.joined is not None else [one.target] for one in results)
+    return any(value_key(item) in own for given in items for item in given if item is not None)
 
 
 def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
