@@ -1,6 +1,6 @@
 """One rank of a small transformer in a layout of torch, for tests: `layout_run.py DUMP RANK WORLD PORT LAYOUT`.
 
-LAYOUT is single, ddp, fsdp, flat (FSDP1), tp or pp (two stages, two microbatches). One step of training with SGD.
+LAYOUT is single, ddp, fsdp, flat and original (FSDP1), tp or pp (two stages, two microbatches). One step with SGD.
 """
 
 from __future__ import annotations
@@ -82,11 +82,16 @@ def shard(model: Model) -> None:
     fully_shard(model)
 
 
-def flatten(model: Model) -> Any:
+def flatten(model: Model, use_orig_params: bool) -> Any:
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"))
+    return FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        device_id=torch.device("cpu"),
+        use_orig_params=use_orig_params,
+    )
 
 
 def make_pipeline(model: Model, rank: int) -> Any:
@@ -111,14 +116,14 @@ def main() -> None:
     model = Model()
     ids, labels = torch.randint(0, WORDS, (2, BATCH, LENGTH), generator=torch.Generator().manual_seed(5))
     runner: Any = model
-    if layout in ("ddp", "fsdp", "flat"):
+    if layout in ("ddp", "fsdp", "flat", "original"):
         ids, labels = ids.chunk(world)[rank], labels.chunk(world)[rank]
     if layout == "ddp":
         runner = nn.parallel.DistributedDataParallel(model)
     elif layout == "fsdp":
         shard(model)
-    elif layout == "flat":
-        runner = model = flatten(model)
+    elif layout in ("flat", "original"):
+        runner = model = flatten(model, layout == "original")
     elif layout == "tp":
         split_tensors(model, world)
     elif layout == "pp":

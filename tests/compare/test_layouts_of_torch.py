@@ -47,7 +47,7 @@ def run(layout: str) -> Path:
     return out
 
 
-@pytest.mark.parametrize("layout", ["tp", "pp", "fsdp", "ddp"])
+@pytest.mark.parametrize("layout", ["tp", "pp", "fsdp", "ddp", "flat", "original"])
 def test_the_reassembled_tensors_are_those_of_one_device(layout: str) -> None:
     result = compare(run(layout), run("single"))
     assert result.verdict == "same"
@@ -77,12 +77,13 @@ def test_two_layouts_of_two_ranks_are_compared_as_one_run() -> None:
     assert compare(run("tp"), run("pp")).verdict == "same"
 
 
-def test_flat_parameters_are_not_compared_and_not_blamed() -> None:
-    """FullyShardedDataParallel: what the calls compute is compared, and it is said that the parameters are not."""
-    result = compare(run("flat"), run("single"))
-    assert result.verdict == "not_compared"
-    assert result.origin is None
-    flat = [row for _, row in result.rows() if "flat shards" in str(row.why)]
-    assert flat
-    passed = [row for _, row in result.rows() if row.verdict == "pass"]
-    assert {row.match.call.direction for row in passed} == {"forward", "backward"}
+@pytest.mark.parametrize("layout", ["flat", "original"])
+def test_parameters_gradients_and_updates_of_flat_parameters_are_compared(layout: str) -> None:
+    """FullyShardedDataParallel: whatever is compared of FSDP2 is compared of FSDP1 too."""
+    found = [
+        {(row.name.partition(".")[0], row.slot) for _, row in compare(run(one), run("single")).rows() if row.measured}
+        for one in (layout, "fsdp")
+    ]
+    assert found[1] <= found[0]
+    assert compare(run(layout), run("fsdp")).verdict == "same"
+    assert compare(run(layout), run("ddp")).verdict == "same"

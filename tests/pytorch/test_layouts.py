@@ -228,6 +228,28 @@ def test_the_parts_of_flat_parameters_cover_every_parameter_once(directory, layo
     assert all((count == 1).all() for count in counts.values())
 
 
+@pytest.mark.parametrize("layout", ["fsdp1_flat", "fsdp1_original"])
+def test_flat_parameters_are_recorded_as_the_original_ones(directory, layout):
+    """Complete while a module runs; the elements of each rank make up the gradients of one device."""
+    if directory.name.startswith("layouts_L1"):
+        pytest.skip("level L1 records no gradients of parameters")
+    expected = reference(range(4))
+    made = {name: np.full(gradient.size, np.nan) for name, gradient in expected.items()}
+    for rank in ranks(directory, layout):
+        parts = {part.name: part for one in rank.parallel.flat.values() for part in one}
+        for record, members in rank.records.items():
+            path = ".".join(step for step in record.split(".")[1:] if step != "_fsdp_wrapped_module")
+            name = f"{path.split('.')[0]}."
+            assert "_flat_param" not in str(members)
+            for key, item in members.get("parameters", {}).items():
+                assert tuple(item["shape"]) == expected[name + key].shape
+            for key, (item,) in members.items() if record.endswith(".parameters_grad") else ():
+                part = parts[name + key]
+                made[name + key][part.first : part.last] = rank.tensor(item["data_name"])
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(made[name], gradient.reshape(-1), rtol=1e-4, atol=1e-6)
+
+
 def test_megatrons_attributes_are_layouts_on_the_tensor_parallel_group(directory):
     for rank in ranks(directory, "megatron"):
         found = rank.parallel.parameters

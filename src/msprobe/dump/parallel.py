@@ -126,6 +126,8 @@ class Parallel:
     meshes: tuple[Mesh, ...] = ()
     parameters: Mapping[str, Layout] = field(default_factory=dict)
     flat: Mapping[str, tuple[FlatPart, ...]] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
+    """Names of parameters that are another one in a flat parameter: tied weights."""
     pipeline: Optional[Pipeline] = None
     context: Optional[Context] = None
     batch: Optional[BatchPart] = None
@@ -151,12 +153,14 @@ def _parse(value: Any) -> Parallel:
     meshes = tuple(
         _mesh(one, f"mesh {number}") for number, one in enumerate(as_list(parts.get("meshes", []), '"meshes"'))
     )
-    layouts, flat = {}, {}
+    layouts, flat, shared = {}, {}, {}
     modules = as_object(parts.get("modules", {}), '"modules"')
     for name, one in as_object(parts.get("parameters", {}), '"parameters"').items():
         where = f"the layout of parameter {name!r}"
         if as_object(one, where).get("flat") is True:
             flat[name] = tuple(_flat_parts(one.get("parts"), where))
+            tied = as_object(one.get("shared", {}), f'"shared" of {where}')
+            shared.update({other: as_text(first, f'a name in "shared" of {where}') for other, first in tied.items()})
         else:
             layouts[name] = _layout(one, meshes, where)
     return Parallel(
@@ -167,6 +171,7 @@ def _parse(value: Any) -> Parallel:
         meshes,
         layouts,
         flat,
+        shared,
         _pipeline(parts["pipeline"]) if parts.get("pipeline") is not None else None,
         _context(parts["context"], meshes) if parts.get("context") is not None else None,
         _batch(parts["batch"]) if parts.get("batch") is not None else None,

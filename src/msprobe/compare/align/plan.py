@@ -22,12 +22,19 @@ Calls = Sequence[Call]
 KeyOf = Callable[[Call], str]
 
 
-def plan(target: Calls, golden: Calls, mode: str = "auto", translation: Optional[Translation] = None) -> list[Match]:
+def plan(
+    target: Calls,
+    golden: Calls,
+    mode: str = "auto",
+    translation: Optional[Translation] = None,
+    of_parts: bool = False,
+) -> list[Match]:
     """Returns every call of both sides once, in the execution order of the target. A call that only the golden run has
     follows its golden predecessor.
 
     `auto` matches equal names if the two runs made the same calls in the same order; if not, it aligns the two
     sequences inside the module tree. `exact` matches equal names only. `fuzzy` ignores the numbers in names.
+    `of_parts`: one of the runs has parts of tensors, so that shapes do not show which calls correspond.
     """
     translation = (translation or Translation()).knowing(target)
     if translation.plain and [c.name for c in target] == [c.name for c in golden]:
@@ -41,7 +48,7 @@ def plan(target: Calls, golden: Calls, mode: str = "auto", translation: Optional
         for lane in {**ours, **theirs}:
             matches += _by_order(ours[lane], theirs[lane], translation, "fuzzy")
     else:
-        forward = _forward(ours[FORWARD], theirs[FORWARD], translation)
+        forward = _forward(ours[FORWARD], theirs[FORWARD], translation, of_parts)
         matches += forward
         recomputed = bool(ours[_RECOMPUTED] or theirs[_RECOMPUTED])
         matches += _by_order(ours[_RECOMPUTED], theirs[_RECOMPUTED], translation, "recount")
@@ -121,12 +128,12 @@ def _by_order(target: Calls, golden: Calls, translation: Translation, how: str) 
     return [_match(target[i], golden[j], how, translation) for i, j in common_order(ours, theirs)]
 
 
-def _forward(target: Calls, golden: Calls, translation: Translation) -> list[Match]:
+def _forward(target: Calls, golden: Calls, translation: Translation, of_parts: bool) -> list[Match]:
     ours = [translation.target_key(call) for call in target]
     theirs = [translation.golden_key(call) for call in golden]
     if ours == theirs:
         return [_match(t, g, "recount", translation) for t, g in zip(target, golden)]
-    return align_tree(target, golden, translation)
+    return align_tree(target, golden, translation, of_parts)
 
 
 def _backward(

@@ -8,7 +8,7 @@ Without a module tree the complete run is one sequence.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Optional
 
@@ -23,8 +23,9 @@ _TARGET, _GOLDEN = 0, 1
 _PROJECTIONS = {"linear", "matmul", "conv1d", "conv2d"}
 
 
-def align_tree(target: Calls, golden: Calls, translation: Translation) -> list[Match]:
-    """Matches of forward calls of two runs, in no particular order."""
+def align_tree(target: Calls, golden: Calls, translation: Translation, of_parts: bool = False) -> list[Match]:
+    """Matches of forward calls of two runs, in no particular order. `of_parts`: one run has parts of tensors, so that
+    equal shapes say nothing of calls that both runs make equally often."""
     modules = _modules_by_path(target, golden, translation)
     partner = {t.name: g.name for t, g in modules}
     matches = []
@@ -33,7 +34,8 @@ def align_tree(target: Calls, golden: Calls, translation: Translation) -> list[M
         matches.append(Match(t, g, "exact" if same else "renamed", 1.0 if same else 0.95))
     ours = _sections(target, {name: name for name in partner})
     theirs = _sections(golden, {to: name for name, to in partner.items()})
-    aligner = _Aligner(translation, {t.name: t.name for t, _ in modules}, {g.name: t.name for t, g in modules})
+    marks = {t.name: t.name for t, _ in modules}, {g.name: t.name for t, g in modules}
+    aligner = _Aligner(translation, *marks, of_parts)
     for section, calls in ours.items():
         matches += aligner.align(calls, theirs.get(section, []))
     return matches
@@ -74,14 +76,22 @@ def _sections(calls: Calls, labels: dict[str, str]) -> dict[Optional[str], list[
 
 
 class _Aligner:
-    def __init__(self, translation: Translation, ours: dict[str, str], theirs: dict[str, str]) -> None:
+    def __init__(self, translation: Translation, ours: dict[str, str], theirs: dict[str, str], of_parts: bool) -> None:
         self.translation = translation
         self.marks = (ours, theirs)
+        self._of_parts = of_parts
+        self._counted: set[str] = set()
+        """The keys that are known by their number, not by shapes."""
 
     def align(self, target: Calls, golden: Calls) -> list[Match]:
         if not target or not golden:
             return []
         found: list[Match] = []
+        if self._of_parts:
+            ours, theirs = (
+                Counter(self._key_of(c, side) for c in calls) for side, calls in enumerate((target, golden))
+            )
+            self._counted = {key for key, number in ours.items() if number == theirs[key]}
         gaps = [(target, golden)]
         rounds: list[tuple[Token, str, float]] = [
             (self._value, "sequence", 1.0),
@@ -180,10 +190,12 @@ class _Aligner:
         return (self._key_of(call, side), text) if text else (side, call.name)
 
     def _call(self, call: Call, side: int) -> Hashable:
-        return self._mark(call, side) or (self._key_of(call, side), arguments(call.record))
+        key = self._key_of(call, side)
+        return self._mark(call, side) or (key, "" if key in self._counted else arguments(call.record))
 
     def _key_and_shape(self, call: Call, side: int) -> Hashable:
-        return self._mark(call, side) or (self._key_of(call, side), _out(call))
+        key = self._key_of(call, side)
+        return self._mark(call, side) or (key, "" if key in self._counted else _out(call))
 
     def _key(self, call: Call, side: int) -> Hashable:
         return self._mark(call, side) or self._key_of(call, side)

@@ -74,6 +74,11 @@ class Case:
     def saved(self) -> bool:
         return self.target.saved and self.golden.saved
 
+    @property
+    def known(self) -> bool:
+        """Both sides have values, not only statistics."""
+        return self.target.known and self.golden.known
+
 
 class Views:
     """The tensors, or the statistics, that the ways of one case make; each is made once."""

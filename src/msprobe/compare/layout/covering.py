@@ -109,13 +109,13 @@ def _cover_inside(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
 
 def cover_inputs(groups: Sequence[Group], found: dict[int, Judgement], microbatches: int = 1) -> None:
     """Adds the judgements of inputs that differ while the results agree: positions that each rank counts from 0 and
-    then shifts, sums that each run divides by the number of its own parts. After the backward only the latter: there,
-    clipping hides a wrong factor."""
+    then shifts, sums that each run divides by the number of its own parts. A weight that differs is never covered so.
+    After the backward only the latter: there, clipping hides a wrong factor."""
     for (match, rows), phase in zip(groups, phases_of(groups)):
         results = [row for row in rows if not row.is_input and is_tensor(row.golden)]
         if match.call.direction != FORWARD or is_collective(match.call.key) or not all(map(_agrees, results)):
             continue
-        odd = [row for row in rows if row.is_input and _differs(row)] if results else []
+        odd = [row for row in rows if row.slot.startswith("input.") and _differs(row)] if results else []
         other_number = any(_has_other_number(row) for row in rows) if odd else False
         in_forward = phase is Phase.FORWARD and (not other_number or microbatches > 1)
         if in_forward or (phase is not Phase.FORWARD and other_number and is_scaling(match)):

@@ -37,7 +37,8 @@ def tokens_note(groups: Sequence[Group]) -> list[str]:
     for match, rows in groups:
         if match.call.kind != "module" or match.call.direction != FORWARD:
             continue
-        case = next((row.joined for row in rows if row.is_input and row.joined is not None), None)
+        given = (row.joined for row in rows if row.slot.startswith("input."))
+        case = next((one for one in given if one is not None), None)
         if case is None or not any(case.owned) or any(len(side.items) > 1 for side in (case.target, case.golden)):
             continue
         shapes = [local_shape(side.first) for side in (case.target, case.golden)]

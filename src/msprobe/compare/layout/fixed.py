@@ -87,6 +87,9 @@ def grid_of_file(sizes: Mapping[str, int], ranks: Sequence[int], path: Path) -> 
 
 def fixed_placements(shards: Shards, name: str, grid: Grid, file: Optional[LayoutFile]) -> dict[str, str]:
     """The known placements of a row. Raises DumpError if ranks contradict each other."""
+    pieces = shards.pieces
+    if pieces is not None:
+        return dict(zip(shards.names, pieces.placements))
     found = _recorded(shards, name, grid)
     for pattern, placements in file.rows.items() if file is not None else ():
         if fnmatch.fnmatchcase(name, pattern):

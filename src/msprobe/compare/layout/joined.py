@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, Optional
 from msprobe.compare.align.plan import plan
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import rank_of
-from msprobe.compare.layout.owned import merge, place_owned, take_owned
-from msprobe.compare.layout.parts import Part, modules, name_of, passes, read_calls, split, whole
-from msprobe.compare.layout.updates import Label, label_updates, updates_a_share
+from msprobe.compare.layout.flat import check_flat
+from msprobe.compare.layout.owned import merge, place_owned, take_by_parameter, take_owned
+from msprobe.compare.layout.parts import Label, Part, modules, name_of, passes, read_calls, split, whole
+from msprobe.compare.layout.updates import label_updates, updates_a_share
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.sources import Source
 
@@ -22,13 +23,15 @@ BY_NUMBER = 0.9
 
 
 class Held(NamedTuple):
-    """The record of a call on one rank, in one microbatch; `name` is its name in that dump."""
+    """The record of a call on one rank, in one microbatch; `name` is its name in that dump, `label` the parameter that
+    it updates, where the run is taken apart by parameters."""
 
     rank: int
     microbatch: int
     source: Source
     name: str
     record: Any
+    label: Optional[Label] = None
 
 
 class Alone(NamedTuple):
@@ -55,6 +58,8 @@ class JoinedRun:
 
     labels: dict[str, Label] = field(default_factory=dict)
     """The parameters that calls after the backward work on."""
+    by_parameter: bool = False
+    """One of the two runs keeps parameters in flat ones (FSDP1): updates are taken apart by parameters."""
 
     def is_owned(self, ranks: Sequence[int]) -> bool:
         """Whether their stage has more ranks than these."""
@@ -63,7 +68,7 @@ class JoinedRun:
     @property
     def is_split(self) -> bool:
         """Whether the ranks update different parameters: stages of a pipeline, or shares of an optimizer."""
-        return len(self.stages) > 1 or any(map(updates_a_share, self.sources))
+        return self.by_parameter or len(self.stages) > 1 or any(map(updates_a_share, self.sources))
 
     @property
     def shared(self) -> int:
@@ -84,6 +89,7 @@ def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
     ours = max(passes(one) for one in calls.values())
     theirs = max(passes(one) for one in expected)
     run = JoinedRun(list(sources), stages=_stages(calls))
+    run.by_parameter = any([check_flat(sources), check_flat(other)])
     parts: dict[int, list[Part]] = {}
     for rank, made in calls.items():
         if ours > theirs:
@@ -100,8 +106,9 @@ def join(sources: Sequence[Source], other: Sequence[Source]) -> JoinedRun:
         for rank, made in calls.items()
         for name, label in label_updates(ranks[rank], made).items()
     }
-    held = {name: (ones[0].rank, ones[0].name) for name, ones in run.held.items() if ones}
-    run.labels = {name: labels[place] for name, place in held.items() if place in labels}
+    first = {name: ones[0] for name, ones in run.held.items() if ones}
+    own = {name: one.label or labels.get((one.rank, one.name)) for name, one in first.items()}
+    run.labels = {name: label for name, label in own.items() if label is not None}
     return run
 
 
@@ -156,23 +163,32 @@ def _stage(run: JoinedRun, parts: Sequence[Part], known: set[str]) -> Piece:
 
     `known` are the modules of the other run."""
     shared, owned = take_owned(parts, known)
+    if run.by_parameter:
+        shared, more = take_by_parameter(shared)
+        owned += more
     calls, held = _side_by_side(run, shared)
     if not owned:
         return calls, held
     place = {call.name: number for number, call in enumerate(calls)}
-    at = {(one.rank, one.microbatch, one.name): place[name] for name, ones in held.items() for one in ones}
+    at: dict[tuple[int, int], dict[str, int]] = {}
+    for name, ones in held.items():
+        for one in ones:
+            at.setdefault((one.rank, one.microbatch), {})[one.name] = place[name]
     pieces = [(calls, held), *(_side_by_side(run, group.parts) for group in owned)]
     placed = []
     for group, (own, _) in zip(owned, pieces[1:]):
         first = group.parts[0]
-        places = {
-            name: at[first.rank, first.microbatch, real]
-            for name, real in first.names.items()
-            if (first.rank, first.microbatch, real) in at
-        }
-        placed.append(place_owned(own, group, places, len(calls)))
+        placed.append(place_owned(own, group, at.get((first.rank, first.microbatch), {}), len(calls)))
     merged = merge(calls, placed)
-    return [one.call for one in merged], {one.call.name: pieces[one.group + 1][1][one.before.name] for one in merged}
+    found = {one.call.name: pieces[one.group + 1][1][one.before.name] for one in merged}
+    return [_with_items_of_all(one.call, found[one.call.name]) for one in merged], found
+
+
+def _with_items_of_all(call: Call, held: Sequence[Held]) -> Call:
+    """Gradients of parameters: a rank may have that of one parameter of the module, another rank that of another."""
+    if call.direction != GRADS or not all(isinstance(one.record, dict) for one in held):
+        return call
+    return call._replace(record={name: item for one in reversed(held) for name, item in one.record.items()})
 
 
 def _side_by_side(run: JoinedRun, parts: Sequence[Part]) -> Piece:
@@ -205,7 +221,8 @@ def _side_by_side(run: JoinedRun, parts: Sequence[Part]) -> Piece:
 
 
 def _held(part: Part, call: Call) -> Held:
-    return Held(part.rank, part.microbatch, part.source, part.names[call.name], call.record)
+    label = part.labels.get(call.name)
+    return Held(part.rank, part.microbatch, part.source, part.names[call.name], call.record, label)
 
 
 def _concatenate(run: JoinedRun, pieces: Sequence[Piece]) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, Call, module_path
-from msprobe.compare.layout.parts import Part, modules, name_of
+from msprobe.compare.layout.flat import calls_by_parameter, read_flat
+from msprobe.compare.layout.parts import Part, modules, name_of, renumber
 from msprobe.compare.layout.updates import label_updates, updates_a_share
 
 
 class Owned(NamedTuple):
-    """The own calls of ranks with the same own modules, and the shared call of its first part that each one
-    precedes."""
+    """The own calls of ranks with the same own modules, and the shared call that each one precedes, by its name in the
+    dump of the first part."""
 
     parts: list[Part]
     before: dict[str, Optional[str]]
@@ -52,6 +53,27 @@ def _of_some(names: Sequence[set[str]]) -> set[str]:
     return names[0].union(*names) - names[0].intersection(*names) if names else set()
 
 
+def take_by_parameter(parts: Sequence[Part]) -> tuple[list[Part], list[Owned]]:
+    """The parts without gradients of parameters and updates, and these: a rank has some elements of each parameter of a
+    flat one, often none, so these are the calls of the ranks that have some."""
+    flat = {part.rank: read_flat(part.source) for part in parts}
+    known = {name for one in flat.values() for name in one.parameters}
+    shared: list[Part] = []
+    groups: dict[str, Owned] = {}
+    for part in parts:
+        own = calls_by_parameter(part, flat[part.rank], known)
+        inside = {call.name for ones in own.values() for call, _ in ones}
+        before = _places(part, inside)
+        shared.append(part._replace(calls=[call for call in part.calls if call.name not in inside]))
+        for name, ones in own.items():
+            made = renumber(part.rank, part.microbatch, part.source, [call for call, _ in ones], part.names)
+            pairs = list(zip(made.calls, ones))
+            labels = {new.name: label for new, (_, label) in pairs if label is not None}
+            group = groups.setdefault(name, Owned([], {new.name: before[call.name] for new, (call, _) in pairs}))
+            group.parts.append(made._replace(labels=labels))
+    return shared, list(groups.values())
+
+
 def _places(part: Part, inside: set[str]) -> dict[str, Optional[str]]:
     found: dict[str, Optional[str]] = {}
     following: Optional[str] = None
@@ -59,7 +81,7 @@ def _places(part: Part, inside: set[str]) -> dict[str, Optional[str]]:
         if call.name in inside:
             found[call.name] = following
         else:
-            following = call.name
+            following = part.names.get(call.name, call.name)
     return found
 
 
@@ -107,7 +129,8 @@ class Moved(NamedTuple):
 
 
 def place_owned(calls: Sequence[Call], owned: Owned, shared: Mapping[str, int], end: int) -> Placed:
-    """`shared` has the place of each shared call of the first part, by its name there; `end` is behind them all."""
+    """`shared` has the place of each shared call of the first part, by its name in the dump; `end` is behind them
+    all."""
     places: list[int] = []
     for call in calls:
         following = owned.before.get(call.name)

@@ -18,14 +18,25 @@ OUTSIDE = -1
 """The part of calls that belong to no microbatch: the optimizer, gradients of parameters."""
 
 
+class Label(NamedTuple):
+    """The n-th call of an API for a parameter, before the optimizer's step or in it."""
+
+    parameter: str
+    key: str
+    in_step: bool
+    nth: int
+
+
 class Part(NamedTuple):
-    """`calls` are numbered within the part; `names` has each one's name in the dump."""
+    """`calls` are numbered within the part; `names` has each one's name in the dump, `labels` which parameter some of
+    them update."""
 
     rank: int
     microbatch: int
     source: Source
     calls: list[Call]
     names: dict[str, str]
+    labels: Mapping[str, Label] = {}
 
 
 def read_calls(source: Source) -> tuple[list[Call], dict[str, str]]:

@@ -187,13 +187,17 @@ def oddness(way: Way) -> int:
 
 
 def _fitting(shards: Shards, whole: Sequence[int], reductions: Sequence[str]) -> list[Way]:
-    return possible_ways(local_shape(shards.first), whole, shards.sizes, reductions)
+    pieces = shards.pieces
+    return possible_ways(local_shape(shards.first), whole, shards.sizes, reductions) if pieces is None else [pieces]
 
 
 def _free(
     shards: Shards, reductions: Sequence[str], fixed: Mapping[str, str]
 ) -> list[tuple[Way, Optional[tuple[int, ...]]]]:
     shapes = shards.shapes()
+    pieces = shards.pieces
+    if pieces is not None:
+        return [(pieces, whole_shape(shapes, pieces))]
     ways = _keep(free_ways(local_shape(shards.first), shards.sizes, reductions), shards, fixed)
     return [(way, whole_shape(shapes, way)) for way in ways]
 

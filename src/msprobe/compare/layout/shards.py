@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
 from msprobe.compare.layout.dimensions import MICROBATCH, Grid, ranks_text
+from msprobe.compare.layout.flat import PartItem
 from msprobe.compare.layout.joined import Held
-from msprobe.compare.layout.ways import Array
-from msprobe.compare.measure.distance import damaged_statistic
+from msprobe.compare.layout.ways import Array, R, Way, shard
+from msprobe.compare.measure.distance import damaged_statistic, number
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import Item, is_tensor
 from msprobe.compare.sources import Source
@@ -53,6 +55,11 @@ class Shards:
     def saved(self) -> bool:
         return all(item.get("data_name") for item in self.items)
 
+    @property
+    def known(self) -> bool:
+        """Whether the values are known: saved, or of one element each, whose mean is its value."""
+        return all(item.get("data_name") or _single_value(item) is not None for item in self.items)
+
     def shapes(self) -> Array:
         found: Array = np.empty(self.cells.shape, dtype=object)
         for index in np.ndindex(self.cells.shape):
@@ -60,13 +67,32 @@ class Shards:
         return found
 
     def arrays(self) -> Array:
-        """Raises DumpError if a file cannot be read."""
+        """Raises DumpError if a file cannot be read, or if there is none and the tensor has several elements."""
         found: Array = np.empty(self.cells.shape, dtype=object)
         for index in np.ndindex(self.cells.shape):
             place = int(self.cells[index])
-            held, name = self.held[place], self.items[place]["data_name"]
-            found[index] = _read(held.source.tensor_path(name))
+            held, item = self.held[place], self.items[place]
+            value = _single_value(item)
+            if item.get("data_name"):
+                array = _read(held.source.tensor_path(item["data_name"]))
+                found[index] = item.cut(array) if isinstance(item, PartItem) else array
+            elif value is None:
+                raise DumpError("only statistics were collected")
+            else:
+                found[index] = np.full(local_shape(item), value)
         return found
+
+    @property
+    def pieces(self) -> Optional[Way]:
+        """How the elements that each rank has of a flattened parameter are put together; None for other items."""
+        ranges: Array = np.empty(self.cells.shape, dtype=object)
+        for index in np.ndindex(self.cells.shape):
+            item = self.items[int(self.cells[index])]
+            if not isinstance(item, PartItem) or item.piece is None:
+                return None
+            ranges[index] = (item.piece.first, item.piece.last)
+        copied = [bool((ranges == np.roll(ranges, 1, axis)).all()) for axis in range(ranges.ndim)]
+        return Way(tuple(R if same else shard(0) for same in copied))
 
     def ranks_at(self, axes: Sequence[int], place: Sequence[int]) -> list[int]:
         """The ranks at a place along some dimensions."""
@@ -79,6 +105,11 @@ class Shards:
     @property
     def ranks(self) -> list[int]:
         return sorted({one.rank for one in self.held})
+
+
+def _single_value(item: dict[str, Any]) -> Optional[float]:
+    mean = number(item.get("Mean"))
+    return mean if mean is not None and prod(local_shape(item)) == 1 else None
 
 
 @functools.lru_cache(maxsize=4096)

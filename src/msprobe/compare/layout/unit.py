@@ -6,22 +6,23 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
-from msprobe.compare.calls import GRADS, Match
+from msprobe.compare.calls import Call, Match
 from msprobe.compare.layout import statistics
 from msprobe.compare.layout.case import Case, Layout, reorder
 from msprobe.compare.layout.covering import ADDED_UP
-from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, parallel_of, rank_of
+from msprobe.compare.layout.dimensions import MICROBATCH, Grid, arrangements, rank_of
 from msprobe.compare.layout.fixed import LayoutFile, balanced_sequence, fixed_placements, grid_of_file
+from msprobe.compare.layout.flat import PartItem, flatten
 from msprobe.compare.layout.joined import Alone, Held, JoinedRun, join, pair_updates, sort_by_golden, sort_by_target
 from msprobe.compare.layout.search import OWNED, Factors, Memory, kind_of, oddness, search
 from msprobe.compare.layout.settling import agree_with_kind, settle_backward
-from msprobe.compare.layout.shards import arrange, forget_files, load
+from msprobe.compare.layout.shards import Shards, arrange, forget_files, load
 from msprobe.compare.layout.updates import pair_by_parameter, separate_parameters
 from msprobe.compare.layout.ways import REDUCED, assemble
 from msprobe.compare.measure.distance import ValueKey, value_key
@@ -35,9 +36,10 @@ from msprobe.compare.sources import Pair, Source
 from msprobe.dump.collectives import is_collective
 
 SAMPLE = 40
-FLAT = Reason(
+UNSPLIT = Reason(
     Kind.KIND,
-    "FullyShardedDataParallel keeps parameters in flat shards, which are not put together (those of fully_shard are)",
+    "FullyShardedDataParallel keeps several parameters in this tensor, and their statistics are only known together; "
+    "collect with task tensor, or train with use_orig_params=True",
 )
 
 
@@ -73,7 +75,7 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
     if target.is_split or golden.is_split:
         matches = _match_split(target, golden, mode, translation)
     else:
-        matches = pair_updates(plan(target.calls, golden.calls, mode, translation))
+        matches = pair_updates(plan(target.calls, golden.calls, mode, translation, of_parts=True))
     pairing = Pairing(translation)
     groups: list[Group] = [(match, pairing.rows(match)) for match in matches]
     rows = _Rows(groups, target, golden, task.file)
@@ -94,12 +96,9 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
         if case.explained:
             case.row.measurement = _measure(case)  # while its files are still open
     agree_with_kind(cases, memory)
-    is_flat = any(parallel_of(source).flat for source in (*task.target, *task.golden))
-    for (match, made), phase in zip(groups, phases_of(groups)):
+    for _, made in groups:
         for row in made:
-            if is_flat and _is_of_parameter(match, row, phase):
-                row.joined, row.measurement = None, Measurement(None, FLAT)
-            elif row.joined is None:
+            if row.joined is None:
                 row.measurement = rows.unarranged(row)
             elif row.measurement is UNMEASURED:
                 row.measurement = _measure(row.joined)
@@ -115,12 +114,6 @@ def run_joined(task: JoinTask, mode: str, translation: Translation) -> JoinedUni
     )
 
 
-def _is_of_parameter(match: Match, row: Row, phase: Phase) -> bool:
-    """Whether a row shows a parameter, its gradient or its update, not what a call computes with it."""
-    lacking = row.slot.startswith("parameters.") and bool(row.absent)
-    return phase is Phase.AFTER or match.call.direction == GRADS or lacking
-
-
 def _match_split(target: JoinedRun, golden: JoinedRun, mode: str, translation: Translation) -> list[Match]:
     """The ranks of a side update different parameters: the updates are matched by the parameter's name."""
     updates = pair_by_parameter(target.calls, golden.calls, target.labels, golden.labels)
@@ -128,7 +121,7 @@ def _match_split(target: JoinedRun, golden: JoinedRun, mode: str, translation: T
     given = {match.golden.name for match in updates if match.golden is not None}
     ours = [call for call in target.calls if call.name not in taken]
     theirs = [call for call in golden.calls if call.name not in given]
-    others = separate_parameters(plan(ours, theirs, mode, translation), target.labels, golden.labels)
+    others = separate_parameters(plan(ours, theirs, mode, translation, of_parts=True), target.labels, golden.labels)
     matches = sorted([*others, *updates], key=lambda one: math.inf if one.target is None else one.target.order)
     return sort_by_golden(matches) if target.is_split else sort_by_target(matches)
 
@@ -182,24 +175,23 @@ class _Rows:
         phases = phases_of(self._groups)
         balanced = balanced_sequence(self._sources, grids.target)
         for (match, rows), phase in zip(self._groups, phases):
-            if match.target is None or match.golden is None:
-                continue
-            held = self._runs[0].held[match.target.name], self._runs[1].held[match.golden.name]
             for row in rows:
-                if row.absent or not is_tensor(row.target) or not is_tensor(row.golden):
+                if match.target is None or match.golden is None or row.absent:
                     continue
-                ours = arrange(held[0], self._items(held[0], row.slot), grids.target)
-                theirs = arrange(held[1], self._items(held[1], row.golden_slot), grids.golden)
-                if isinstance(ours, Reason) or isinstance(theirs, Reason):
-                    self._obstacles[id(row)] = ours if isinstance(ours, Reason) else theirs  # type: ignore[assignment]
+                if not is_tensor(row.target) or not is_tensor(row.golden):
                     continue
+                found = self._shards(match.target, match.golden, row, grids)
+                if isinstance(found, Reason):
+                    self._obstacles[id(row)] = found
+                    continue
+                ours, theirs = found
                 fixed = (
                     fixed_placements(ours, row.target_name or "", grids.target, self._file),
                     fixed_placements(theirs, row.golden_name or "", grids.golden, self._file),
                 )
                 reduced = any(value_key(item) in self._exchanged for item in (*ours.items, *theirs.items))
                 kind = kind_of(match, row, ours, theirs)
-                owned = self._runs[0].is_owned(ours.ranks), self._runs[1].is_owned(theirs.ranks)
+                owned = self._is_owned(0, ours), self._is_owned(1, theirs)
                 case = Case(
                     row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed, balanced=balanced, owned=owned
                 )
@@ -207,6 +199,24 @@ class _Rows:
                 if most is not None and len(made) >= most:
                     return made
         return made
+
+    def _shards(self, target: Call, golden: Call, row: Row, grids: Pair[Grid]) -> Union[tuple[Shards, Shards], Reason]:
+        """What both sides have of a row; flattened where one of them has parts of flat parameters."""
+        held = self._runs[0].held[target.name], self._runs[1].held[golden.name]
+        items = [self._items(one, slot) for one, slot in zip(held, (row.slot, row.golden_slot))]
+        parts = [item for side in items for item in side if isinstance(item, PartItem)]
+        if parts:
+            items = [[flatten(item) for item in side] for side in items]
+        if any(part.unsplit for part in parts):
+            return UNSPLIT
+        ours = arrange(held[0], items[0], grids.target)
+        theirs = arrange(held[1], items[1], grids.golden)
+        if isinstance(ours, Reason):
+            return ours
+        return theirs if isinstance(theirs, Reason) else (ours, theirs)
+
+    def _is_owned(self, side: int, shards: Shards) -> bool:
+        return shards.pieces is None and self._runs[side].is_owned(shards.ranks)
 
     def arranged(self, ours: Sequence[Grid], theirs: Sequence[Grid]) -> tuple[Pair[Grid], list[Case]]:
         """The arrangement of the ranks of both sides that explains most of the first rows in the simplest ways."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from msprobe.compare.calls import BACKWARD, GRADS, Call, Match
 from msprobe.compare.layout.dimensions import parallel_of
-from msprobe.compare.layout.parts import WRAPPERS
+from msprobe.compare.layout.parts import WRAPPERS, Label, Part
 from msprobe.compare.origin.optimizer_steps import innermost_steps, names_of
 from msprobe.compare.sources import Source
 from msprobe.dump.reader import RankDump
@@ -18,23 +18,13 @@ BY_NAME = 0.95
 """How sure a match by the parameter's name is."""
 
 
-class Label(NamedTuple):
-    """The n-th call of an API for a parameter, before the optimizer's step or in it."""
-
-    parameter: str
-    key: str
-    in_step: bool
-    nth: int
-
-
 def label_updates(source: Source, calls: Sequence[Call]) -> dict[str, Label]:
     """The labels by the name of the call; only for APIs that were called equally often for each parameter."""
-    names, start, end = _optimizer(source)
-    last = max((place for place, call in enumerate(calls) if call.direction in (BACKWARD, GRADS)), default=-1)
+    names = optimizer_names(source)
+    last = _last_backward(calls)
     if not names or last < 0:
         return {}
-    place = {call.name: number for number, call in enumerate(calls)}
-    first, stop = max(place.get(start, last), last), place.get(end, len(calls) - 1)
+    first, stop = _step_places(source, [call.name for call in calls], last)
     found: dict[str, Label] = {}
     before = [] if updates_a_share(source) else calls[last + 1 : first + 1]  # clipping is done for every parameter
     for in_step, section in ((False, before), (True, calls[first + 1 : stop + 1])):
@@ -48,20 +38,42 @@ def label_updates(source: Source, calls: Sequence[Call]) -> dict[str, Label]:
     return found
 
 
-def _optimizer(source: Source) -> tuple[list[str], str, str]:
-    """The names of the optimizer's parameters, and the calls after which its step begins and ends."""
-    events = source.training if isinstance(source, RankDump) else []
+def calls_in_step(part: Part) -> Sequence[Call]:
+    """The calls of the optimizer's first step."""
+    last = _last_backward(part.calls)
+    if last < 0:
+        return []
+    first, stop = _step_places(part.source, [part.names[call.name] for call in part.calls], last)
+    return part.calls[first + 1 : stop + 1]
+
+
+def _last_backward(calls: Sequence[Call]) -> int:
+    return max((place for place, call in enumerate(calls) if call.direction in (BACKWARD, GRADS)), default=-1)
+
+
+def _step_places(source: Source, names: Sequence[str], last: int) -> tuple[int, int]:
+    """The places of the call after which the optimizer's step begins, and of its last call; `names` are the dump's."""
+    events = _events(source)
     steps = innermost_steps(events)
     ends = [event for event in events if event.get("event") == "optimizer_step_end"]
-    if not steps:
-        return [], "", ""
-    end = str(ends[0].get("after")) if ends else ""
-    return parameter_paths(source, names_of(steps[0])), str(steps[0].get("after")), end
+    start, end = str(steps[0].get("after")) if steps else "", str(ends[0].get("after")) if ends else ""
+    place = {name: number for number, name in enumerate(names)}
+    return max(place.get(start, last), last), place.get(end, len(names) - 1)
+
+
+def _events(source: Source) -> Sequence[Mapping[str, Any]]:
+    return source.training if isinstance(source, RankDump) else []
+
+
+def optimizer_names(source: Source) -> list[str]:
+    """The names of the optimizer's parameters in the complete model."""
+    steps = innermost_steps(_events(source))
+    return parameter_paths(source, names_of(steps[0])) if steps else []
 
 
 def updates_a_share(source: Source) -> bool:
     """Whether the rank updates only some of the parameters that its optimizer has, as with ZeroRedundancyOptimizer."""
-    events = source.training if isinstance(source, RankDump) else []
+    events = _events(source)
     every = [event for event in events if event.get("event") == "optimizer_step"]
     steps = innermost_steps(events)
     return len(steps) < len(every) and set(names_of(steps[0])) < set(names_of(every[0]))

@@ -1,6 +1,6 @@
 """Gradients of parameters that no hook sees: they are read from `.grad` after a backward pass.
 
-FSDP2 computes with other tensors than the parameters and sets their gradients itself. A hook on a parameter of a
+FSDP computes with other tensors than the parameters and sets their gradients itself. A hook on a parameter of a
 compiled model would be compiled. The root of a model has no record, but it may have its own parameters.
 """
 
@@ -17,6 +17,7 @@ from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.model_tree import ModelTree
 from msprobe.pytorch.modules.module_calls import class_of, named_below
+from msprobe.pytorch.parallel.flat_parameters import FLAT, parts_by_module
 
 _State = tuple[int, Optional[int]]
 
@@ -35,17 +36,19 @@ class GradientsAfterBackward(Companion):
         if self._recorder.selection.backward:
             tree = self._tree.plain(models)
             if tree is None:
-                self._owners = list(_owners(models))
+                owners = list(_owners(models))
             else:
-                below = [(one.title, one.module._parameters) for one in tree if not one.is_model]
-                self._owners = [(one.title, one.module._parameters) for one in tree if one.is_model] + below
+                owners = [(one.title, one.module) for one in tree if one.is_model]
+                owners += [(one.title, one.module) for one in tree if not one.is_model]
+            self._owners = [(title, module._parameters) for title, module in owners]
+            self._owners += parts_by_module(owners)
 
     def _unseen(self) -> Iterator[tuple[str, str, Any]]:
         """(title of the module, name in it, parameter) for each parameter whose gradient reached no hook."""
         came = self._gradients.came
         for title, parameters in self._owners:
             for name, parameter in parameters.items():
-                if parameter is not None and id(parameter) not in came:
+                if parameter is not None and id(parameter) not in came and name != FLAT:
                     yield title, name, parameter
 
     def begin(self) -> None:
@@ -69,7 +72,9 @@ class GradientsAfterBackward(Companion):
             return
         for title, parameters in self._owners:
             for name, parameter in parameters.items():
-                if parameter is not None and not is_lazy(parameter) and parameter.grad is not None:
+                if parameter is None or is_lazy(parameter) or name == FLAT:
+                    continue
+                if parameter.grad is not None:
                     self._gradients.note_parameter(f"{title}.parameters_grad", name, parameter.grad)
         self._gradients.write_parameters()
 
@@ -86,21 +91,22 @@ class GradientsAfterBackward(Companion):
 
 
 def _state(gradient: Any) -> _State:
-    """The state that shows whether a gradient was written since: a distributed tensor writes the one inside it."""
+    """The state that shows whether a gradient was written since: a distributed tensor writes the one inside it, a view
+    may have been made anew."""
     inner = getattr(gradient, "_local_tensor", gradient)
     try:
-        return id(gradient), inner._version
+        return id(gradient if gradient._base is None else gradient._base), inner._version
     except RuntimeError:  # an inference tensor counts no versions
         return id(gradient), None
 
 
-def _owners(models: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The title and the parameters of every module, where some are compiled."""
+def _owners(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """The title of every module, where some are compiled."""
     plain = [getattr(model, "_orig_mod", model) for model in models]
     for index, model in enumerate(plain):
         if not isinstance(model, torch.jit.ScriptModule):
             start = f"Module.{index}" if len(plain) > 1 else "Module"
-            yield f"{start}.{class_of(model)}", model._parameters
+            yield f"{start}.{class_of(model)}", model
     for title, module in named_below(plain):
         if module not in plain and not isinstance(module, torch.jit.ScriptModule):
-            yield title, module._parameters
+            yield title, module

@@ -25,6 +25,7 @@ from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
 from msprobe.pytorch.modules.model_tree import ModelTree, is_compiled_in_place, is_opaque, is_wrapper
 from msprobe.pytorch.modules.own_calls import OwnCalls
+from msprobe.pytorch.parallel.flat_parameters import FLAT, hidden_parameters
 
 _NoTorchFunction = torch._C.DisableTorchFunction
 _tracing_state = torch._C._get_tracing_state
@@ -93,6 +94,7 @@ class Modules(ModuleCalls):
         self._scripted: list[Any] = []
         self._watched: set[tuple[str, str]] = set()
         self._later: set[str] = set()
+        self._hidden: dict[int, tuple[str, ...]] = {}  # the id of a module -> its parameters that FSDP1 hides
         self._own_calls = OwnCalls()
         self._copies = PlainCopies()
         self.key = self._copies.key
@@ -102,7 +104,9 @@ class Modules(ModuleCalls):
         self._gradients.return_to_parameters()
         self._copies.install()
         backward = self._recorder.selection.backward
-        for name, module in self._named():
+        named = self._named()
+        self._hidden = hidden_parameters([*self._models, *(module for _, module in named)])
+        for name, module in named:
             self._names[id(module)] = name
             self._at[name.rpartition(".")[0]] = name
             if isinstance(module, torch.jit.ScriptModule):
@@ -130,7 +134,7 @@ class Modules(ModuleCalls):
         if not selection.may_want(f"{module}.parameters_grad", above):
             return
         for name, parameter in parameters.items():
-            if parameter is None or (module, name) in self._watched:
+            if parameter is None or (module, name) in self._watched or name == FLAT:
                 continue
             if parameter.requires_grad and not is_lazy(parameter):
                 self._watched.add((module, name))
@@ -245,12 +249,14 @@ class Modules(ModuleCalls):
 
     def _with_parameters(self, name: str, module: Any, extra: str) -> str:
         compiled = id(module) in self._opaque or module._compiled_call_impl is not None
-        if not module._parameters and not compiled:
+        if not module._parameters and not compiled and id(module) not in self._hidden:
             return extra
         if compiled:
             extra = ", ".join(filter(None, (extra, breaks_member(graph_breaks(module)))))
         return super()._with_parameters(name, module, extra)
 
     def _parameters_of(self, module: Any) -> Mapping[str, Any]:
+        if id(module) in self._hidden:
+            return {name: getattr(module, name) for name in self._hidden[id(module)]}
         parameters: Mapping[str, Any] = module._parameters
         return parameters if parameters and id(module) not in self._opaque else {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Optional
 
-from msprobe.pytorch.parallel import megatron
+from msprobe.pytorch.parallel import flat_parameters, megatron
 from msprobe.pytorch.parallel.layouts import Layouts
 
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?:\.|$)")
@@ -18,7 +18,14 @@ def parameter_layouts(models: Sequence[Any], layouts: Layouts) -> dict[str, dict
     comes first."""
     found: dict[str, dict[str, Any]] = {}
     for start, model in _numbered(models):
-        for path, module in model.named_modules():
+        named = dict(model.named_modules())
+        paths = {id(module): path for path, module in named.items()}
+        for module, handle in flat_parameters.handles(named.values()):
+            path = paths[id(module)]
+            described = _describe_flat(path, handle)
+            if described is not None:
+                found[f"{start}{path}{'.' if path else ''}_fsdp_wrapped_module.{flat_parameters.FLAT}"] = described
+        for path, module in named.items():
             prefix = f"{start}{path}." if path else start
             for name, parameter in module._parameters.items():
                 spec = getattr(parameter, "_spec", None)
@@ -27,10 +34,6 @@ def parameter_layouts(models: Sequence[Any], layouts: Layouts) -> dict[str, dict
                 )
                 if described is not None:
                     found[f"{prefix}{name}"] = described
-            handle: Any = getattr(module, "_handle", None)
-            if getattr(handle, "uses_sharded_strategy", False):
-                parts = list(_flat_parts(path, handle.flat_param))
-                found[f"{prefix}_fsdp_wrapped_module._flat_param"] = {"flat": True, "parts": parts}
     return found
 
 
@@ -51,14 +54,23 @@ def _numbered(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         yield f"{index}." if len(models) > 1 else "", model
 
 
-def _flat_parts(path: str, flat: Any) -> Iterator[list[Any]]:
-    """The elements of each parameter in an FSDP1 flat parameter on this rank."""
+def _describe_flat(path: str, handle: Any) -> Optional[dict[str, Any]]:
+    """A flat parameter of FSDP1: this rank's elements of each parameter in it. None where the parameters are complete
+    on every rank and registered as they are."""
+    if not handle.uses_sharded_strategy and handle._use_orig_params:
+        return None
+    flat = handle.flat_param
     above = _WRAPPERS.sub("", f"{path}." if path else "")
-    for name, shape, info in zip(flat._fqns, flat._shapes, flat._shard_param_infos):
+    names = [f"{above}{_WRAPPERS.sub('', name)}" for name in flat._fqns]
+    parts = []
+    for name, shape, info in zip(names, flat._shapes, flat._shard_param_infos):
         if info.in_shard:
-            yield [
-                f"{above}{_WRAPPERS.sub('', name)}",
-                [int(size) for size in shape],
-                int(info.intra_param_start_idx),
-                int(info.intra_param_end_idx) + 1,
-            ]
+            first, last = int(info.intra_param_start_idx), int(info.intra_param_end_idx) + 1
+            parts.append([name, [int(size) for size in shape], first, last])
+    found: dict[str, Any] = {"flat": True, "parts": parts}
+    first_names = {(id(module), name): full for (name, module, _), full in zip(flat._param_infos, names)}
+    shared = {}
+    for name, _, place, first_name, first_module, _ in flat._shared_param_infos:
+        full = f"{above}{_WRAPPERS.sub('', f'{place}.{name}' if place else name)}"
+        shared[full] = first_names[id(first_module), first_name]
+    return {**found, "shared": shared} if shared else found

@@ -15,6 +15,7 @@ from msprobe.compare.calls import FORWARD, GRADS
 from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.covering import is_scaling
 from msprobe.compare.layout.dimensions import ALL_RANKS, MICROBATCH, ranks_text
+from msprobe.compare.layout.faults.doubts import with_doubts
 from msprobe.compare.layout.faults.evidence import (
     CLOSE,
     Diagnosis,
@@ -27,8 +28,14 @@ from msprobe.compare.layout.faults.evidence import (
     name_dimensions,
     place_text,
 )
-from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_slice
-from msprobe.compare.layout.faults.reductions import of_partial_input, of_reduction, of_two_stages, of_unreduced
+from msprobe.compare.layout.faults.guilty import guilty_ranks, of_order, of_same_parts, of_slice
+from msprobe.compare.layout.faults.reductions import (
+    of_own_part,
+    of_partial_input,
+    of_reduction,
+    of_two_stages,
+    of_unreduced,
+)
 from msprobe.compare.layout.faults.weights import of_weight
 from msprobe.compare.layout.joined import Alone
 from msprobe.compare.layout.shards import local_shape
@@ -51,12 +58,12 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
     if case is not None and case.layout is not None:
         diagnosis = next(_tests(found, case, trace), None)
     if diagnosis is None or diagnosis.kind == found.kind:
-        ranks = diagnosis.ranks if diagnosis is not None else guilty_ranks(case) if case is not None else ()
+        ranks = diagnosis.ranks if diagnosis is not None else _ranks_of(found, case, trace)
         diagnosis = _of_extra(found, trace, ranks, alone) or _of_argument(found, case, trace, ranks) or diagnosis
     if diagnosis is None:
-        return replace(found, ranks=ranks, collective=_collective(found.index, trace))
+        return with_doubts(replace(found, ranks=ranks, collective=_collective(found.index, trace)), case, trace)
     index = found.index if diagnosis.at is None else diagnosis.at
-    return replace(
+    named = replace(
         found,
         kind=diagnosis.kind,
         said=diagnosis.said,
@@ -66,6 +73,24 @@ def diagnose(found: Candidate, trace: Trace, training: tuple[int, ...] = (), alo
         dimension=diagnosis.dimension,
         collective=_collective(found.index, trace),
     )
+    return with_doubts(named, case, trace)
+
+
+def _ranks_of(found: Candidate, case: Optional[Case], trace: Trace) -> tuple[int, ...]:
+    """The ranks whose shards differ; for what is no tensor, those that pass another argument, or that make the call."""
+    if case is not None:
+        return guilty_ranks(case)
+    held = [
+        one
+        for row in trace.groups[found.index][1]
+        if row.joined is not None and row.match.target is not None
+        for one in row.joined.target.held
+    ]
+    golden, slot = found.match.golden, found.row.slot if found.row is not None else ""
+    if found.kind == "argument" and golden is not None:
+        theirs = _arguments(golden.record).get(slot)
+        held = [one for one in held if _arguments(one.source.records.get(one.name)).get(slot) != theirs]
+    return tuple(sorted({one.rank for one in held}))
 
 
 def _by_result(found: Candidate, trace: Trace) -> Candidate:
@@ -78,7 +103,7 @@ def _by_result(found: Candidate, trace: Trace) -> Candidate:
 
 def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
     """By the saved tensors, else by statistics."""
-    if case.saved:
+    if case.known:
         views = load_case(case)
         tests = (
             *(of_weight, of_order, _of_gradient, _of_factor, of_two_stages),
@@ -86,7 +111,7 @@ def _tests(found: Candidate, case: Case, trace: Trace) -> Iterator[Diagnosis]:
         )
         made = (test(found, case, trace, views) for test in tests if views is not None)
     else:
-        made = (test(found, case, trace, None) for test in (of_weight, of_unreduced, _of_factor, _of_copy))
+        made = (test(found, case, trace, None) for test in _BY_STATISTICS)
     return (one for one in made if one is not None)
 
 
@@ -98,7 +123,7 @@ def _of_gradient(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
     if found.phase is not Phase.AFTER and case.row.match.call.direction != GRADS:
         return None
     if views.shards.ndim == 0 or views.golden.size < 2:
-        return None
+        return of_own_part(found, case, _cases(trace), views)
     where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
     copies = copies_of(case, views)
     if len(copies) > 1 and max(one.error for one in copies) - min(one.error for one in copies) < CLOSE:
@@ -115,7 +140,7 @@ def _of_gradient(found: Candidate, case: Case, trace: Trace, views: Loaded) -> O
                 f"{group_text(case, axes[0])} is the golden run's: it was not reduced"
             )
             return Diagnosis("gradient not averaged", said, tuple(case.target.ranks), name)
-    return None
+    return of_own_part(found, case, _cases(trace), views)
 
 
 # A factor
@@ -136,18 +161,19 @@ def _of_factor(found: Candidate, case: Case, trace: Trace, views: Optional[Loade
         if kind:
             said = f"{kind}: {slot} of {where} is {_number(times)} times what it should be: {text}"
             ranks = tuple(case.target.ranks) if len(case.target.ranks) > 1 or name == MICROBATCH else ()
+            if case.target.pieces is not None:  # the ranks that have nothing of this parameter were reduced with
+                ranks = tuple(sorted({rank for one in _cases(trace) for rank in one.target.ranks}))
             return Diagnosis(kind, said, ranks, name)
     return None
 
 
 def _sizes(case: Case, trace: Trace) -> dict[str, int]:
-    """The dimensions of the run with their sizes, those of the row first; then all ranks."""
+    """The dimensions of the run with their sizes, those of the row first; then all ranks. A row that only some ranks
+    have is not the measure of a dimension."""
     found = dict(zip(case.target.names, case.target.sizes))
-    for _, rows in trace.groups:
-        for row in rows:
-            if row.joined is not None:
-                for name, size in zip(row.joined.target.names, row.joined.target.sizes):
-                    found.setdefault(name, size)
+    for other in _cases(trace):
+        for name, size in zip(other.target.names, other.target.sizes):
+            found[name] = max(found.get(name, 1), size)
     found = {name: size for name, size in found.items() if size > 1}
     ranks = [name for name in found if name != MICROBATCH]
     if len(ranks) > 1:
@@ -155,15 +181,17 @@ def _sizes(case: Case, trace: Trace) -> dict[str, int]:
     return found
 
 
+def _cases(trace: Trace) -> Iterator[Case]:
+    return (row.joined for _, rows in trace.groups for row in rows if row.joined is not None)
+
+
 def _batch_dimensions(trace: Trace) -> set[str]:
     """The dimensions that split the batch: gradients that differ along them are scaled."""
     found: Optional[set[str]] = None
-    for _, rows in trace.groups:
-        for row in rows:
-            case = row.joined
-            if case is not None and case.layout is not None and case.explained and case.layout.factor != 1.0:
-                split = {n for n, one in zip(case.target.names, case.layout.target.placements) if one != R}
-                found = split if found is None else found & split
+    for case in _cases(trace):
+        if case.layout is not None and case.explained and case.layout.factor != 1.0:
+            split = {n for n, one in zip(case.target.names, case.layout.target.placements) if one != R}
+            found = split if found is None else found & split
     return found or set()
 
 
@@ -226,7 +254,12 @@ def _of_extra(found: Candidate, trace: Trace, ranks: tuple[int, ...], alone: Seq
         if one.call.direction == FORWARD and not is_collective(one.call.key) and one.call.name not in golden
     ]
     exchanges = any(m.target and m.target.parent == call.name and is_collective(m.target.key) for m, _ in trace.groups)
-    own = [one for one in inside if one.call.parent in places and set(one.ranks) == set(ranks)]
+    near = (call.name, call.parent) if call.kind == "module" else (call.parent,)
+    own = [
+        one
+        for one in inside
+        if (one.call.parent in places and set(one.ranks) == set(ranks)) or (not ranks and one.call.parent in near)
+    ]
     for one in own or [one for one in inside if one.call.parent == call.name and exchanges]:
         where = module_of(one.call, trace.groups) or module_of(call, trace.groups) or call.key
         verb = "calls" if len(one.ranks) == 1 else "call"
@@ -272,3 +305,6 @@ def _collective(index: int, trace: Trace) -> str:
             inside = parent is None or call.parent == parent or place >= index - 3
             return call.name if inside else ""
     return ""
+
+
+_BY_STATISTICS = (of_weight, of_unreduced, of_same_parts, _of_factor, _of_copy)

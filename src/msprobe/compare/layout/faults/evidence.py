@@ -14,7 +14,7 @@ from msprobe.compare.layout.case import Case, Layout, reorder
 from msprobe.compare.layout.dimensions import ALL_RANKS, ranks_text
 from msprobe.compare.layout.fitting import Fit, error_of, fit
 from msprobe.compare.layout.shards import Shards, load
-from msprobe.compare.layout.ways import REDUCED, Array, R, Way, assemble, axis_of
+from msprobe.compare.layout.ways import REDUCED, Array, R, Way, assemble, axis_of, shard
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.reasons import Reason
@@ -131,23 +131,28 @@ def group_text(case: Case, axis: int) -> str:
     return first if name == ALL_RANKS else f"{name} ({first})"
 
 
-def golden_at(views: Loaded, place: tuple[int, ...]) -> Array:
-    """The part of the golden tensor that the shard at a place should be."""
+def golden_at(views: Loaded, place: tuple[int, ...], but: Optional[int] = None) -> Array:
+    """The part of the golden tensor that the shard at a place should be; uncut along the axis `but`."""
     own = views.golden
-    for dimension, placement in enumerate(views.layout.target.placements):
-        axis = axis_of(placement)
-        if axis is not None and not views.layout.orders:
-            own = _cut(own, views.shards, place, dimension, axis)
+    axes = {axis_of(placement) for placement in views.layout.target.placements} - {None, but}
+    for axis in axes if not views.layout.orders else ():
+        assert axis is not None
+        own = np.take(own, own_elements(views, place, axis), axis)
     return own
 
 
-def _cut(golden: Array, shards: Array, place: tuple[int, ...], dimension: int, axis: int) -> Array:
-    """The part of the golden tensor at a place along one dimension; all of it if another dimension cuts this axis
-    too."""
-    line = [shards[(*place[:dimension], one, *place[dimension + 1 :])] for one in range(shards.shape[dimension])]
-    lengths = [piece.shape[axis] for piece in line]
-    if golden.shape[axis] != sum(lengths):
-        return golden
-    start = sum(lengths[: place[dimension]])
-    found: Array = np.take(golden, range(start, start + lengths[place[dimension]]), axis)
-    return found
+def own_elements(views: Loaded, place: tuple[int, ...], axis: int) -> Array:
+    """Which elements along an axis the shard at a place has. Several dimensions of the mesh may cut the axis. All
+    elements, if the shards together are not the axis."""
+    way, shape = views.layout.target, views.shards.shape
+    cutting = [dimension for dimension, one in enumerate(way.placements) if axis_of(one) == axis]
+    line = views.shards[tuple(slice(None) if one in cutting else place[one] for one in range(len(shape)))]
+    marks: Array = np.empty(line.shape, dtype=object)
+    for number, at in enumerate(np.ndindex(line.shape)):
+        marks[at] = np.full(line[at].shape[axis], number)
+    order = tuple(cutting.index(one) for one in way.order or reversed(range(len(shape))) if one in cutting)
+    whole = assemble(marks, Way((shard(0),) * len(cutting), order))[0]
+    if len(whole) != views.golden.shape[axis]:
+        return np.arange(views.golden.shape[axis])
+    own = np.ravel_multi_index(tuple(place[one] for one in cutting), line.shape)
+    return np.flatnonzero(whole == own)

@@ -20,13 +20,17 @@ from msprobe.compare.layout.faults.evidence import (
     golden_at,
     load_case,
     name_dimensions,
+    own_elements,
     place_text,
 )
-from msprobe.compare.layout.fitting import error_of, find_order, fit
-from msprobe.compare.layout.ways import Array, P, assemble, axis_of
+from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order, fit
+from msprobe.compare.layout.statistics import merge
+from msprobe.compare.layout.ways import REDUCED, Array, P, assemble, axis_of
+from msprobe.compare.measure.distance import number, scale, value_key
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
+from msprobe.dump.collectives import is_collective
 
 
 def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
@@ -39,11 +43,12 @@ def of_slice(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optio
     axis = axis_of(way.placements[sliced[0]])
     assert axis is not None
     for place in np.ndindex(views.shards.shape):
-        piece, own = views.shards[place], _own_slice(views, place, sliced[0], axis)
-        if own is None or error_of(piece, own) < CLOSE or piece.shape != own.shape:
+        piece, whole = views.shards[place], golden_at(views, place, but=axis)
+        own = np.take(whole, own_elements(views, place, axis), axis)
+        if error_of(piece, own) < CLOSE or piece.shape != own.shape:
             continue
         rank = case.target.held[int(case.target.cells[place])].rank
-        start = _find(piece, views.golden, axis)
+        start = _find(piece, whole, axis)
         if start is not None:
             wrong.setdefault(f"elements {start}-{start + piece.shape[axis] - 1} of dimension {axis}", []).append(rank)
         elif _same_rows(piece, own, axis):
@@ -65,6 +70,36 @@ def _is_permuted(views: Loaded, dimension: int) -> bool:
     """No two ranks along a dimension have the same slice."""
     line = list(np.moveaxis(views.shards, dimension, 0).reshape(views.shards.shape[dimension], -1)[:, 0])
     return all(error_of(a, b) > CLOSE for at, a in enumerate(line) for b in line[at + 1 :])
+
+
+def of_same_parts(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
+    """By statistics: ranks that should each have their own slice of the data or of a weight have the same one. Which is
+    in its place is not known. What the ranks have exchanged is no such slice."""
+    way = case.layout.target if case.layout is not None and not _is_exchanged(found.index, case, trace) else None
+    for axis, placement in enumerate(way.placements if way is not None else ()):
+        if axis_of(placement) is None:
+            continue
+        same: dict[object, set[int]] = {}
+        for place in np.ndindex(case.target.cells.shape):
+            at = int(case.target.cells[place])
+            key, item = value_key(case.target.items[at]), case.target.items[at]
+            if key is not None and item.get("Max") != item.get("Min"):
+                others = (*place[:axis], *place[axis + 1 :])
+                same.setdefault((key, others), set()).add(case.target.held[at].rank)
+        ranks = tuple(sorted({rank for group in same.values() if len(group) > 1 for rank in group}))
+        if ranks:
+            what = f"{slot_text(found.match.call, case.row.slot)} of {place_text(found, trace)}"
+            said = f"shard mis-sliced: {what} is the same on {ranks_text(ranks)}: each should have a part of its own"
+            return Diagnosis("shard mis-sliced", said, ranks, case.target.names[axis])
+    return None
+
+
+def _is_exchanged(index: int, case: Case, trace: Trace) -> bool:
+    own = {value_key(item) for item in case.target.items}
+    before = (rows for match, rows in trace.groups[:index] if is_collective(match.call.key))
+    results = (row for rows in before for row in rows if not row.is_input)
+    items = (one.joined.target.items if one.joined is not None else [one.target] for one in results)
+    return any(value_key(item) in own for given in items for item in given if item is not None)
 
 
 def of_order(found: Candidate, case: Case, trace: Trace, views: Loaded) -> Optional[Diagnosis]:
@@ -114,17 +149,6 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join([*said, "…"] if len(runs) > len(said) else said)
 
 
-def _own_slice(views: Loaded, place: tuple[int, ...], dimension: int, axis: int) -> Optional[Array]:
-    """The slice of the golden tensor at a place along one dimension, the shards in order."""
-    start = 0
-    for before in range(place[dimension]):
-        index = (*place[:dimension], before, *place[dimension + 1 :])
-        start += views.shards[index].shape[axis]
-    length = views.shards[place].shape[axis]
-    found: Array = np.take(views.golden, range(start, min(start + length, views.golden.shape[axis])), axis)
-    return found
-
-
 def _find(piece: Array, golden: Array, axis: int) -> Optional[int]:
     length = piece.shape[axis]
     for start in range(golden.shape[axis] - length + 1):
@@ -143,8 +167,8 @@ def guilty_ranks(case: Case) -> tuple[int, ...]:
     """The ranks whose shards differ from their part of the golden tensor; empty if this is not known."""
     if len(case.target.ranks) == 1:
         return tuple(case.target.ranks)
-    if not case.saved or case.layout is None:
-        return ()
+    if not case.known or case.layout is None:
+        return _beyond_golden(case)
     views = load_case(case)
     if views is None:
         return ()
@@ -160,8 +184,30 @@ def guilty_ranks(case: Case) -> tuple[int, ...]:
     if not errors:
         return ()
     least = min(errors.values())
+    if least > EXPLAINED:
+        return tuple(sorted(errors))
     bad = tuple(sorted(rank for rank, error in errors.items() if error > max(FAR * least, 1e-6)))
     return bad if bad and len(bad) < len(errors) else tuple(sorted(errors))
+
+
+def _beyond_golden(case: Case) -> tuple[int, ...]:
+    """By statistics: the ranks whose slice or copy cannot be a part of the golden tensor, because its maximum, its
+    minimum or its norm is beyond that of the complete one. Others may be wrong too."""
+    layout = case.layout
+    if layout is None or any(one in REDUCED for way in (layout.target, layout.golden) for one in way.placements):
+        return ()
+    golden = merge(case.golden, layout.golden)[0]
+    size = scale(golden)
+    found = set()
+    for held, item in zip(case.target.held, case.target.items):
+        for key, sign in (("Max", 1.0), ("Min", -1.0), ("Norm", 1.0)):
+            own, whole = number(item.get(key)), number(golden.get(key))
+            if own is None or whole is None or layout.factor < 0:
+                continue
+            room = CLOSE * (size if key != "Norm" else whole)
+            if sign * (layout.factor * own - whole) > room:
+                found.add(held.rank)
+    return tuple(sorted(found))
 
 
 def _guilty_of_sum(case: Case, views: Loaded, axis: int) -> tuple[int, ...]:

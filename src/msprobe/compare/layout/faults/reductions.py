@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Optional
 
 import numpy as np
@@ -10,10 +11,11 @@ from msprobe.compare.calls import BACKWARD, GRADS
 from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.dimensions import ranks_text
 from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, golden_at, group_text, load_case
-from msprobe.compare.layout.fitting import error_of
+from msprobe.compare.layout.fitting import error_of, fit
+from msprobe.compare.layout.flat import PartItem
 from msprobe.compare.layout.shards import load
-from msprobe.compare.layout.ways import Array, P, assemble
-from msprobe.compare.measure.distance import value_key
+from msprobe.compare.layout.ways import Array, P, assemble, axis_of
+from msprobe.compare.measure.distance import count, value_key
 from msprobe.compare.origin.trace import Trace, module_of
 from msprobe.compare.origin.wording import Candidate, slot_text
 from msprobe.compare.phases import Phase
@@ -67,7 +69,7 @@ def _compare_reductions(
     alone, own = _seen(views, parts), _seen(views, _sums(parts, axis))
     if _alike(views.shards, own):
         return None
-    place = _maker(index + 1, trace)
+    place = _maker(index + 1, trace, trace.groups[index][0].call.direction)
     maker = trace.groups[index if place is None else place][0].call
     what = f"{maker.name} in {module_of(maker, trace.groups) or maker.key}"
     group, ranks = group_text(case, axis), tuple(case.target.ranks)
@@ -164,6 +166,38 @@ def of_two_stages(found: Candidate, case: Case, trace: Trace, views: Loaded) -> 
     return None
 
 
+def of_own_part(found: Candidate, case: Case, cases: Iterable[Case], views: Loaded) -> Optional[Diagnosis]:
+    """A gradient that the ranks keep in shards: each shard is a slice of what its rank computed alone."""
+    if case.target.pieces is None and not any(axis_of(one) == 0 for one in views.layout.target.placements):
+        return None
+    for other in cases:
+        way = other.layout.target if other.layout is not None and other.explained else None
+        if way is None or way.placements != (P,) or not set(case.target.ranks) <= set(other.target.ranks):
+            continue
+        if other.phase is not Phase.BACKWARD or count(other.golden.first) != views.golden.size:
+            continue
+        alone = load(other.target)
+        parts = {} if isinstance(alone, Reason) else dict(zip((one.rank for one in other.target.held), alone))
+        fits = [fit(part, shard) for part, shard in _own_slices(case, views, parts)]
+        if fits and all(one.error < CLOSE and abs(one.factor / fits[0].factor - 1) < CLOSE for one in fits):
+            where = f"{found.match.call.name}: {slot_text(found.match.call, case.row.slot)}"
+            said = f"gradient not averaged: {where} is on each rank what this rank computed alone: it was not reduced"
+            return Diagnosis("gradient not averaged", said, tuple(other.target.ranks), other.target.names[0])
+    return None
+
+
+def _own_slices(case: Case, views: Loaded, parts: Mapping[int, Array]) -> Iterator[tuple[Array, Array]]:
+    """(the slice of what a rank computed alone, its shard) for each rank."""
+    for place in np.ndindex(views.shards.shape) if parts else ():
+        at = int(case.target.cells[place])
+        alone, item = parts[case.target.held[at].rank], case.target.items[at]
+        piece = item.piece if isinstance(item, PartItem) else None
+        if piece is not None:
+            yield alone.reshape(-1)[piece.first : piece.last], views.shards[place]
+        elif alone.shape == views.golden.shape:
+            yield golden_at(views._replace(golden=alone), place), views.shards[place]
+
+
 def of_unreduced(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded]) -> Optional[Diagnosis]:
     """By statistics: each rank has the result of an earlier call on that rank alone, although that is a part of a
     sum."""
@@ -216,7 +250,7 @@ def of_partial_input(found: Candidate, case: Case, trace: Trace, views: Loaded) 
                 f"a mean over {group} in place of a sum"
             )
             return Diagnosis("wrong factor", said, tuple(given.target.ranks), name, _giver(found.index, trace))
-        maker = _maker(found.index, trace)
+        maker = _maker(found.index, trace, found.match.call.direction)
         made = trace.groups[maker][0].call if maker is not None else found.match.call
         module = module_of(made, trace.groups) or made.key
         what = "all-reduce of the gradient" if found.match.call.direction == BACKWARD else "all-reduce"
@@ -238,12 +272,13 @@ def _giver(index: int, trace: Trace) -> Optional[int]:
     return None
 
 
-def _maker(index: int, trace: Trace) -> Optional[int]:
-    """The earlier call that made a partial sum from complete inputs: goes back through the calls that passed it on."""
+def _maker(index: int, trace: Trace, direction: str) -> Optional[int]:
+    """The earlier call, in a direction, that made a partial sum from complete inputs: goes back through the calls that
+    passed it on."""
     last = None
     for place in range(index - 1, -1, -1):
         match, rows = trace.groups[place]
-        if match.how == "unmatched" or match.call.direction != trace.groups[index][0].call.direction:
+        if match.how == "unmatched" or match.call.direction != direction:
             continue
         results = [row for row in rows if not row.is_input and _is_partial(row)]
         if not results or match.call.kind == "module":

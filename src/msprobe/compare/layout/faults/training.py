@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msprobe.compare.layout.dimensions import rank_of, ranks_text
+from msprobe.compare.layout.flat import read_flat
 from msprobe.compare.layout.unit import JoinTask
 from msprobe.compare.layout.updates import parameter_paths
 from msprobe.compare.origin.optimizer_steps import names_of
@@ -70,8 +71,9 @@ def _shared(events: Sequence[Event]) -> list[Any]:
 def _left_out(task: JoinTask) -> dict[int, list[TrainingDifference]]:
     """By rank, the parameters that the golden run updates and no rank does, or that another rank with the same part of
     the model updates and this one does not. Empty if names do not help: fused or renamed weights."""
-    ours = {rank_of(place, source): set(_updated(source)) for place, source in enumerate(task.target)}
-    golden = {name for source in task.golden for name in _updated(source)}
+    flat = _in_flat(task.target), _in_flat(task.golden)
+    ours = {rank_of(place, source): set(_updated(source, flat[0])) for place, source in enumerate(task.target)}
+    golden = {name for source in task.golden for name in _updated(source, flat[1])}
     every = {name for names in ours.values() for name in names}
     found = {}
     for rank, names in ours.items():
@@ -87,10 +89,20 @@ def _left_out(task: JoinTask) -> dict[int, list[TrainingDifference]]:
     return found
 
 
-def _updated(source: Source) -> list[str]:
+def _updated(source: Source, flat: Mapping[str, set[str]]) -> list[str]:
     """The parameters that the optimizers of a rank update, by their paths in the complete model."""
     steps = [event for event in _events(source) if event.get("event") == "optimizer_step"]
-    return parameter_paths(source, [name for step in steps for name in names_of(step)])
+    names = parameter_paths(source, [name for step in steps for name in names_of(step)])
+    return [one for name in names for one in flat.get(name, (name,))]
+
+
+def _in_flat(sources: Sequence[Source]) -> dict[str, set[str]]:
+    """The parameters in each flat parameter of FSDP1, on whatever rank."""
+    found: dict[str, set[str]] = {}
+    for source in sources:
+        for unit, pieces in read_flat(source).units.items():
+            found.setdefault(unit, set()).update(piece.name for piece in pieces)
+    return found
 
 
 def _events(source: Source) -> Sequence[Event]:

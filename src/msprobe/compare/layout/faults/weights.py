@@ -12,6 +12,7 @@ from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.dimensions import parallel_of, ranks_text
 from msprobe.compare.layout.faults.evidence import CLOSE, Diagnosis, Loaded, copies_of, name_dimensions
 from msprobe.compare.layout.faults.guilty import of_slice
+from msprobe.compare.layout.flat import read_flat
 from msprobe.compare.layout.ways import Array, R, assemble
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.wording import Candidate
@@ -38,24 +39,35 @@ def of_weight(found: Candidate, case: Case, trace: Trace, views: Optional[Loaded
 
 def _of_stored_shard(case: Case, views: Loaded, name: str) -> Optional[Diagnosis]:
     """For a weight that the ranks store in shards and join before use: the ranks whose shards differ."""
-    held = case.target.held[0]
-    path = module_path(held.name.rpartition(".forward.")[0])
-    stored = parallel_of(held.source).parameters.get(f"{path}.{case.row.slot.partition('.')[2]}")
-    if stored is None or stored.mesh is None or stored.shape != views.golden.shape:
-        return None
     try:
         whole = assemble(views.shards, views.layout.target)[0]
     except ValueError:
         return None
-    away = np.abs(whole.astype(np.float64) - views.golden)
-    wrong = away > CLOSE * np.abs(views.golden).max()
-    slices = _slices(stored, stored.mesh)
-    ranks = tuple(sorted(rank for rank, part in slices.items() if _cut(wrong, part).any()))
-    if not ranks or len(ranks) == len(slices):
+    wrong = np.abs(whole.astype(np.float64) - views.golden) > CLOSE * np.abs(views.golden).max()
+    found = _wrong_shards(case, wrong)
+    if found is None:
         return None
+    ranks, dimension = found
     keep = "keeps" if len(ranks) == 1 else "keep"
     said = f"the shard of {name} that {ranks_text(ranks)} {keep} differs before anything ran; the other shards agree"
-    return Diagnosis("weight", said, ranks, ", ".join(stored.mesh.names or ()))
+    return Diagnosis("weight", said, ranks, dimension)
+
+
+def _wrong_shards(case: Case, wrong: Array) -> Optional[tuple[tuple[int, ...], str]]:
+    """The ranks that keep the wrong elements of a weight, and the dimension of the mesh; None where all keep some."""
+    held = case.target.held[0]
+    path, slot = module_path(held.name.rpartition(".forward.")[0]), case.row.slot.partition(".")[2]
+    stored = parallel_of(held.source).parameters.get(f"{path}.{slot}")
+    dimension = ""
+    if stored is not None and stored.mesh is not None and stored.shape == wrong.shape:
+        shards = {rank: _cut(wrong, part) for rank, part in _slices(stored, stored.mesh).items()}
+        dimension = ", ".join(stored.mesh.names or ())
+    else:
+        full = f"{module_path(case.row.match.call.key)}.{slot}"
+        pieces = {one.rank: read_flat(one.source).parameters.get(full) for one in case.target.held}
+        shards = {rank: wrong.reshape(-1)[one.first : one.last] for rank, one in pieces.items() if one is not None}
+    ranks = tuple(sorted(rank for rank, part in shards.items() if part.any()))
+    return (ranks, dimension) if ranks and len(ranks) < len(case.target.ranks) else None
 
 
 def _slices(stored: Layout, mesh: Mesh) -> Mapping[int, dict[int, tuple[int, int]]]:
