@@ -24,8 +24,9 @@ from msprobe.compare.layout.faults.evidence import (
 )
 from msprobe.compare.layout.fitting import error_of, find_order, fit
 from msprobe.compare.layout.ways import Array, P, assemble, axis_of
+from msprobe.compare.origin.arguments import slot_text
 from msprobe.compare.origin.trace import Trace, module_of
-from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 
 
