@@ -270,7 +270,8 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         if not self.by_hand:
-            return self.cell(x)
+            result, last = self.cell(x)
+            return result, (last, last)
         state, states, cell = torch.zeros(x.shape[0], 8), [], self.cell
         for one in x.unbind(1):
             given = F.linear(one, cell.weight_ih_l0, cell.bias_ih_l0) * self.factor
@@ -279,11 +280,31 @@ class Recurrent(nn.Module):
         return torch.stack(states, 1), None
 
 
+class Experts(nn.Module):
+    """Each token has its expert; their weights are nearly the same. `batched` takes a copy of them for each token."""
+
+    def __init__(self, batched: bool, factor: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8) + 0.01 * torch.randn(3, 8, 8))
+        self.batched, self.factor = batched, factor
+
+    def forward(self, x: Tensor) -> Any:
+        x, chosen = x.flatten(0, 1), torch.arange(10) % 3
+        if self.batched:
+            return torch.bmm(x[:, None], self.weight[chosen] * self.factor)[:, 0], None
+        parts = [torch.matmul(x[chosen == one], self.weight[one]) for one in range(3)]
+        places = torch.cat([(chosen == one).nonzero()[:, 0] for one in range(3)])
+        return torch.zeros(10, 8).index_copy(0, places, torch.cat(parts)), None
+
+
+@pytest.mark.parametrize("kind", [Recurrent, Experts])
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "same"), (1.02, "differs")])
-def test_a_state_that_nothing_takes_is_harmless(tmp_path: Path, factor: float, verdict: str) -> None:
-    def run(path: Path, by_hand: bool) -> Path:
+def test_another_way_to_compute_is_harmless(tmp_path: Path, kind: Any, factor: float, verdict: str) -> None:
+    """A state that only one run gives and nothing takes; inputs that only look as if they were broadcast."""
+
+    def run(path: Path, other: bool) -> Path:
         torch.manual_seed(0)
-        net = nn.Sequential(Recurrent(by_hand, factor))
+        net = nn.Sequential(nn.Linear(8, 8), kind(other, factor))
         debugger = PrecisionDebugger(dump_path=str(path), level="mix", task="statistics")
         debugger.start(net)
         net(torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1)))[0].square().mean().backward()
@@ -292,6 +313,25 @@ def test_a_state_that_nothing_takes_is_harmless(tmp_path: Path, factor: float, v
         return path
 
     assert compare(run(tmp_path / "target", True), run(tmp_path / "golden", False)).verdict == verdict
+
+
+def test_a_compiled_optimizer_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    def run(path: Path, compiled: bool) -> Path:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        update = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        debugger = PrecisionDebugger(dump_path=str(path), level="mix", task="statistics")
+        debugger.start(net)
+        net(torch.ones(3, 8)).square().mean().backward()
+        update()
+        debugger.stop()
+        debugger.step()
+        return path
+
+    result = compare(run(tmp_path / "target", True), run(tmp_path / "golden", False))
+    assert result.verdict == "not_compared"
+    assert not any("SGD.step" in note for note in result.notes)
 
 
 SCRIPT = """
