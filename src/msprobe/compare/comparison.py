@@ -23,16 +23,12 @@ from msprobe.compare.layout.report import joined_label, joined_notes, joined_sta
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask
 from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
+from msprobe.compare.origin.loop_findings import without_compiled
 from msprobe.compare.origin.parameters import name_parameter
 from msprobe.compare.origin.reordered import blamed_arguments
 from msprobe.compare.origin.state import name_buffer, other_buffers
 from msprobe.compare.origin.trace import Trace, follow
-from msprobe.compare.origin.training import (
-    TrainingDifference,
-    same_total_norm,
-    takes_other_parts,
-    training_differences,
-)
+from msprobe.compare.origin.training import TrainingDifference, same_total_norm, takes_other_parts, training_differences
 from msprobe.compare.origin.wording import argument_text
 from msprobe.compare.phases import Phase, Stacks
 from msprobe.compare.reasons import BENIGN, Kind
@@ -173,7 +169,7 @@ class _Stages:
             stacks, other_parts = joined_stacks(joined, task.join), False
             training, guilty = joined_training(task.join)
             events = [], []
-        other_update = next((one.kind for one in training if one.kind in ("how", "order")), "")
+        other_update = next((one.kind for one in training if one.kind in ("how", "order") or one.by_hand), "")
         same_gradients = other_parts and bool(same_total_norm(*events))
         explained = explain(groups, stacks, other_parts, other_update, same_gradients)
         _apply({**explained, **explain_totals(groups)}, groups)
@@ -211,7 +207,7 @@ class _Stages:
         self.results.append(UnitResult(pair.target.step, rank, label, kept, stacks, tally, ranks))
         if buffers and is_first:
             self._buffers.append(next(iter(buffers)))
-        self._note(judge, groups, training, explained)
+        self._note(judge, groups, without_compiled(training, trace), explained)
         if joined is not None:
             self._how.update(dict.fromkeys(joined_notes(joined)))
 

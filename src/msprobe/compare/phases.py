@@ -16,7 +16,8 @@ from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 Stacks = tuple[Mapping[str, list[str]], Mapping[str, list[str]]]
 Matches = Sequence[tuple[Match, object]]
 
-_UPDATING = ("/torch/optim/", "/clip_grad.py", "/amp/grad_scaler.py", "/mindspore/nn/optim/", "/mint/optim/")
+_OPTIMIZERS = ("/torch/optim/", "/mindspore/nn/optim/", "/mint/optim/")
+_UPDATING = (*_OPTIMIZERS, "/clip_grad.py", "/amp/grad_scaler.py")
 _ENGINE = ("_engine_run_backward", "in _run_backward")
 
 
@@ -51,6 +52,10 @@ def updates_weights(match: Match, stacks: Stacks) -> bool:
     closure (LBFGS, Lightning) runs the complete step: calls of the closure are not calls of the optimizer."""
     frame = _innermost(match, stacks, _UPDATING)
     return bool(frame) and "closure(" not in frame.rpartition("\n")[2]
+
+
+def is_made_by_optimizer(match: Match, stacks: Stacks) -> bool:
+    return bool(_innermost(match, stacks, _OPTIMIZERS))
 
 
 def clears_gradients(match: Match, stacks: Stacks) -> bool:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Optional
 
+from msprobe.compare.align.passes import Side, has_gradient, without_evaluations
 from msprobe.compare.align.sequence import common_order
 from msprobe.compare.align.translate import Translation, fused_ends, operation_of
 from msprobe.compare.calls import Call, Match, arguments, fingerprint, shapes
@@ -26,27 +27,28 @@ _PROJECTIONS = {"linear", "matmul", "conv1d", "conv2d"}
 def align_tree(target: Calls, golden: Calls, translation: Translation, of_parts: bool = False) -> list[Match]:
     """Matches of forward calls of two runs, in no particular order. `of_parts`: one run has parts of tensors, so that
     equal shapes say nothing of calls that both runs make equally often."""
-    modules = _modules_by_path(target, golden, translation)
+    ours, theirs = without_evaluations(target, golden, (translation.target_path, translation.golden_path))
+    modules = _modules_by_path(ours, theirs)
     partner = {t.name: g.name for t, g in modules}
     matches = []
     for t, g in modules:
         same = t.name == g.name
         matches.append(Match(t, g, "exact" if same else "renamed", 1.0 if same else 0.95))
-    ours = _sections(target, {name: name for name in partner})
-    theirs = _sections(golden, {to: name for name, to in partner.items()})
+    left = _sections(ours.calls, {name: name for name in partner})
+    right = _sections(theirs.calls, {to: name for name, to in partner.items()})
     marks = {t.name: t.name for t, _ in modules}, {g.name: t.name for t, g in modules}
-    aligner = _Aligner(translation, *marks, of_parts)
-    for section, calls in ours.items():
-        matches += aligner.align(calls, theirs.get(section, []))
+    aligner = _Aligner(translation, *marks, of_parts, by_gradient=bool(ours.skipped or theirs.skipped))
+    for section, calls in left.items():
+        matches += aligner.align(calls, right.get(section, []))
     return matches
 
 
-def _modules_by_path(target: Calls, golden: Calls, translation: Translation) -> list[tuple[Call, Call]]:
-    known = {(translation.golden_path(c), c.number): c for c in golden if c.kind == "module"}
+def _modules_by_path(target: Side, golden: Side) -> list[tuple[Call, Call]]:
+    known = {golden.place(c): c for c in golden.calls if c.kind == "module"}
     pairs = []
-    for call in target:
+    for call in target.calls:
         if call.kind == "module":
-            partner = known.pop((translation.target_path(call), call.number), None)
+            partner = known.pop(target.place(call), None)
             if partner is not None:
                 pairs.append((call, partner))
     return pairs
@@ -76,10 +78,19 @@ def _sections(calls: Calls, labels: dict[str, str]) -> dict[Optional[str], list[
 
 
 class _Aligner:
-    def __init__(self, translation: Translation, ours: dict[str, str], theirs: dict[str, str], of_parts: bool) -> None:
+    def __init__(
+        self,
+        translation: Translation,
+        ours: dict[str, str],
+        theirs: dict[str, str],
+        of_parts: bool = False,
+        by_gradient: bool = False,
+    ) -> None:
+        """`by_gradient`: one run also evaluates; a call with a gradient is never matched with one without."""
         self.translation = translation
         self.marks = (ours, theirs)
         self._of_parts = of_parts
+        self._by_gradient = by_gradient
         self._counted: set[str] = set()
         """The keys that are known by their number, not by shapes."""
 
@@ -141,7 +152,7 @@ class _Aligner:
                 (ours, one, _GOLDEN) for one in twins[_GOLDEN]
             ]
             for a, b, side in others:
-                if _has_gradient(a) == _has_gradient(b):
+                if has_gradient(a) == has_gradient(b):
                     found[place] = _match(a, b, "sequence", 0.95, ())
                     twins[side].remove((a, b)[side])
                     break
@@ -191,11 +202,15 @@ class _Aligner:
 
     def _call(self, call: Call, side: int) -> Hashable:
         key = self._key_of(call, side)
-        return self._mark(call, side) or (key, "" if key in self._counted else arguments(call.record))
+        given = "" if key in self._counted else arguments(call.record)
+        return self._mark(call, side) or (key, given, self._gradient(call))
 
     def _key_and_shape(self, call: Call, side: int) -> Hashable:
         key = self._key_of(call, side)
-        return self._mark(call, side) or (key, "" if key in self._counted else _out(call))
+        return self._mark(call, side) or (key, "" if key in self._counted else _out(call), self._gradient(call))
+
+    def _gradient(self, call: Call) -> object:
+        return has_gradient(call) if self._by_gradient else None
 
     def _key(self, call: Call, side: int) -> Hashable:
         return self._mark(call, side) or self._key_of(call, side)
@@ -227,15 +242,9 @@ class _Aligner:
         return (self.translation.operation(call), key) if key else (side, call.name)
 
 
-def _has_gradient(call: Call) -> object:
-    output = call.record.get("output") if isinstance(call.record, dict) else None
-    first = output[0] if isinstance(output, list) and output else None
-    return first.get("requires_grad") if isinstance(first, dict) else None
-
-
 def _is_cut(match: Match) -> bool:
     target, golden = match.target, match.golden
-    return target is not None and golden is not None and _has_gradient(target) != _has_gradient(golden)
+    return target is not None and golden is not None and has_gradient(target) != has_gradient(golden)
 
 
 def _out(call: Call) -> str:

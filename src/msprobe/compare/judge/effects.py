@@ -75,6 +75,11 @@ class Effects:
             return "its result agrees where it is used"
         return ""
 
+    def agrees_where_used(self, call: Call, row: Row) -> bool:
+        """No matched call is given this result, or all that are agree."""
+        key = value_key(row.golden if self._golden else row.target)
+        return key is not None and self._used.get((call.direction, key), True)
+
     def has_gradient_around(self, call: Call) -> bool:
         """Whether the module around a call has a gradient in both runs. Then the call is inside a function that has its
         own backward, and needs no gradient itself."""

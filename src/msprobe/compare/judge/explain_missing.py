@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from msprobe.compare.align.translate import operation_of
 from msprobe.compare.calls import BACKWARD, GRADS, Match
-from msprobe.compare.judge.effects import Effects
+from msprobe.compare.judge.clipped import explain_clipping
+from msprobe.compare.judge.effects import Effects, results_agree
 from msprobe.compare.judge.explain_items import (
     Judgements,
     covered,
@@ -24,6 +25,7 @@ from msprobe.compare.judge.explain_items import (
     moved_rows,
 )
 from msprobe.compare.judge.run_agreement import RunAgreement
+from msprobe.compare.judge.sequence_parts import explain_sequence_parts
 from msprobe.compare.measure.distance import is_multiple, result_key
 from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, Kind
@@ -45,7 +47,7 @@ def explain(
 
     `other_parts`: the runs take the batch of a step in another number of parts (gradient accumulation);
     `other_update`: "how" if their optimizers compute the step in another way (foreach, fused), or have fused weights;
-    "order" if they update the parameters in another order;
+    "order" if they update the parameters in another order; "clipping" if one clips the gradients by itself;
     `same_gradients`: clipping found the same norm of all gradients; this decides if no call after it was recorded."""
     if other_parts and _gradients_agree(groups, same_gradients):
         return _explain_parts(groups)
@@ -93,6 +95,7 @@ class _Explainer:
         self._run = RunAgreement(groups)
         self._other_way = other_update == "how" or _updates_in_another_way(groups, self._run.phases)
         self._other_order = other_update == "order"
+        self._other_clipping = other_update == "clipping"
         self._found: Judgements = {}
         self._doubtful: set[str] = set()  # modules that contain one whose results differ
         self._reordered: dict[tuple[str, str], list[tuple[Row, bool]]] = {}
@@ -173,6 +176,8 @@ class _Explainer:
     def explain(self, odd: Sequence[int]) -> Judgements:
         self._explain_recomputation()
         self._explain_split_gradients()
+        if self._other_clipping:
+            self._found.update(explain_clipping(self._groups, self._run.phases, self._stacks))
         for place in odd:
             match, rows = self._groups[place]
             is_update = self._run.phases[place] is Phase.AFTER and updates_weights(match, self._stacks)
@@ -195,6 +200,8 @@ class _Explainer:
                     self._found.update((id(row), covered(why)) for row in rows)
         self._cover_reordered()
         self._cover_factors()
+        if Phase.BACKWARD not in self._run.phases:
+            self._found.update(explain_sequence_parts(self._groups, self._found))
         return self._found
 
     def _cover_factors(self) -> None:
@@ -280,11 +287,21 @@ class _Explainer:
         elif bad and side.has_same_results_itself(match.call) and all(_is_lost_on_the_way(row) for row in bad):
             why = "this gradient belongs to another of its results; the gradients that it returns agree"
             found.update((id(row), covered(f"{row.reason}; {why}")) for row in bad)
+        for row in unlike if match.call.kind == "module" else ():
+            if row.absent and not row.is_input and id(row) not in found:
+                self._explain_lone_result(match, row, rows)
         moved = [row for row in moved_rows(match, unlike) if id(row) not in found]
         hidden = [row for row in unlike if row.why.kind in (Kind.HIDDEN, Kind.SHAPE) and id(row) not in found]
         if moved or hidden:
             explain_moved(match, rows, moved, side, found)
             explain_hidden(match, rows, hidden, side, self._run.why(place), found)
+
+    def _explain_lone_result(self, match: Match, row: Row, rows: Sequence[Row]) -> None:
+        """A second result that a module gives in one run only (the last state), where no call takes it, or those that
+        take it agree."""
+        side = self._theirs if row.absent == "target" else self._ours
+        if results_agree([one for one in rows if not one.absent]) and side.agrees_where_used(match.call, row):
+            self._found[id(row)] = covered(f"the other results of {match.call.name} agree, and nothing differs by it")
 
 
 def _is_number(match: Match, row: Row) -> bool:

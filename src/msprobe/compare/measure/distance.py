@@ -308,7 +308,7 @@ def of_broadcast(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Mea
     Repeating a tensor changes neither its extremes nor its mean, and its norm by the root of the number of copies.
     """
     small, large = sorted((target, golden), key=count)
-    if not _broadcasts(small["shape"], large["shape"]) or not count(small):
+    if not broadcasts(small["shape"], large["shape"]) or not count(small):
         return None
     norm = number(small.get("Norm"))
     if norm is None or not math.isfinite(norm):
@@ -323,7 +323,7 @@ def of_broadcast(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Mea
     return Measurement(found.distance, Reason(Kind.VALUES, f"{found.reason} ({shapes})"), found.average)
 
 
-def _broadcasts(small: list[int], large: list[int]) -> bool:
+def broadcasts(small: list[int], large: list[int]) -> bool:
     padded = [1] * (len(large) - len(small)) + small
     return len(padded) == len(large) and all(a in (1, b) for a, b in zip(padded, large))
 

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from msprobe.compare.calls import FORWARD, Call, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.tensors import NotComparable, TensorMetrics, compare_files
 from msprobe.compare.reasons import NO_REASON, OTHER_BYTES, Kind, Reason
@@ -55,10 +56,27 @@ def _from_records(row: Row) -> Measurement:
     if target["shape"] != golden["shape"]:
         if row.is_input:
             spread = distance.of_broadcast(target, golden)
-            if spread is not None:
+            if spread is not None and (not spread.distance or _gives_alike(row.match)):
                 return spread
         return Measurement(None, Reason(Kind.SHAPE, f"{target['shape']} and {golden['shape']}"))
     return _of_tensors(target, golden)
+
+
+def _gives_alike(match: Match) -> bool:
+    """The results of both calls have one shape, or can be broadcast too: only then may one run broadcast what the other
+    is given complete. Else the calls work on other parts of the data (other tokens of an expert)."""
+    results = [_first_result(call) for call in (match.target, match.golden)]
+    known = [one for one in results if one is not None]
+    if match.call.direction != FORWARD or len(known) < 2:
+        return True
+    small, large = sorted(known, key=distance.count)
+    return distance.broadcasts(small["shape"], large["shape"])
+
+
+def _first_result(call: Optional[Call]) -> Optional[dict[str, Any]]:
+    output = call.record.get("output") if call is not None and isinstance(call.record, dict) else None
+    first = output[0] if isinstance(output, list) and output else None
+    return first if isinstance(first, dict) and is_tensor(first) else None
 
 
 def _is_known(item: dict[str, Any]) -> bool:

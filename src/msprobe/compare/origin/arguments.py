@@ -3,21 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from msprobe.compare.calls import Match
+from msprobe.compare.calls import Call, Match
+from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import Row, is_tensor
+
+_ARGUMENTS = {
+    "linear": "input weight bias",
+    "layer_norm": "input normalized_shape weight bias eps",
+    "rms_norm": "input normalized_shape weight eps",
+    "group_norm": "input num_groups weight bias eps",
+    "batch_norm": "input running_mean running_var weight bias training momentum eps",
+    "dropout": "input p training inplace",
+    "softmax": "input dim",
+    "log_softmax": "input dim",
+    "cross_entropy": "input target weight size_average ignore_index reduce reduction label_smoothing",
+    "nll_loss": "input target weight size_average ignore_index reduce reduction",
+    "mse_loss": "input target",
+    "embedding": "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
+    "scaled_dot_product_attention": "query key value attn_mask dropout_p is_causal scale enable_gqa",
+    "addmm": "input mat1 mat2",
+    "conv1d": "input weight bias stride padding dilation groups",
+    "conv2d": "input weight bias stride padding dilation groups",
+    "masked_fill": "self mask value",
+    "pad": "input pad mode value",
+    "cat": "tensors dim",
+    "stack": "tensors dim",
+    "where": "condition input other",
+    "matmul": "input other",
+    "__matmul__": "self other",
+    "__add__": "self other",
+    "__sub__": "self other",
+    "__mul__": "self other",
+    "__truediv__": "self other",
+    "bmm": "input mat2",
+    "topk": "input k dim largest sorted",
+    "lerp_": "self end weight",
+    "addcmul_": "self tensor1 tensor2",
+    "addcdiv_": "self tensor1 tensor2",
+}
+"""Names of positional arguments, by the last word of an API."""
+
+
+def slot_text(call: Call, slot: str) -> str:
+    """`eps (input.4)` for an argument whose name is known, else the slot."""
+    parts = slot.split(".")
+    if call.kind != "api" or call.direction != "forward" or parts[0] != "input" or len(parts) < 2:
+        return slot
+    names = _ARGUMENTS.get(call.key.rpartition(".")[2], "").split()
+    if not parts[1].isdigit() or int(parts[1]) >= len(names):
+        return slot
+    listed = f"[{parts[2]}]" if len(parts) > 2 else ""
+    return f"{names[int(parts[1])]}{listed} ({slot})"
 
 
 def other_arguments(match: Match, inputs: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
     """Arguments with another value among the differing `inputs`. If there are none, no input tensor differs and both
-    runs call the same API: the arguments that only one run passes (`scale=0.5`)."""
+    runs call the same API: the arguments that only one run passes (`scale=0.5`). Arguments that turn something off
+    (`dropout_p=0.0`) come last: the other run may do the same without them."""
     both = [row for row in inputs if not is_tensor(row.golden) and row.golden is not None]
     if both or any(is_tensor(row.target) or is_tensor(row.golden) for row in inputs):
         return both
     target, golden = match.target, match.golden
     if target is None or golden is None or target.key != golden.key or target.kind != "api":
         return []
-    return [row for row in rows if row.is_input and _is_given_once(row)]
+    if any(row.is_input and row.why.kind is Kind.SHAPE for row in rows):
+        return []
+    alone = [row for row in rows if row.is_input and _is_given_once(row)]
+    same = _given_both_ways(match.call, alone) if len(alone) > 1 else set()
+    other = [row for row in alone if argument_name(match.call, row.slot) not in same]
+    return sorted(other, key=lambda row: not _value(row))
+
+
+def argument_name(call: Call, slot: str) -> str:
+    """`stride` for `input.3.0` as well as for `input.stride`, where the API is known."""
+    return slot_text(call, slot).partition(" (")[0].partition("[")[0].removeprefix("input.")
+
+
+def _given_both_ways(call: Call, rows: Sequence[Row]) -> set[str]:
+    """The arguments that one run gives by name and the other by place, with the same value."""
+    sides: dict[str, tuple[list[Any], list[Any]]] = {}
+    for row in rows:
+        ours, theirs = sides.setdefault(argument_name(call, row.slot), ([], []))
+        (theirs if row.target is None else ours).append(_value(row))
+    return {name for name, (a, b) in sides.items() if a and b and len({*map(str, a), *map(str, b)}) == 1}
+
+
+def _value(row: Row) -> Any:
+    return (row.target or row.golden or {}).get("value")
 
 
 def _is_given_once(row: Row) -> bool:

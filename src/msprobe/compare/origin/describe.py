@@ -11,9 +11,10 @@ from typing import Any, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD
 from msprobe.compare.measure.distance import value_key
+from msprobe.compare.origin.arguments import slot_text
 from msprobe.compare.origin.source import library_line, user_line
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
-from msprobe.compare.origin.wording import Candidate, amount, next_step, sentence, slot_text, spread, summary_of
+from msprobe.compare.origin.wording import Candidate, amount, next_step, sentence, spread, summary_of
 from msprobe.compare.phases import Phase, Stacks
 from msprobe.compare.rows import Group
 

@@ -15,9 +15,10 @@ from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.distance import result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
-from msprobe.compare.origin.arguments import other_arguments
+from msprobe.compare.origin.arguments import other_arguments, slot_text
+from msprobe.compare.origin.loop_findings import findings
 from msprobe.compare.origin.other_shape import blame_other_shape, first_of_other_shape, maker_of_other_shape
-from msprobe.compare.origin.reordered import argument_before, reordering_before
+from msprobe.compare.origin.reordered import argument_before, argument_of_part, reordering_before
 from msprobe.compare.origin.state import other_module
 from msprobe.compare.origin.structure import (
     after_the_model,
@@ -31,7 +32,7 @@ from msprobe.compare.origin.structure import (
 )
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
-from msprobe.compare.origin.wording import UNORDERED, Candidate, argument_text, slot_text
+from msprobe.compare.origin.wording import UNORDERED, Candidate, argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import INTRODUCED, PROPAGATED, Row, is_tensor
@@ -43,6 +44,9 @@ _RANDOM = (
 )  # fmt: skip
 
 
+REORDERED = "its result has the same statistics: the order of the elements differs"
+
+
 def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Optional[Candidate]:
     """The first thing to blame in one unit, or None."""
     replaced = other_module(trace)
@@ -52,10 +56,9 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
         index, row = trace.weights[0]
         return candidate("weight", index, row, trace)
     first = {phase: [i for i in _first_turn(trace) if trace.phases[i] is phase] for phase in Phase}
-    said = {phase: [one for one in training if one.phase is phase and not one.note_only] for phase in Phase}
+    said = findings(training, trace)
     parts = [one for one in training if one.kind == "parts"]
-    if parts and trace.introduced:
-        # The runs split the batch into other parts: what they compute from a part cannot be compared.
+    if parts and trace.introduced:  # what the runs compute from other parts of a batch cannot be compared
         return _training([*said[Phase.AFTER], *parts], trace)
     if first[Phase.FORWARD]:
         return _blame(first[Phase.FORWARD][0], trace)
@@ -169,13 +172,15 @@ def _blame(index: int, trace: Trace) -> Candidate:
     seen = _inputs_seen(match, rows)
     moved = reordering_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if moved is not None:
+        if trace.groups[moved][0].how == "unmatched":
+            said = "its result has the statistics of its input: the order of the elements differs"
+            return _shifted(replace(candidate_of_one_run(moved, trace), evidence=(said,)), index, trace)
         said = "their results have the same statistics: the order of the elements may differ"
         replaced = candidate("replaced", moved, None, trace, (said,))
         return replace(replaced, other=_golden_name(trace.groups[moved][0]))
     other = argument_before(index, trace) if seen == UNORDERED and trace.phases[index] is Phase.FORWARD else None
     if other is not None:
-        said = "its result has the same statistics: the order of the elements differs"
-        return _shifted(candidate("argument", other[0], other[1], trace, (said,)), index, trace)
+        return _shifted(candidate("argument", *other, trace, (REORDERED,)), index, trace)
     evidence = (_unordered(match, rows),) if seen == UNORDERED else ()
     return replace(candidate("call", index, row, trace, evidence), inputs=seen)
 
@@ -254,6 +259,9 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     if parameter:
         said = f"parameter {parameter}, {row.slot} of {trace.groups[index][0].call.name}, differs before anything ran"
         return replace(candidate("parameter", index, row, trace), said=said)
+    part = argument_of_part(row, index, trace) if trace.phases[index] is Phase.FORWARD else None
+    if part is not None:
+        return _shifted(candidate("argument", *part, trace, (REORDERED,)), index, trace)
     alone = left_out(index, trace)
     around = None if alone else given_around(index, row, trace)
     if around is not None:

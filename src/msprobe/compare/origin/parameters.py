@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from msprobe.compare.measure.distance import value_key
+from msprobe.compare.origin.arguments import slot_text
 from msprobe.compare.origin.optimizer_steps import innermost_steps, names_of
 from msprobe.compare.origin.trace import Trace
-from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.rows import Row
 

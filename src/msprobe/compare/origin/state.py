@@ -134,12 +134,12 @@ def _taken_in_part(found: Candidate, buffers: Mapping[str, tuple[dict[str, Any],
     fitting = [
         name
         for name, (ours, theirs) in buffers.items()
-        if _may_be_part(row.target, ours) and _may_be_part(row.golden, theirs)
+        if may_be_part(row.target, ours) and may_be_part(row.golden, theirs)
     ]
     return fitting[0] if len(fitting) == 1 else ""
 
 
-def _may_be_part(item: Optional[dict[str, Any]], whole: dict[str, Any]) -> bool:
+def may_be_part(item: Optional[dict[str, Any]], whole: dict[str, Any]) -> bool:
     """Whether it has fewer elements of the same dtype, all in the range of the complete tensor."""
     if item is None or not is_tensor(item) or item.get("dtype") != whole.get("dtype"):
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -26,6 +26,7 @@ def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidat
     """A call that only one run made, and whose result is the input that differs, or that is just before it."""
     direction = trace.groups[index][0].call.direction
     before = [i for i in trace.unmatched if i < index and trace.groups[i][0].call.direction == direction]
+    before = _without_rewritten(before, trace) if before else before
     if not before:
         return None
     for i in reversed(before):
@@ -47,6 +48,29 @@ def structural(index: int, inputs: list[Row], trace: Trace) -> Optional[Candidat
     found = min(adjacent)
     rows = trace.groups[found][1]
     return _unmatched_call(found, rows[0] if rows else None, before, trace)
+
+
+def _without_rewritten(places: list[int], trace: Trace) -> list[int]:
+    """Leaves out calls of a part that is written in another way (fused projections): in another layer the same call has
+    no counterpart either, and the results agree there."""
+    agree: dict[object, set[str]] = defaultdict(set)
+    for i in trace.unmatched:
+        match, rows = trace.groups[i]
+        if rows and all(row.why.kind is Kind.COVERED for row in rows):
+            agree[_part(match)].add(_path(match))
+    return [i for i in places if not agree[_part(trace.groups[i][0])] - {_path(trace.groups[i][0])}]
+
+
+def _part(match: Match) -> tuple[bool, str, str]:
+    """Which run makes the call, the call, and its module whatever the layer."""
+    call = match.call
+    layers = ".".join("*" if part.isdigit() else part for part in _path(match).split("."))
+    return match.target is None, layers, "" if call.kind == "module" else call.key
+
+
+def _path(match: Match) -> str:
+    call = match.call
+    return module_path(call.key) if call.kind == "module" else _module_name(call.parent)
 
 
 def made_inside(index: int, results: list[Row], trace: Trace) -> Optional[Candidate]:

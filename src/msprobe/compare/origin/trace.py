@@ -36,6 +36,7 @@ class Trace:
     unmatched: list[int] = field(default_factory=list)
     propagated: int = 0
     roles: dict[int, str] = field(default_factory=dict)
+    stacks: Stacks = ({}, {})
 
     def epoch(self, index: int) -> int:
         """How many collectives had completed before this call."""
@@ -56,7 +57,7 @@ def bad_rows(rows: Iterable[Row]) -> list[Row]:
 
 def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
     """Finds where differences entered, and the role of every differing row."""
-    trace = Trace(groups, phases_of(groups))
+    trace = Trace(groups, phases_of(groups), stacks=stacks)
     phases = list(trace.phases)
     tree = _Tree(groups)
     seen: set[Phase] = set()

@@ -11,14 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from msprobe.compare.origin.optimizer_steps import innermost_steps
+from msprobe.compare.origin.parameter_groups import (
+    UNIMPORTANT,
+    are_divided_otherwise,
+    listed,
+    other_names,
+    settings_by_parameter,
+    shown,
+)
 from msprobe.compare.phases import Phase
 from msprobe.dump.plural import count
 
 Event = Mapping[str, Any]
 
-_HOW = {"foreach", "fused", "capturable", "differentiable", "maximize_foreach"}
-"""Settings that change how a step is computed, not what."""
-_UNIMPORTANT = {"names", "parameters", "elements", "gradients", "initial_lr", *_HOW}
 _ROUNDED = 1e-4
 """How far apart the norms of all gradients may be in two runs and still count as the same."""
 _ORDER = ("lr", "betas", "eps", "weight_decay", "momentum")
@@ -34,6 +39,8 @@ class TrainingDifference(NamedTuple):
     note_only: bool = False
     proven: bool = False
     """Whether the events alone show its effect, without records of calls."""
+    by_hand: bool = False
+    """Clipping changed the gradients of the run that clips: if all updates agree, the other run clips by itself."""
 
 
 def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> list[TrainingDifference]:
@@ -109,7 +116,8 @@ def _clipped_late(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[
     """One run clips before the optimizer's step, the other after it."""
     kinds = ("clip_grad_norm", "optimizer_step")
     order = [[str(event["event"]) for event in _of(events, *kinds)] for events in (target, golden)]
-    if order[0] != order[1] and sorted(order[0]) == sorted(order[1]) == [*kinds]:
+    late = any(event.get("late") for event in _of([*target, *golden], "optimizer_step"))  # noted when it ended
+    if order[0] != order[1] and sorted(order[0]) == sorted(order[1]) == [*kinds] and not late:
         ours, other = ("before", "after") if order[0][0] == "clip_grad_norm" else ("after", "before")
         clip, step = (_of(target, kind)[0] for kind in kinds)
         text = f"clip_grad_norm_ is called {ours} {_type(step)}.step, not {other} it"
@@ -137,7 +145,7 @@ def _other_value(
     a: Event, b: Event, key: str, name: str, phase: Phase, kind: str, at: Event
 ) -> Iterator[TrainingDifference]:
     if a.get(key) != b.get(key):
-        text = f"{name} is {_shown(a.get(key))}, not {_shown(b.get(key))}"
+        text = f"{name} is {shown(a.get(key))}, not {shown(b.get(key))}"
         yield TrainingDifference(text, phase, kind, _after(at))
 
 
@@ -152,7 +160,16 @@ def _other_number(
     else:
         text = f"{name} is called {_times(ours)}, not {_times(theirs)}"
     found = _of(target, kind) or _of(target, "optimizer_step")
-    yield TrainingDifference(text, Phase.AFTER, "clipping", _after(found[0]) if found else None)
+    acted = kind == "clip_grad_norm" and bool(ours) != bool(theirs) and _clips([*target, *golden])
+    unseen = not ours and kind == "optimizer_step"
+    after = _after(found[0]) if found else None
+    yield TrainingDifference(text, Phase.AFTER, "unseen step" if unseen else "clipping", after, by_hand=acted)
+
+
+def _clips(events: Sequence[Event]) -> bool:
+    """The gradients were longer than they may be."""
+    ends = _of(events, "clip_grad_norm_end")
+    return any(norm > most > 0.0 for norm, most in zip(_numbers(ends, "total_norm"), _numbers(ends, "max_norm")))
 
 
 def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
@@ -226,17 +243,17 @@ def _rates(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trainin
             side = "golden run" if a is None else "target"
             text = f"a scheduler changes the learning rate after this step in the {side} only"
         else:
-            text = f"the scheduler sets the learning rate to {_shown(a)} after this step, not to {_shown(b)}"
+            text = f"the scheduler sets the learning rate to {shown(a)} after this step, not to {shown(b)}"
         yield TrainingDifference(text, Phase.AFTER, "schedule", _after(event), note_only=True)
 
 
 def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
     name, after = _type(a), _after(a)
-    ours, theirs = (_list(event.get("groups")) for event in (a, b))
+    ours, theirs = (listed(event.get("groups")) for event in (a, b))
     if len(ours) != len(theirs):  # a group without a gradient updates nothing
         ours, theirs = ([group for group in side if group.get("gradients") != 0] for side in (ours, theirs))
-    if _are_divided_otherwise(ours, theirs):
-        changed = _settings_by_parameter(ours, theirs)
+    if are_divided_otherwise(ours, theirs):
+        changed = settings_by_parameter(ours, theirs)
         if not changed:
             text = f"{name}: the parameters are in other groups, or in another order, with the same settings"
             kind = "how" if any(_ways(*pair) for pair in zip(ours, theirs)) else "order"
@@ -248,21 +265,21 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             return
     if len(ours) != len(theirs):
         text = f"{name}: it has {count(len(ours), 'parameter group')}, not {len(theirs)}"
-        yield TrainingDifference(f"{text}{_settings_by_parameter(ours, theirs)}", Phase.AFTER, "optimizer", after)
+        yield TrainingDifference(f"{text}{settings_by_parameter(ours, theirs)}", Phase.AFTER, "optimizer", after)
         return
     for index, (group, other) in enumerate(zip(ours, theirs)):
         where = f" in parameter group {index}" if len(ours) > 1 else ""
         known = [key for key in _ORDER if key in group or key in other]
         for key in [*known, *(key for key in {**group, **other} if key not in known)]:
-            if key in _UNIMPORTANT or group.get(key) == other.get(key):
+            if key in UNIMPORTANT or group.get(key) == other.get(key):
                 continue
-            text = f"{name}: {key} is {_shown(group.get(key))}, not {_shown(other.get(key))}{where}"
+            text = f"{name}: {key} is {shown(group.get(key))}, not {shown(other.get(key))}{where}"
             yield TrainingDifference(text, Phase.AFTER, "hyper-parameter", after)
         if group.get("parameters") != other.get("parameters"):
             text = f"{name}: it updates {group.get('parameters')} parameters, not {other.get('parameters')}{where}"
             fused = group.get("elements") == other.get("elements") is not None
-            text += " (the same number of elements: some are fused)" if fused else _other_names(group, other)
-            names = [{name for name in _list(one.get("names")) if name} for one in (group, other)]
+            text += " (the same number of elements: some are fused)" if fused else other_names(group, other)
+            names = [{name for name in listed(one.get("names")) if name} for one in (group, other)]
             nested = names[0] <= names[1] or names[1] <= names[0]
             idle = nested and group.get("gradients") == other.get("gradients") is not None
             text += "; the same number of them have a gradient" if idle and not fused else ""
@@ -279,50 +296,6 @@ def _ways(group: Event, other: Event) -> list[str]:
     return [key for key in ("foreach", "fused") if group.get(key) != other.get(key)]
 
 
-def _are_divided_otherwise(ours: Sequence[Event], theirs: Sequence[Event]) -> bool:
-    """The same parameters, all known by name, in other groups or in another order of groups."""
-    groups = [[_list(group.get("names")) for group in side] for side in (ours, theirs)]
-    names = [[name for group in side for name in group] for side in groups]
-    if any(len(_list(group.get("names"))) != group.get("parameters") for group in (*ours, *theirs)):
-        return False
-    complete = all(isinstance(name, str) for side in names for name in side)
-    return complete and groups[0] != groups[1] and sorted(names[0]) == sorted(names[1])
-
-
-def _other_names(group: Event, other: Event) -> str:
-    ours, theirs = (_list(one.get("names")) for one in (group, other))
-    lost = [name for name in theirs if name and name not in ours]
-    extra = [name for name in ours if name and name not in theirs]
-    text = ""
-    if lost:
-        text += f"; without {_some(lost)}"
-    if extra:
-        text += f"; with {_some(extra)}"
-    return text
-
-
-def _settings_by_parameter(ours: Sequence[Event], theirs: Sequence[Event]) -> str:
-    """The settings that differ for some parameter, in any group."""
-    known: dict[str, Event] = {str(name): group for group in theirs for name in _list(group.get("names")) if name}
-    changed: dict[str, list[str]] = {}
-    for group in ours:
-        for name in _list(group.get("names")):
-            other = known.get(str(name))
-            for key in group if other is not None else ():
-                if key not in _UNIMPORTANT and other is not None and group.get(key) != other.get(key):
-                    text = f"{key} is {_shown(group.get(key))}, not {_shown(other.get(key))}"
-                    changed.setdefault(text, []).append(str(name))
-    return "".join(f"; {text} for {_some(names)}" for text, names in changed.items())
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _type(event: Event) -> str:
     return str(event.get("type", "the optimizer")).rpartition(".")[2]
 
@@ -330,11 +303,3 @@ def _type(event: Event) -> str:
 def _after(event: Event) -> Optional[str]:
     value = event.get("after")
     return value if isinstance(value, str) else None
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_shown(one) for one in value) + "]"
-    return str(value)

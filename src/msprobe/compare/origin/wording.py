@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from msprobe.compare.calls import Call, Match
 from msprobe.compare.measure import distance
-from msprobe.compare.origin.arguments import value_text
+from msprobe.compare.origin.arguments import slot_text, value_text
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
@@ -51,60 +51,12 @@ class Candidate:
     collective: str = ""
 
 
-_ARGUMENTS = {
-    "linear": "input weight bias",
-    "layer_norm": "input normalized_shape weight bias eps",
-    "rms_norm": "input normalized_shape weight eps",
-    "group_norm": "input num_groups weight bias eps",
-    "batch_norm": "input running_mean running_var weight bias training momentum eps",
-    "dropout": "input p training inplace",
-    "softmax": "input dim",
-    "log_softmax": "input dim",
-    "cross_entropy": "input target weight size_average ignore_index reduce reduction label_smoothing",
-    "nll_loss": "input target weight size_average ignore_index reduce reduction",
-    "mse_loss": "input target",
-    "embedding": "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
-    "scaled_dot_product_attention": "query key value attn_mask dropout_p is_causal scale enable_gqa",
-    "addmm": "input mat1 mat2",
-    "conv1d": "input weight bias stride padding dilation groups",
-    "conv2d": "input weight bias stride padding dilation groups",
-    "masked_fill": "self mask value",
-    "cat": "tensors dim",
-    "stack": "tensors dim",
-    "where": "condition input other",
-    "matmul": "input other",
-    "__matmul__": "self other",
-    "__add__": "self other",
-    "__sub__": "self other",
-    "__mul__": "self other",
-    "__truediv__": "self other",
-    "bmm": "input mat2",
-    "topk": "input k dim largest sorted",
-    "lerp_": "self end weight",
-    "addcmul_": "self tensor1 tensor2",
-    "addcdiv_": "self tensor1 tensor2",
-}
-"""Names of positional arguments, by the last word of an API."""
-
-
-def slot_text(call: Call, slot: str) -> str:
-    """`eps (input.4)` for an argument whose name is known, else the slot."""
-    parts = slot.split(".")
-    if call.kind != "api" or call.direction != "forward" or parts[0] != "input" or len(parts) < 2:
-        return slot
-    names = _ARGUMENTS.get(call.key.rpartition(".")[2], "").split()
-    if not parts[1].isdigit() or int(parts[1]) >= len(names):
-        return slot
-    listed = f"[{parts[2]}]" if len(parts) > 2 else ""
-    return f"{names[int(parts[1])]}{listed} ({slot})"
-
-
 def argument_text(call: Call, row: Optional[Row]) -> str:
     """`eps is 0.001, not 1e-05`."""
     if row is None:
         return ""
     name = slot_text(call, row.slot).partition(" (")[0].removeprefix("input.")
-    if name.isdigit():
+    if name.replace(".", "").isdigit():
         name = f"argument {name}"
     if (row.target is None) != (row.golden is None):
         return f"{name} is {value_text(row)}"

@@ -46,6 +46,8 @@ class TrainingEvents(Companion):
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._rates: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._named: set[int] = set()
+        self._running: set[int] = set()
+        """The optimizers whose step began while collecting."""
         self._steps = 0
         self._recorded_buffers = False
 
@@ -128,6 +130,19 @@ class TrainingEvents(Companion):
 
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._steps += 1
+        self._running.add(self._number(optimizer))
+        self._note_step(optimizer, steps_done(optimizer))
+
+    def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """If collecting began inside this step, in the closure that it was given, its settings are still to record."""
+        index = self._number(optimizer)
+        if index not in self._running:
+            done = steps_done(optimizer)
+            self._note_step(optimizer, None if done is None else max(done - 1.0, 0.0), late=True)
+        self._running.discard(index)
+        self._note("optimizer_step_end", optimizer=index)
+
+    def _note_step(self, optimizer: Any, done: Optional[float], **more: bool) -> None:
         index = self._number(optimizer)
         kind = type(optimizer)
         groups = groups_of(optimizer)
@@ -137,16 +152,8 @@ class TrainingEvents(Companion):
             for group, names in zip(groups, names_in(optimizer, self._parameter_names())):
                 if any(name is not None for name in names):
                     group["names"] = names
-        self._note(
-            "optimizer_step",
-            optimizer=index,
-            type=f"{kind.__module__}.{kind.__qualname__}",
-            steps_done=steps_done(optimizer),
-            groups=groups,
-        )
-
-    def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._note("optimizer_step_end", optimizer=self._number(optimizer))
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        self._note("optimizer_step", optimizer=index, type=name, steps_done=done, groups=groups, **more)
 
     def _parameter_names(self) -> dict[int, str]:
         names: dict[int, str] = {}

@@ -40,8 +40,9 @@ from msprobe.compare.layout.faults.weights import of_weight
 from msprobe.compare.layout.joined import Alone
 from msprobe.compare.layout.shards import local_shape
 from msprobe.compare.layout.ways import A, P, R, possible_ways
+from msprobe.compare.origin.arguments import slot_text
 from msprobe.compare.origin.trace import Trace, module_of
-from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.rows import ERROR, is_tensor, slots_of
 from msprobe.dump.collectives import is_collective

@@ -27,8 +27,9 @@ from msprobe.compare.layout.fitting import EXPLAINED, error_of, find_order, fit
 from msprobe.compare.layout.statistics import merge
 from msprobe.compare.layout.ways import REDUCED, Array, P, assemble, axis_of
 from msprobe.compare.measure.distance import number, scale, value_key
+from msprobe.compare.origin.arguments import slot_text
 from msprobe.compare.origin.trace import Trace, module_of
-from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.dump.collectives import is_collective
 

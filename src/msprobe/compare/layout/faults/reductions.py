@@ -16,8 +16,9 @@ from msprobe.compare.layout.flat import PartItem
 from msprobe.compare.layout.shards import load
 from msprobe.compare.layout.ways import Array, P, assemble, axis_of
 from msprobe.compare.measure.distance import count, value_key
+from msprobe.compare.origin.arguments import slot_text
 from msprobe.compare.origin.trace import Trace, module_of
-from msprobe.compare.origin.wording import Candidate, slot_text
+from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Reason
 from msprobe.compare.rows import Row

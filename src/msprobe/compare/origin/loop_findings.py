@@ -1,0 +1,28 @@
+"""Which differences of two training loops are findings: some are only other ways to do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msprobe.compare.judge.clipped import last_update
+from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.training import TrainingDifference
+from msprobe.compare.phases import Phase
+
+
+def findings(training: Sequence[TrainingDifference], trace: Trace) -> dict[Phase, list[TrainingDifference]]:
+    """By phase. Clipping that the other run does by itself is none."""
+    by_hand = any(one.by_hand for one in training) and last_update(trace.groups, trace.phases, trace.stacks) >= 0
+    seen = without_compiled(training, trace)
+    left = [one for one in seen if not (one.note_only or (one.by_hand and by_hand))]
+    return {phase: [one for one in left if one.phase is phase] for phase in Phase}
+
+
+def without_compiled(training: Sequence[TrainingDifference], trace: Trace) -> Sequence[TrainingDifference]:
+    """Leaves out that an optimizer made no step, where it may have made it inside of a compiled region."""
+    if not any(one.kind == "unseen step" for one in training):
+        return training
+    after = (match.target for (match, _), phase in zip(trace.groups, trace.phases) if phase is Phase.AFTER)
+    if not any(call is not None and call.key.startswith("Compiled.") for call in after):
+        return training
+    return [one for one in training if one.kind != "unseen step"]
