@@ -258,7 +258,7 @@ def header_notes(target: dict[str, Any], golden: dict[str, Any], joined: bool = 
         and ours != theirs
         and not _is_in_other_dtype(target["first_batch"], golden["first_batch"])
     ):
-        notes.append("the first batches differ: the two runs did not get the same data")
+        notes.append("the first batches differ: the first calls of the model did not get the same data")
     for key, name in _HEADERS.items():
         if key in target and key in golden and key not in ignored and _text(target[key]) != _text(golden[key]):
             notes.append(f"{name} differ: {_short(target[key])} and {_short(golden[key])}")
