@@ -15,6 +15,7 @@ from msprobe.compare.calls import calls_of
 from msprobe.compare.judge.explain_missing import explain
 from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.measure import distance
+from msprobe.compare.measure.broadcast import of_broadcast
 from msprobe.compare.measure.rows import from_records
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.trace import follow
@@ -133,14 +134,14 @@ def test_an_infinity_on_both_sides_hides_the_rest() -> None:
 def test_a_broadcast_input_is_compared_as_what_it_stands_for() -> None:
     small = tensor(1.0, shape=[1, 16])
     large = {**small, "shape": [8, 16], "Norm": small["Norm"] * math.sqrt(8)}
-    found = distance.of_broadcast(large, small)
+    found = of_broadcast(large, small)
     assert found is not None
     assert found.distance == 0.0
-    other = distance.of_broadcast({**large, "Max": 4.0}, small)
+    other = of_broadcast({**large, "Max": 4.0}, small)
     assert other is not None
     assert other.distance is not None
     assert other.distance > 0.1
-    assert distance.of_broadcast(tensor(1.0, shape=[3, 16]), tensor(1.0, shape=[2, 16])) is None
+    assert of_broadcast(tensor(1.0, shape=[3, 16]), tensor(1.0, shape=[2, 16])) is None
 
 
 def test_a_damaged_item_costs_its_own_row_only() -> None:

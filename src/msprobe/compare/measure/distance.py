@@ -302,32 +302,6 @@ def _is_filled(item: dict[str, Any]) -> bool:
     return bool(item.get("Max") == item.get("Min"))
 
 
-def of_broadcast(target: dict[str, Any], golden: dict[str, Any]) -> Optional[Measurement]:
-    """Two inputs of different shapes, of which one can be broadcast to the other; None if it cannot.
-
-    Repeating a tensor changes neither its extremes nor its mean, and its norm by the root of the number of copies.
-    """
-    small, large = sorted((target, golden), key=count)
-    if not broadcasts(small["shape"], large["shape"]) or not count(small):
-        return None
-    norm = number(small.get("Norm"))
-    if norm is None or not math.isfinite(norm):
-        return None
-    wide = {**small, "shape": large["shape"], "Norm": norm * math.sqrt(count(large) / count(small))}
-    found = of_statistics(wide, large) if small is target else of_statistics(large, wide)
-    if found.distance is None:
-        return None
-    shapes = f"the shapes are {target['shape']} and {golden['shape']}"
-    if found.distance < 1e-6:
-        return EQUAL
-    return Measurement(found.distance, Reason(Kind.VALUES, f"{found.reason} ({shapes})"), found.average)
-
-
-def broadcasts(small: list[int], large: list[int]) -> bool:
-    padded = [1] * (len(large) - len(small)) + small
-    return len(padded) == len(large) and all(a in (1, b) for a, b in zip(padded, large))
-
-
 def _is_lowest(ours: float, theirs: float) -> bool:
     """Whether both are the end of the range of some dtype: masks are filled with it."""
     return ours * theirs > 0 and all(

@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 
 from msprobe.compare.calls import FORWARD, Call, Match
 from msprobe.compare.measure import distance
+from msprobe.compare.measure.broadcast import broadcasts, of_broadcast
 from msprobe.compare.measure.tensors import NotComparable, TensorMetrics, compare_files
 from msprobe.compare.reasons import NO_REASON, OTHER_BYTES, Kind, Reason
 from msprobe.compare.rows import EQUAL, Measurement, Row, is_tensor
@@ -55,7 +56,7 @@ def _from_records(row: Row) -> Measurement:
         return Measurement(None, Reason(Kind.HIDDEN, "booleans on one side, numbers on the other"))
     if target["shape"] != golden["shape"]:
         if row.is_input:
-            spread = distance.of_broadcast(target, golden)
+            spread = of_broadcast(target, golden)
             if spread is not None and (not spread.distance or _gives_alike(row.match)):
                 return spread
         return Measurement(None, Reason(Kind.SHAPE, f"{target['shape']} and {golden['shape']}"))
@@ -70,7 +71,7 @@ def _gives_alike(match: Match) -> bool:
     if match.call.direction != FORWARD or len(known) < 2:
         return True
     small, large = sorted(known, key=distance.count)
-    return distance.broadcasts(small["shape"], large["shape"])
+    return broadcasts(small["shape"], large["shape"])
 
 
 def _first_result(call: Optional[Call]) -> Optional[dict[str, Any]]:

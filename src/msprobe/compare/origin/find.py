@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
-from msprobe.compare.measure import distance
-from msprobe.compare.measure.distance import result_key, value_key
+from msprobe.compare.measure.distance import count, epsilon, is_repetition, result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
 from msprobe.compare.origin.arguments import other_arguments, slot_text
 from msprobe.compare.origin.loop_findings import findings
@@ -88,7 +87,7 @@ def _cut(trace: Trace) -> tuple[int, Row]:
     parent = trace.groups[first][0].call.parent
     for index, other in trace.gradients:
         held = trace.groups[index][0].call.name == parent and other.slot.startswith("parameters.")
-        if held and row.is_input and distance.is_repetition(other.golden, row.golden):
+        if held and row.is_input and is_repetition(other.golden, row.golden):
             return index, other
     return first, row
 
@@ -187,7 +186,7 @@ def _blame(index: int, trace: Trace) -> Candidate:
 
 def _unordered(match: Match, rows: Sequence[Row]) -> str:
     """Which inputs may have the same numbers in another order (a transposed weight)."""
-    large = [row for row in rows if row.is_input and is_tensor(row.golden) and distance.count(row.golden or {}) > 1]
+    large = [row for row in rows if row.is_input and is_tensor(row.golden) and count(row.golden or {}) > 1]
     names = [slot_text(match.call, row.slot).partition(" (")[0] for row in large[:4]]
     which = " or ".join(names) if names else "the inputs"
     return f"statistics do not see the order of elements: {which} may differ in it"
@@ -219,7 +218,7 @@ def _inputs_seen(match: Match, rows: Sequence[Row]) -> str:
 
 
 def _is_discrete(row: Row) -> bool:
-    return row.golden is not None and is_tensor(row.golden) and distance.epsilon(row.golden) == 0.0
+    return row.golden is not None and is_tensor(row.golden) and epsilon(row.golden) == 0.0
 
 
 def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
