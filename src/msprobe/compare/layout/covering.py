@@ -11,7 +11,7 @@ from typing import Optional
 from msprobe.compare.calls import FORWARD, GRADS, Match
 from msprobe.compare.judge.effects import Effects
 from msprobe.compare.layout.dispatch import cover_dispatch
-from msprobe.compare.measure.distance import count, result_key
+from msprobe.compare.measure.distance import count, result_key, value_key
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
@@ -139,20 +139,36 @@ def _number(item: Optional[dict[str, object]]) -> Optional[float]:
 
 
 def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
-    """The norm of all gradients is added up in other parts, by other calls: where the updates agree, it does."""
+    """The norm of all gradients is added up in other parts, by other calls: where what the updates are given agrees, it
+    does."""
     after = [one for one, phase in zip(groups, phases_of(groups)) if phase is Phase.AFTER and one[0].how != "unmatched"]
     odd, tensors = [], []
+    listed = _lists_of_numbers(after)
     for match, rows in after:
         for row in rows:
-            if not is_tensor(row.golden) or row.golden is None or count(row.golden) < 2 or match.confidence < SURE:
+            is_number = not is_tensor(row.golden) or row.golden is None or count(row.golden) < 2
+            if is_number or match.confidence < SURE or value_key(row.golden) in listed:
                 odd.append(row)
             else:
                 tensors.append(row)
-    if not any(map(_agrees, tensors)) or any(_is_odd(row) and id(row) not in found for row in tensors):
+    if not any(row.verdict == PASS for row in tensors):
+        return
+    first = next((row for row in tensors if _is_odd(row) and id(row) not in found), None)
+    if first is not None and first.is_input:  # what the optimizer was given differs, perhaps by a wrong norm
         return
     for row in odd:
-        if _is_odd(row) or row.why.kind is Kind.KIND:
+        if _is_odd(row) or row.why.kind is Kind.KIND or row.absent:
             found[id(row)] = Judgement(NOT_COMPARED, 0.0, _NORMS)
+
+
+def _lists_of_numbers(groups: Sequence[Group]) -> set[object]:
+    """What the golden run makes of numbers alone: the norms of all parameters, which it stacks."""
+    found: set[object] = set()
+    for _, rows in groups:
+        given = [row.golden for row in rows if row.is_input and row.golden is not None and is_tensor(row.golden)]
+        if given and all(count(item) < 2 for item in given):
+            found |= {value_key(row.golden) for row in rows if not row.is_input}
+    return found - {None}
 
 
 def _is_odd(row: Row) -> bool:
