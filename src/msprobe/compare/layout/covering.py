@@ -21,6 +21,9 @@ ADDED_UP = Reason(Kind.KIND, "a sum over ranks can only be put together from sav
 _AFTER_SUM = Reason(Kind.COVERED, f"{ADDED_UP.detail}; what was compared after it agrees")
 _AFTER = Reason(Kind.COVERED, "only one layout needs this call; what was compared after it agrees")
 _NORMS = Reason(Kind.COVERED, "the ranks add their norms up in another way; what the optimizer works on agrees")
+_OTHER_NORMS = Reason(
+    Kind.KIND, "the ranks add their norms up in another way, and what the optimizer works on was not compared"
+)
 _OWN_PART = Reason(Kind.COVERED, "each rank has its own part of the work; the results of the call agree")
 _SCALES = frozenset(("div", "div_", "mul", "mul_", "true_divide", "true_divide_", "__truediv__", "__mul__"))
 SURE = 0.6
@@ -152,6 +155,8 @@ def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
             else:
                 tensors.append(row)
     if not any(row.verdict == PASS for row in tensors):
+        if any(row.why.kind is Kind.KIND for row in tensors) and not any(map(_is_odd, tensors)):
+            found.update((id(row), Judgement(NOT_COMPARED, 0.0, _OTHER_NORMS)) for row in odd if _is_odd(row))
         return
     first = next((row for row in tensors if _is_odd(row) and id(row) not in found), None)
     if first is not None and first.is_input:  # what the optimizer was given differs, perhaps by a wrong norm
