@@ -134,6 +134,14 @@ FAULTS = (
     Case("fsdp2", "same_data_on_every_rank", DATA, r"embed|ForCausalLM", _OTHER_DATA, (1,)),
     Case("ddp4_gpt2", "gradient_not_reduced", SCALING, _GRADIENT, _NOT_SYNCED),
     Case("ddp4_gpt2", "rate_of_one_rank", TRAINING, _UPDATE, _RATE, (1,)),
+    Case("fsdp1", "gradient_summed", SCALING, _GRADIENT, _SUMMED),
+    Case("fsdp1", "gradient_not_reduced", SCALING, _GRADIENT, _NOT_SYNCED),
+    Case("fsdp1", "shard_of_one_rank", SLICING, r"layers\.1\b", r"weight.*differ|shard", (1,)),
+    Case("fsdp1", "same_data_on_every_rank", DATA, r"embed|ForCausalLM", _OTHER_DATA, (1,)),
+    Case("fsdp1", "rate_of_one_rank", TRAINING, _UPDATE, _RATE, (1,)),
+    Case("fsdp1_original", "gradient_summed", SCALING, _GRADIENT, _SUMMED),
+    Case("fsdp1_original", "shard_of_one_rank", SLICING, r"layers\.1\b", r"weight.*differ|shard", (1,)),
+    Case("fsdp1_original", "rate_of_one_rank", TRAINING, _UPDATE, _RATE, (1,)),
 )  # fmt: skip
 CLEAN_LAYOUTS = tuple(
     Case(layout)
@@ -141,7 +149,8 @@ CLEAN_LAYOUTS = tuple(
         "tensor2", "tensor4", "sequence2", "data2_tensor2", "data2_tensor4", "pipeline2", "pipeline2_1f1b",
         "pipeline2_interleaved", "pipeline2_breadth_first", "pipeline2_zero_bubble", "pipeline2_tied",
         "pipeline2_tensor2", "tensor2_marked", "context2", "experts2", "ddp2", "ddp4_gpt2", "ddp2_mixtral",
-        "ddp2_shares", "ddp2_in_parts", "fsdp2", "hsdp4", "tp2", "sp2", "fsdp2_tp2",
+        "ddp2_shares", "ddp2_in_parts", "fsdp1", "fsdp1_original", "fsdp2", "hsdp4", "tp2", "sp2",
+        "fsdp2_tp2",
     )
 )  # fmt: skip
 CASES = (*CLEAN_LAYOUTS, *FAULTS)

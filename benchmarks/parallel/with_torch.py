@@ -6,11 +6,13 @@ from functools import partial
 from typing import Any, Callable
 
 import torch
+import torch.distributed as dist
 from benchmarks.parallel.network import LENGTH, VOCABULARY, make_weight
-from benchmarks.parallel.training import RATE, Batch, Place, Setup, loss_of, part_of
+from benchmarks.parallel.training import LARGEST_NORM, RATE, Batch, Place, Setup, loss_of, part_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -142,6 +144,31 @@ def sharded(place: Place, kind: str = "llama", replicas: int = 1) -> Setup:
         forward_backward(model, part_of(batch, part, place.world))
 
     return Setup(model, run, rate=2 * RATE if place.has("rate_of_one_rank", 1) else RATE)
+
+
+def flattened(place: Place, use_orig_params: bool) -> Setup:
+    """FSDP1: each rank has some elements of every parameter."""
+    plain = make_llama()
+    model = FullyShardedDataParallel(
+        plain,
+        auto_wrap_policy=ModuleWrapPolicy({type(plain.model.layers[0])}),
+        use_orig_params=use_orig_params,
+        device_id=torch.device("cpu"),
+    )
+    if place.has("gradient_summed"):
+        model.register_comm_hook(None, lambda state, gradient, out: dist.reduce_scatter_tensor(out, gradient))
+    if place.has("gradient_not_reduced"):
+        model.register_comm_hook(None, lambda state, grad, out: out.copy_(grad.chunk(place.world)[place.rank]))
+    if place.has("shard_of_one_rank", place.world - 1):
+        with torch.no_grad():  # the end of the second layer: its last norm, and the down projection before it
+            plain.model.layers[1]._handle.flat_param.data[-200:-100].mul_(1.01)
+
+    def run(batch: Batch) -> None:
+        part = 0 if place.has("same_data_on_every_rank") else place.rank
+        forward_backward(model, part_of(batch, part, place.world))
+
+    rate = 2 * RATE if place.has("rate_of_one_rank", 1) else RATE
+    return Setup(model, run, clip=lambda: model.clip_grad_norm_(LARGEST_NORM) and None, rate=rate)
 
 
 @torch.no_grad()
@@ -288,6 +315,8 @@ LAYOUTS: dict[str, tuple[int, str, Callable[[Place], Setup]]] = {
     "ddp2_shares": (2, "llama", replicated_with_shares),
     "ddp2_in_parts": (2, "llama_in_parts", replicated_in_parts),
     "fsdp2": (2, "llama", sharded),
+    "fsdp1": (2, "llama", partial(flattened, use_orig_params=False)),
+    "fsdp1_original": (2, "llama", partial(flattened, use_orig_params=True)),
     "hsdp4": (4, "llama", partial(sharded, replicas=2)),
     "tp2": (2, "llama_split", tensor),
     "sp2": (2, "stream", sequence),

@@ -256,7 +256,8 @@ class _Explainer:
 
     def _cover_update(self, rows: Sequence[Row]) -> None:
         why = "the two runs update their weights in another way (foreach or fused optimizers, fused weights)"
-        self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS)
+        told = [row for row in rows if row.joined is not None and row.joined.recorded]  # matched by the parameter
+        self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS and row not in told)
 
     def _cover_moved_update(self, rows: Sequence[Row]) -> None:
         """The settings of each parameter were compared by its name. Here the same values must occur for another

@@ -10,7 +10,7 @@ from typing import Optional
 from msprobe.compare.calls import FORWARD, GRADS, Match
 from msprobe.compare.judge.effects import Effects
 from msprobe.compare.layout.dispatch import cover_dispatch
-from msprobe.compare.measure.distance import count, result_key
+from msprobe.compare.measure.distance import count, result_key, value_key
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
@@ -20,6 +20,9 @@ ADDED_UP = Reason(Kind.KIND, "a sum over ranks can only be put together from sav
 _AFTER_SUM = Reason(Kind.COVERED, f"{ADDED_UP.detail}; what was compared after it agrees")
 _AFTER = Reason(Kind.COVERED, "only one layout needs this call; what was compared after it agrees")
 _NORMS = Reason(Kind.COVERED, "the ranks add their norms up in another way; what the optimizer works on agrees")
+_OTHER_NORMS = Reason(
+    Kind.KIND, "the ranks add their norms up in another way, and what the optimizer works on was not compared"
+)
 _OWN_PART = Reason(Kind.COVERED, "each rank has its own part of the work; the results of the call agree")
 _SCALES = frozenset(("div", "div_", "mul", "mul_", "true_divide", "true_divide_", "__truediv__", "__mul__"))
 SURE = 0.6
@@ -138,21 +141,38 @@ def _number(item: Optional[dict[str, object]]) -> Optional[float]:
 
 
 def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
-    """Each layout adds up the norm of all gradients in other parts, by other calls. If the updates agree, the norm
-    agrees."""
+    """Each layout adds up the norm of all gradients in other parts, by other calls. If the inputs of the updates agree,
+    the norm agrees."""
     after = [one for one, phase in zip(groups, phases_of(groups)) if phase is Phase.AFTER and one[0].how != "unmatched"]
     odd, tensors = [], []
+    listed = _lists_of_numbers(after)
     for match, rows in after:
         for row in rows:
-            if not is_tensor(row.golden) or row.golden is None or count(row.golden) < 2 or match.confidence < SURE:
+            is_number = not is_tensor(row.golden) or row.golden is None or count(row.golden) < 2
+            if is_number or match.confidence < SURE or value_key(row.golden) in listed:
                 odd.append(row)
             else:
                 tensors.append(row)
-    if not any(map(_agrees, tensors)) or any(_is_odd(row) and id(row) not in found for row in tensors):
+    if not any(row.verdict == PASS for row in tensors):
+        if any(row.why.kind is Kind.KIND for row in tensors) and not any(map(_is_odd, tensors)):
+            found.update((id(row), Judgement(NOT_COMPARED, 0.0, _OTHER_NORMS)) for row in odd if _is_odd(row))
+        return
+    first = next((row for row in tensors if _is_odd(row) and id(row) not in found), None)
+    if first is not None and first.is_input:  # what the optimizer was given differs, perhaps by a wrong norm
         return
     for row in odd:
-        if _is_odd(row) or row.why.kind is Kind.KIND:
+        if _is_odd(row) or row.why.kind is Kind.KIND or row.absent:
             found[id(row)] = Judgement(NOT_COMPARED, 0.0, _NORMS)
+
+
+def _lists_of_numbers(groups: Sequence[Group]) -> set[object]:
+    """What the golden run makes of numbers alone: the norms of all parameters, which it stacks."""
+    found: set[object] = set()
+    for _, rows in groups:
+        given = [row.golden for row in rows if row.is_input and row.golden is not None and is_tensor(row.golden)]
+        if given and all(count(item) < 2 for item in given):
+            found |= {value_key(row.golden) for row in rows if not row.is_input}
+    return found - {None}
 
 
 def _is_odd(row: Row) -> bool:
