@@ -85,5 +85,3 @@ def test_parameters_gradients_and_updates_of_flat_parameters_are_compared(layout
         for one in (layout, "fsdp")
     ]
     assert found[1] <= found[0]
-    assert compare(run(layout), run("fsdp")).verdict == "same"
-    assert compare(run(layout), run("ddp")).verdict == "same"

@@ -87,3 +87,9 @@ NO_REASON = Reason()
 OTHER_BYTES = Reason(
     Kind.BYTES, "the checksums differ and the statistics agree: another order of the elements, or other signs of zero"
 )
+
+UNSPLIT = Reason(
+    Kind.KIND,
+    "FullyShardedDataParallel keeps several parameters in this tensor, and their statistics are only known together; "
+    "collect with task tensor, or train with use_orig_params=True",
+)

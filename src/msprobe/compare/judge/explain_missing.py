@@ -28,7 +28,7 @@ from msprobe.compare.judge.run_agreement import RunAgreement
 from msprobe.compare.judge.sequence_parts import explain_sequence_parts
 from msprobe.compare.measure.distance import is_multiple, result_key
 from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
-from msprobe.compare.reasons import BENIGN, Kind
+from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind
 from msprobe.compare.rows import EQUAL, ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor
 
 LARGE = 0.05
@@ -256,8 +256,10 @@ class _Explainer:
 
     def _cover_update(self, rows: Sequence[Row]) -> None:
         why = "the two runs update their weights in another way (foreach or fused optimizers, fused weights)"
-        told = [row for row in rows if row.joined is not None and row.joined.recorded]  # matched by the parameter
-        self._found.update((id(row), covered(why)) for row in rows if row.verdict != PASS and row not in told)
+        for row in rows:
+            by_parameter = row.why == UNSPLIT or (row.joined is not None and row.joined.recorded)
+            if row.verdict != PASS and not by_parameter:
+                self._found[id(row)] = covered(why)
 
     def _cover_moved_update(self, rows: Sequence[Row]) -> None:
         """The settings of each parameter were compared by its name. Here the same values must occur for another

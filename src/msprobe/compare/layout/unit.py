@@ -30,17 +30,12 @@ from msprobe.compare.measure.rows import from_files, from_records
 from msprobe.compare.measure.tensors import NotComparable, compare_arrays
 from msprobe.compare.pairing import Pairing
 from msprobe.compare.phases import Phase, phases_of
-from msprobe.compare.reasons import NO_REASON, Kind, Reason
+from msprobe.compare.reasons import NO_REASON, UNSPLIT, Kind, Reason
 from msprobe.compare.rows import UNMEASURED, Group, Item, Measurement, Row, is_tensor, slots_of
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump.collectives import is_collective
 
 SAMPLE = 40
-UNSPLIT = Reason(
-    Kind.KIND,
-    "FullyShardedDataParallel keeps several parameters in this tensor, and their statistics are only known together; "
-    "collect with task tensor, or train with use_orig_params=True",
-)
 
 
 class JoinTask(NamedTuple):
