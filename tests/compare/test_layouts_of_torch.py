@@ -85,3 +85,6 @@ def test_parameters_gradients_and_updates_of_flat_parameters_are_compared(layout
         for one in (layout, "fsdp")
     ]
     assert found[1] <= found[0]
+    for other in ("fsdp", "ddp"):
+        assert compare(run(layout), run(other)).verdict == "same"
+        assert compare(run(other), run(layout)).verdict == "same"

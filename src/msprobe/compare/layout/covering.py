@@ -4,13 +4,15 @@ run exchanges tensors between its ranks and prepares them for this; a run on one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Optional
+from itertools import zip_longest
+from typing import Any, Optional
 
 from msprobe.compare.calls import FORWARD, GRADS, Match
 from msprobe.compare.judge.effects import Effects
 from msprobe.compare.layout.dispatch import cover_dispatch
-from msprobe.compare.measure.distance import count, result_key, value_key
+from msprobe.compare.measure.distance import count, number, result_key, value_key
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Judgement, Row, is_tensor
@@ -23,6 +25,7 @@ _NORMS = Reason(Kind.COVERED, "the ranks add their norms up in another way; what
 _OTHER_NORMS = Reason(
     Kind.KIND, "the ranks add their norms up in another way, and what the optimizer works on was not compared"
 )
+_PACKED = Reason(Kind.COVERED, "the runs pack the same numbers in another order for other collectives")
 _OWN_PART = Reason(Kind.COVERED, "each rank has its own part of the work; the results of the call agree")
 _SCALES = frozenset(("div", "div_", "mul", "mul_", "true_divide", "true_divide_", "__truediv__", "__mul__"))
 SURE = 0.6
@@ -44,6 +47,7 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
     cover_inputs(groups, found, microbatches)
     cover_dispatch(groups, found)
     _cover_norms(groups, found)
+    _cover_packing(groups, found)
     if any(_differs(row) and id(row) not in found for _, rows in groups for row in rows):
         return found
     last = max((place for place, (_, rows) in enumerate(groups) if any(map(_agrees, rows))), default=-1)
@@ -52,7 +56,8 @@ def cover(groups: Sequence[Group], microbatches: int) -> dict[int, Judgement]:
         if place >= last and not _is_repeated(match, rows, updates):
             continue
         for row in rows:
-            if row.verdict == NOT_COMPARED and match.how == "unmatched" and row.why.kind is Kind.UNMATCHED:
+            alone = match.how == "unmatched" or _are_other_collectives(match)
+            if row.verdict == NOT_COMPARED and alone and row.why.kind is Kind.UNMATCHED:
                 found[id(row)] = Judgement(NOT_COMPARED, 0.0, _AFTER)
             elif row.why.kind is Kind.SHAPE and _is_own_exchange(match, rows):
                 found.setdefault(id(row), Judgement(NOT_COMPARED, 0.0, _AFTER))
@@ -67,6 +72,40 @@ def _is_own_exchange(match: Match, rows: Sequence[Row]) -> bool:
     cases = [row.joined for row in rows if row.joined is not None]
     exchanged = is_collective(match.call.key) or any(case.reduced for case in cases)
     return exchanged and bool(cases) and all(case.layout is None for case in cases)
+
+
+def _are_other_collectives(match: Match) -> bool:
+    """Whether the runs exchange something by different collectives: two wrappers gather the same weights."""
+    if match.target is None or match.golden is None or match.target.key == match.golden.key:
+        return False
+    return is_collective(match.target.key) and is_collective(match.golden.key)
+
+
+def _cover_packing(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
+    """The buffers of different collectives have the same numbers in another order."""
+    for match, rows in groups:
+        if _are_other_collectives(match):
+            packed = [row for row in rows if _differs(row) and _has_same_numbers(row)]
+            found.update((id(row), Judgement(NOT_COMPARED, 0.0, _PACKED)) for row in packed)
+
+
+def _has_same_numbers(row: Row) -> bool:
+    """Whether all ranks together have the same numbers in both runs, in any order."""
+    if row.joined is None:
+        return False
+    ours, theirs = (_total(side.items) for side in (row.joined.target, row.joined.golden))
+    pairs = zip_longest(ours, theirs, fillvalue=math.nan)
+    return bool(ours) and all(math.isclose(a, b, rel_tol=1e-5) for a, b in pairs)
+
+
+def _total(items: Sequence[dict[str, Any]]) -> tuple[float, ...]:
+    """Number of elements, maximum, minimum and norm of several tensors together; empty without these."""
+    most, least, norms = (
+        [value for item in items if (value := number(item.get(key))) is not None] for key in ("Max", "Min", "Norm")
+    )
+    if not len(items) == len(most) == len(least) == len(norms) > 0:
+        return ()
+    return sum(map(count, items)), max(most), min(least), math.hypot(*norms)
 
 
 Results = set[tuple[str, object]]

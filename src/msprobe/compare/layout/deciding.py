@@ -43,10 +43,11 @@ def world_size(ranks: Sequence[Source]) -> Optional[int]:
 
 
 def _arrangement(ranks: Sequence[Source]) -> Any:
-    """What run.json says of groups and meshes, in a form that can be compared."""
+    """What run.json says of groups, meshes and flat parameters, in a form that can be compared."""
     groups: set[tuple[int, ...]] = set()
     meshes: set[str] = set()
     stages: set[str] = set()
+    flat = False  # whether parameters are kept in flat shards (FSDP1)
     for rank in ranks:
         listed = rank.run.get("groups")
         for group in listed if isinstance(listed, list) else []:
@@ -57,9 +58,12 @@ def _arrangement(ranks: Sequence[Source]) -> Any:
             for mesh in parallel.get("meshes") or []:
                 if isinstance(mesh, dict):
                     meshes.add(f"{mesh.get('names')} {mesh.get('ranks')}")
+            parameters = parallel.get("parameters")
+            kept = parameters.values() if isinstance(parameters, dict) else ()
+            flat |= any(isinstance(one, dict) and one.get("flat") is True for one in kept)
             if isinstance(parallel.get("pipeline"), dict):
                 stages.add(str(parallel["pipeline"].get("stages")))
-    return groups, meshes, stages
+    return groups, meshes, stages, flat
 
 
 def _has_parts_of_copies(target: Sequence[Source], golden: Sequence[Source]) -> bool:
