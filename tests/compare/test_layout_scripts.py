@@ -184,3 +184,27 @@ def test_a_sum_of_numbers_that_was_not_reduced_is_found_in_statistics(tmp_path: 
     origin = compare(tmp_path / "target", tmp_path / "golden").origin
     assert origin is not None
     assert (origin.kind, origin.name, origin.ranks) == ("missing all-reduce", "Tensor.sum.0.forward", (0, 1))
+
+
+def test_a_wrong_factor_of_clipping_is_not_taken_for_a_norm_in_other_parts(tmp_path: Path) -> None:
+    def clip(factor: float) -> Callable[[int, Any], None]:
+        def change(rank: int, dump: Any) -> None:
+            update = dump["data"].pop("Tensor.add_.0.forward")
+            gradient = update["input_args"][1]
+            number = {**tensor(1.0, shape=[]), **dict.fromkeys(("Max", "Min", "Mean", "Norm"), factor)}
+            clipped = {**gradient, **{key: gradient[key] * factor for key in ("Max", "Min", "Mean", "Norm")}}
+            clips = {"input_args": [gradient, number], "input_kwargs": {}, "output": [clipped]}
+            update["input_args"][1] = clipped
+            dump["data"].update({"Tensor.mul_.0.forward": clips, "Tensor.add_.0.forward": update})
+
+        return change
+
+    target, golden = (write_run(tmp_path / str(ranks), ranks, 1, saves=False) for ranks in (2, 1))
+    _edit(golden, "dump.json", clip(0.5))
+    _edit(target, "dump.json", clip(0.6))
+    result = compare(target, golden)
+    assert result.origin is not None
+    assert result.origin.name == "Tensor.mul_.0.forward"
+    assert "agree" not in result.origin.sentence
+    given = next(row for _, row in result.rows() if row.name == "Tensor.mul_.0.forward.input.1")
+    assert given.verdict == "error"

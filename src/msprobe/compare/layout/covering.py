@@ -196,12 +196,18 @@ def _cover_norms(groups: Sequence[Group], found: dict[int, Judgement]) -> None:
         if any(row.why.kind is Kind.KIND for row in tensors) and not any(map(_is_odd, tensors)):
             found.update((id(row), Judgement(NOT_COMPARED, 0.0, _OTHER_NORMS)) for row in odd if _is_odd(row))
         return
-    first = next((row for row in tensors if _is_odd(row) and id(row) not in found), None)
-    if first is not None and first.is_input:  # what the optimizer was given differs, perhaps by a wrong norm
+    if _starts_with_a_norm(after, {id(row) for row in tensors if _is_odd(row) and id(row) not in found}):
         return
     for row in odd:
         if _is_odd(row) or row.why.kind is Kind.KIND or row.absent:
             found[id(row)] = Judgement(NOT_COMPARED, 0.0, _NORMS)
+
+
+def _starts_with_a_norm(after: Sequence[Group], odd: set[int]) -> bool:
+    """Whether a wrong norm may be why the first of these tensors differs: the call that has it was given a tensor, or a
+    single number, that differs."""
+    first = next((rows for _, rows in after if any(id(row) in odd for row in rows)), [])
+    return any(row.is_input and is_tensor(row.golden) and _is_odd(row) for row in first)
 
 
 def _lists_of_numbers(groups: Sequence[Group]) -> set[object]:
