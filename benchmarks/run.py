@@ -23,6 +23,8 @@ IDLE = Case(idle=True)
 KERNELS = Case("L2", "statistics")
 SIZES = (1, 4, 12)
 MEMORY_STEPS = (5, 50)
+AGAIN = "bare again"
+"""A second bare process: shows the noise of the machine, and whether it computes the same losses twice."""
 KERNEL = Path(__file__).with_name("kernel.py")
 PEER_VERSION = "import importlib.metadata as m; print(m.version('mindstudio-probe'))"
 CHOICES = [case.name for case in [*CASES, IDLE, KERNELS]] + ["sizes", "memory", "kernel"]
@@ -48,6 +50,7 @@ class Bench:
         self.sections: list[str] = []
         self.measured: list[dict[str, Any]] = []
         self.failures: set[str] = set()
+        self.notes: set[str] = set()
 
     def wanted(self, *names: str) -> bool:
         return not self.args.only or any(name in self.args.only for name in names)
@@ -71,8 +74,7 @@ class Bench:
             self.kernel()
 
     def cases(self, cases: list[Case]) -> None:
-        again = Variant("bare again", "bare", sys.executable)
-        results = {case: self.measure(case, control=[again]) for case in cases}
+        results = {case: self.measure(case) for case in cases}
         self.show("## CPU time of a step, as a ratio to the bare step", tables.overhead(results, self.names))
         if len(self.names) > 1:
             levels = {case: measurements for case, measurements in results.items() if case.mode == "statistics"}
@@ -83,38 +85,34 @@ class Bench:
 
     def kernels(self, case: Case) -> None:
         """Only msprobe: the peer has this level only on Ascend."""
-        again = Variant("bare again", "bare", sys.executable)
-        measurements = self.measure(case, control=[again], tools=self.tools[:1])
+        measurements = self.measure(case, tools=self.tools[:1])
         self.show("## ATen operators (L2), the same ratio", tables.overhead({case: measurements}, self.names[:1]))
 
     def measure(
-        self,
-        case: Case,
-        rounds: int = 0,
-        warmup: int = 2,
-        control: list[Variant] | None = None,
-        tools: list[Variant] | None = None,
+        self, case: Case, rounds: int | None = None, warmup: int = 2, tools: list[Variant] | None = None
     ) -> dict[str, Measurement]:
-        variants = [self.bare, *(control or []), *(self.tools if tools is None else tools)]
+        again = Variant(AGAIN, "bare", sys.executable)
+        variants = [self.bare, again, *(self.tools if tools is None else tools)]
         print(f"measuring {case.name}, {case.layers} layers", file=sys.stderr, flush=True)
         measurements = measure(case, variants, rounds or self.args.rounds, self.args.threads, self.args.spin, warmup)
         if measurements["bare"].error:
             sys.exit(f"The bare process failed; nothing can be measured: {measurements['bare'].error}")
         for name, measurement in measurements.items():
-            self.judge(case, name, measurement, measurements["bare"])
+            self.judge(case, name, measurement, measurements)
         self.measured.append({**asdict(case), "variants": {n: asdict(a) for n, a in measurements.items()}})
         return measurements
 
-    def judge(self, case: Case, name: str, measurement: Measurement, bare: Measurement) -> None:
+    def judge(self, case: Case, name: str, measurement: Measurement, all_of_case: dict[str, Measurement]) -> None:
         """Notes what makes a figure useless: a variant that failed, or that changed the training."""
+        where, bare = f"{case.name}, {case.layers} layers", all_of_case["bare"]
         if measurement.error:
-            self.failures.add(f"{name} failed at {case.name}: {measurement.error}")
+            self.failures.add(f"{name} failed at {where}: {measurement.error}")
         elif measurement.hello.get("backend") == "python":
             self.failures.add(f"{name} ran without its C kernel and was slower: build it with `pip install -e .`")
+        elif bare.losses != all_of_case[AGAIN].losses:
+            self.notes.add(f"{where}: the two bare processes have different losses, so losses prove nothing here.")
         elif measurement.losses != bare.losses:
-            self.failures.add(
-                f"{name} at {case.name} changed the training: its losses differ from those of the bare run"
-            )
+            self.failures.add(f"{name} at {where}: its losses differ from those of both bare processes")
 
     def kernel(self) -> None:
         if not KERNEL.exists():
@@ -155,6 +153,8 @@ def main() -> int:
     bench.run()
     if args.json:
         args.json.write_text(json.dumps(bench.measured))
+    if bench.notes:
+        bench.show("## Losses", "\n".join(f"- {note}" for note in sorted(bench.notes)))
     for failure in sorted(bench.failures):
         print(failure, file=sys.stderr)
     if bench.failures:

@@ -10,6 +10,7 @@ is a second bare model, measured like a variant: its distance from 1.00 is the n
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import statistics
@@ -141,7 +142,11 @@ def main() -> int:
     makers: dict[str, Any] = {"bare again": bare}
     folders = {name: work / name.replace(" ", "-") for name in CASES}
     makers.update({name: watched({**case, "dump_path": str(folders[name])}) for name, case in CASES.items()})
-    makers.update({"p.grad.norm().item() loop": norm_loop, 'wandb.watch(log="all")': wandb_watch})
+    makers["p.grad.norm().item() loop"] = norm_loop
+    if importlib.util.find_spec("wandb"):
+        makers['wandb.watch(log="all")'] = wandb_watch
+    else:
+        print("Without wandb.watch: wandb is not installed (pip install wandb).", file=sys.stderr)
     chosen = args.only.split(",") if args.only else list(makers)
     try:
         variants = [Variant("bare", args.layers, bare)]
