@@ -47,7 +47,7 @@ class History:
         self.top = np.empty(0)
         self.base = np.empty(0)
         self.peak = np.empty(0)  # the highest median since the base
-        self.normal_until = np.empty(0, np.int64)
+        self.normal_until = np.empty(0, np.int64)  # the last step whose value was not far above the base
         self._ticks = 0
 
     def grow(self, rows: int) -> None:
@@ -71,9 +71,9 @@ class History:
         self._ticks += 1
         if self._ticks % _REFRESH == 0 or self._ticks == SETTLED:
             self._refresh()
-        near = np.abs(values - self.base) <= np.maximum(3 * self.scale, 0.2)
-        near |= np.isnan(self.base)
-        self.normal_until[near] = step
+        usual = values - self.base <= np.maximum(3 * self.scale, 0.2)
+        usual |= np.isnan(self.base)
+        self.normal_until[usual] = step
 
     def _refresh(self) -> None:
         self.median = middle(self.recent)
