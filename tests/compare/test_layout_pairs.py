@@ -17,11 +17,12 @@ from msprobe.compare.calls import Call, Match
 from msprobe.compare.layout import settling
 from msprobe.compare.layout.case import Case
 from msprobe.compare.layout.covering import cover_inputs
-from msprobe.compare.layout.joined import sort_by_target
+from msprobe.compare.layout.joined import Held, sort_by_target
 from msprobe.compare.layout.owned import take_owned
 from msprobe.compare.layout.parts import Part
 from msprobe.compare.layout.search import Memory, search
 from msprobe.compare.layout.shards import Place, Shards
+from msprobe.compare.layout.unit import _Rows
 from msprobe.compare.layout.updates import Label, pair_by_parameter, separate_parameters
 from msprobe.compare.layout.ways import Way, assemble, free_ways, possible_ways
 from msprobe.compare.origin.optimizer_steps import innermost_steps
@@ -351,3 +352,24 @@ def test_a_loop_of_parents_ends_the_search_for_own_calls() -> None:
     shared, own = take_owned(parts, {"x"})
     assert [len(part.calls) for part in shared] == [2, 2]
     assert [[call.name for call in one.parts[0].calls] for one in own] == [[expert.name]]
+
+
+@pytest.mark.parametrize(
+    ("frame", "phase"), [("in _engine_run_backward, ", Phase.BACKWARD), ("in step, ", Phase.FORWARD)]
+)
+def test_a_collective_that_the_engine_makes_is_part_of_the_backward(frame: str, phase: Phase) -> None:
+    """Its gradients are scaled as the others are: two layouts that cut the batch differently are the same."""
+    names = (
+        "Module.a.A.forward.0",
+        "Module.a.A.backward.0",
+        "Distributed.all_reduce.5.forward",
+        "Module.b.B.backward.0",
+    )
+    parts = [(name, "backward" if ".backward" in name else "forward") for name in names]
+    calls = [Call(name, "api", name, 0, way, None, order, False, {}) for order, (name, way) in enumerate(parts)]
+    source: Any = SimpleNamespace(stacks={name: [f"File a.py, line 1, {frame}\n run()"] for name in names})
+    run: Any = SimpleNamespace(
+        calls=[], sources=[source], held={name: [Held(0, 0, source, name, {})] for name in names}
+    )
+    rows = _Rows([(Match(one, one, "exact", 1.0), []) for one in calls], run, run, None)
+    assert rows._phases == [Phase.FORWARD, Phase.BACKWARD, phase, Phase.BACKWARD]

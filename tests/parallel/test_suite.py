@@ -71,6 +71,9 @@ def test_faults_of_a_layout_are_named(tmp_path: Path, layout: str, faults: tuple
 
 
 @pytest.mark.slow
-def test_every_clean_layout_agrees_with_one_device(tmp_path: Path) -> None:
-    found = _run(tmp_path / "found.json", "--case", "/clean")
-    assert [one["case"] for one in found if one["verdict"] != "same"] == []
+def test_every_clean_layout_agrees_with_one_device_and_with_other_layouts(tmp_path: Path) -> None:
+    _run(tmp_path / "found.json", "--case", "/clean")
+    found = json.loads((tmp_path / "found.json").read_text())
+    others = {(mode, one["case"]): one["verdict"] for mode in found for one in found[mode] if one["verdict"] != "same"}
+    # FSDP1 takes the norms of flat parameters: statistics do not show those of single parameters, and compare says so.
+    assert others == {("statistics", "fsdp1/clean"): "not compared"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ from msprobe.compare.measure.distance import ValueKey, value_key
 from msprobe.compare.measure.rows import from_files, from_records
 from msprobe.compare.measure.tensors import NotComparable, compare_arrays
 from msprobe.compare.pairing import Pairing
-from msprobe.compare.phases import Phase, phases_of
+from msprobe.compare.phases import Phase, is_made_by_engine, phases_of
 from msprobe.compare.reasons import NO_REASON, UNSPLIT, Kind, Reason
 from msprobe.compare.rows import UNMEASURED, Group, Item, Measurement, Row, is_tensor, slots_of
 from msprobe.compare.sources import Pair, Source
@@ -165,11 +166,24 @@ class _Rows:
                         if slot.startswith("input."):
                             yield value_key(item)
 
+    @functools.cached_property
+    def _phases(self) -> list[Phase]:
+        """The phase of each group. A function of the user may have a collective in its backward: it is a forward call
+        among those of the backward, and only its stack shows that the engine made it."""
+        found = phases_of(self._groups)
+        first = found.index(Phase.BACKWARD) if Phase.BACKWARD in found else len(found)
+        for place in range(first, len(found)):
+            match = self._groups[place][0]
+            if found[place] is Phase.FORWARD and match.target is not None and match.golden is not None:
+                held = self._runs[0].held[match.target.name][0]
+                if is_made_by_engine(match, ({match.target.name: held.source.stacks.get(held.name, [])}, {})):
+                    found[place] = Phase.BACKWARD
+        return found
+
     def cases(self, grids: Pair[Grid], most: Optional[int] = None) -> list[Case]:
         made = []
-        phases = phases_of(self._groups)
         balanced = balanced_sequence(self._sources, grids.target)
-        for (match, rows), phase in zip(self._groups, phases):
+        for (match, rows), phase in zip(self._groups, self._phases):
             for row in rows:
                 if match.target is None or match.golden is None or row.absent:
                     continue
