@@ -354,11 +354,9 @@ def test_a_loop_of_parents_ends_the_search_for_own_calls() -> None:
     assert [[call.name for call in one.parts[0].calls] for one in own] == [[expert.name]]
 
 
-@pytest.mark.parametrize(
-    ("frame", "phase"), [("in _engine_run_backward, ", Phase.BACKWARD), ("in step, ", Phase.FORWARD)]
-)
-def test_a_collective_that_the_engine_makes_is_part_of_the_backward(frame: str, phase: Phase) -> None:
-    """Its gradients are scaled as the others are: two layouts that cut the batch differently are the same."""
+@pytest.mark.parametrize(("frame", "places"), [("in _engine_run_backward, ", {2}), ("in step, ", set())])
+def test_a_collective_that_the_engine_makes_may_work_on_a_gradient(frame: str, places: set[int]) -> None:
+    """It is then scaled as gradients are: two layouts that cut the batch differently are the same."""
     names = (
         "Module.a.A.forward.0",
         "Module.a.A.backward.0",
@@ -368,8 +366,7 @@ def test_a_collective_that_the_engine_makes_is_part_of_the_backward(frame: str, 
     parts = [(name, "backward" if ".backward" in name else "forward") for name in names]
     calls = [Call(name, "api", name, 0, way, None, order, False, {}) for order, (name, way) in enumerate(parts)]
     source: Any = SimpleNamespace(stacks={name: [f"File a.py, line 1, {frame}\n run()"] for name in names})
-    run: Any = SimpleNamespace(
-        calls=[], sources=[source], held={name: [Held(0, 0, source, name, {})] for name in names}
-    )
+    held = {name: [Held(0, 0, source, name, {})] for name in names}
+    run: Any = SimpleNamespace(calls=[], sources=[source], held=held)
     rows = _Rows([(Match(one, one, "exact", 1.0), []) for one in calls], run, run, None)
-    assert rows._phases == [Phase.FORWARD, Phase.BACKWARD, phase, Phase.BACKWARD]
+    assert rows._by_engine == places

@@ -52,6 +52,8 @@ class Case:
     """How the target cuts sequences, if not in order."""
     owned: tuple[bool, bool] = (False, False)
     """Whether only some ranks of a stage have this call (an expert's): its input may come from all of them."""
+    by_engine: bool = False
+    """Whether it is a forward call that the engine made in the backward: on a gradient, or on a weight."""
 
     @property
     def recorded(self) -> bool:

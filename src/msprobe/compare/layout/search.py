@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -96,8 +97,7 @@ def search(case: Case, factors: Optional[Factors], memory: Memory) -> None:
             case.layout, case.error = known, error
             return
     for place, (ours, theirs) in enumerate(pairs_of(case)):
-        factor = factor_of(case, ours, theirs, factors)
-        for orders in known_orders(case, ours):
+        for factor, orders in itertools.product(_factors_of(case, ours, theirs, factors), known_orders(case, ours)):
             layout = Layout(ours, theirs, factor, orders)
             if views.fits(layout):
                 best.append((views.error(layout), place, layout))
@@ -147,9 +147,21 @@ def known_orders(case: Case, ours: Way) -> list[Orders]:
     return found if axis in case.balanced.axes else [(), *found]
 
 
+def _factors_of(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) -> list[float]:
+    """The factor of a row; two if it may belong to a gradient or to a weight."""
+    usual = factor_of(case, ours, theirs, factors)
+    if not case.by_engine or factors is None:
+        return [usual]
+    return list(dict.fromkeys([usual, _scaling(case, ours, theirs, factors)]))
+
+
 def factor_of(case: Case, ours: Way, theirs: Way, factors: Optional[Factors]) -> float:
     if factors is None or case.phase is not Phase.BACKWARD:
         return 1.0
+    return _scaling(case, ours, theirs, factors)
+
+
+def _scaling(case: Case, ours: Way, theirs: Way, factors: Factors) -> float:
     made = 1.0
     gradient = case.row.match.call.direction == GRADS  # slices of it exist only where it has been reduced
     for side, shards, way in (("target", case.target, ours), ("golden", case.golden, theirs)):

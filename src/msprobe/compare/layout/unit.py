@@ -13,7 +13,7 @@ import numpy as np
 
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
-from msprobe.compare.calls import Call, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, Call, Match
 from msprobe.compare.layout import statistics
 from msprobe.compare.layout.case import Case, Layout, reorder
 from msprobe.compare.layout.covering import ADDED_UP
@@ -167,23 +167,25 @@ class _Rows:
                             yield value_key(item)
 
     @functools.cached_property
-    def _phases(self) -> list[Phase]:
-        """The phase of each group. A function of the user may have a collective in its backward: it is a forward call
-        among those of the backward, and only its stack shows that the engine made it."""
-        found = phases_of(self._groups)
-        first = found.index(Phase.BACKWARD) if Phase.BACKWARD in found else len(found)
-        for place in range(first, len(found)):
+    def _by_engine(self) -> set[int]:
+        """The places of forward calls among those of the backward that the engine made, as their stacks show: a
+        function of the user may have a collective in its backward."""
+        directions = [match.call.direction for match, _ in self._groups]
+        first = directions.index(BACKWARD) if BACKWARD in directions else len(directions)
+        found = set()
+        for place in range(first, len(directions)):
             match = self._groups[place][0]
-            if found[place] is Phase.FORWARD and match.target is not None and match.golden is not None:
+            if directions[place] == FORWARD and match.target is not None and match.golden is not None:
                 held = self._runs[0].held[match.target.name][0]
                 if is_made_by_engine(match, ({match.target.name: held.source.stacks.get(held.name, [])}, {})):
-                    found[place] = Phase.BACKWARD
+                    found.add(place)
         return found
 
     def cases(self, grids: Pair[Grid], most: Optional[int] = None) -> list[Case]:
         made = []
+        phases = phases_of(self._groups)
         balanced = balanced_sequence(self._sources, grids.target)
-        for (match, rows), phase in zip(self._groups, self._phases):
+        for place, ((match, rows), phase) in enumerate(zip(self._groups, phases)):
             for row in rows:
                 if match.target is None or match.golden is None or row.absent:
                     continue
@@ -204,6 +206,7 @@ class _Rows:
                 case = Case(
                     row, phase, ours, theirs, kind, reduced=reduced, fixed=fixed, balanced=balanced, owned=owned
                 )
+                case.by_engine = place in self._by_engine
                 made.append(case)
                 if most is not None and len(made) >= most:
                     return made
