@@ -370,3 +370,38 @@ def test_a_collective_that_the_engine_makes_may_work_on_a_gradient(frame: str, p
     run: Any = SimpleNamespace(calls=[], sources=[source], held=held)
     rows = _Rows([(Match(one, one, "exact", 1.0), []) for one in calls], run, run, None)
     assert rows._by_engine == places
+
+
+def write_gradient_collective(root: Path, world: int, frame: str, saves: bool) -> Path:
+    """The loss is the mean of a rank's own tokens: with two ranks, its gradients are twice those of one device. A
+    collective in the backward passes such a gradient."""
+    tokens, made = batch(), np.random.default_rng(9)
+    grads = [made.normal(size=tokens.shape) for _ in range(3)]
+    for number in range(world):
+        rank = Rank(root / "step0" / ("rank" if world == 1 else f"rank{number}"), saves)
+        own = np.array_split(np.arange(BATCH), world)[number]
+        for name in "abc":
+            rank.call(f"Module.{name}.M.forward.0", [tokens[own]], 2 * tokens[own], None)
+        for name, grad in zip("cba", grads):
+            if name == "a":
+                rank.call("Distributed.all_reduce.0.forward", [world * grad[own]], world * grad[own], None)
+            given = rank.item(world * grad[own])
+            rank.data[f"Module.{name}.M.backward.0"] = {"input": [given], "output": [given]}
+            rank.parents[f"Module.{name}.M.backward.0"] = None
+        run: dict[str, Any] = {"msprobe": "0", "world_size": world, "settings": {"precision": "high"}}
+        stacks = {"0": [["Distributed.all_reduce.0.forward"], [f"File a.py, line 1, {frame}, \n run()"]]}
+        where = None if world == 1 else number
+        task = "tensor" if saves else "statistics"
+        write_dump(root, rank.data, rank.parents, stacks, rank=where, task=task, run=run)
+    return root
+
+
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize(("frame", "same"), [("in _engine_run_backward", True), ("in train", False)])
+def test_a_collective_of_the_backward_is_scaled_as_gradients_are(
+    tmp_path: Path, frame: str, same: bool, saves: bool
+) -> None:
+    target = write_gradient_collective(tmp_path / "a", 2, frame, saves)
+    golden = write_gradient_collective(tmp_path / "b", 1, frame, saves)
+    assert (compare(target, golden).verdict == "same") is same
+    assert (compare(golden, target).verdict == "same") is same

@@ -304,6 +304,28 @@ def test_a_module_that_is_called_compiled_and_alone_is_recorded_both_ways(tmp_pa
     assert inner == ["Module.plain.inner.Linear.forward.0"]  # the region is one record
 
 
+@pytest.mark.parametrize("wrapped", ["a part", "the model"])
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_a_module_that_is_never_compiled_keeps_its_records_and_names(tmp_path, level, wrapped, logged):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    disabled = nn.Sequential(model[0], torch.compiler.disable(model[1]))
+    disabled = torch.compiler.disable(model) if wrapped == "the model" else disabled
+    x = torch.randn(2, 4)
+    names, losses = [], []
+    for number, each in enumerate((model, disabled)):
+        model.zero_grad()
+        with collecting(tmp_path / str(number), each, level=level) as dump:
+            loss = each(x).sum()
+            loss.backward()
+        names.append(dump.names)
+        losses.append(loss.item())
+    assert names[0] == names[1]
+    assert losses[0] == losses[1]
+    assert any("1.0.Linear" in name for name in names[0]) or level == "L1"
+    assert not logged("is compiled")
+
+
 @pytest.mark.parametrize("level", ["L0", "mix"])
 def test_a_compiled_module_that_did_not_run_is_not_logged(tmp_path, level, logged):
     torch._dynamo.reset()

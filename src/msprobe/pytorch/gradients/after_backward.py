@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.call_gradients import Gradients
-from msprobe.pytorch.modules.model_tree import ModelTree
+from msprobe.pytorch.modules.model_tree import ModelTree, uncompiled
 from msprobe.pytorch.modules.module_calls import class_of, named_below
 from msprobe.pytorch.parallel.flat_parameters import FLAT, parts_by_module
 
@@ -102,7 +102,7 @@ def _state(gradient: Any) -> _State:
 
 def _owners(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """The title of every module, where some are compiled."""
-    plain = [getattr(model, "_orig_mod", model) for model in models]
+    plain = [uncompiled(model) for model in models]
     for index, model in enumerate(plain):
         if not isinstance(model, torch.jit.ScriptModule):
             start = f"Module.{index}" if len(plain) > 1 else "Module"

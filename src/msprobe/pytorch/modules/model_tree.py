@@ -27,8 +27,8 @@ class ModelTree:
         self._found: Optional[list[TreeModule]] = None
 
     def plain(self, models: Sequence[Any]) -> Optional[list[TreeModule]]:
-        """Every module once, with the first of its paths. None if one of them is compiled: names and children then
-        depend on the use."""
+        """Every module once, with the first of its paths. None if torch.compile or torch.compiler.disable made one of
+        them: names and children then depend on the use."""
         if self._models is not models:
             self._models, self._found = models, _walk(models)
         return self._found
@@ -45,7 +45,29 @@ def is_opaque(module: Any) -> bool:
 
 def is_wrapper(module: Any) -> bool:
     """Whether `torch.compile(module)` made it."""
+    return _is_dynamo_wrapper(module) and not _is_disabled(module)
+
+
+def uncompiled(module: Any) -> Any:
+    """The module that torch.compile(module) or torch.compiler.disable(module) wraps."""
+    while _is_dynamo_wrapper(module):
+        module = module._orig_mod
+    return module
+
+
+def without_disabling(module: Any) -> Any:
+    """The module that torch.compiler.disable(module) wraps: it runs as it is, under its own name."""
+    while _is_dynamo_wrapper(module) and _is_disabled(module):
+        module = module._orig_mod
+    return module
+
+
+def _is_dynamo_wrapper(module: Any) -> bool:
     return type(module).__name__ == "OptimizedModule"
+
+
+def _is_disabled(module: Any) -> bool:
+    return type(module.__dict__.get("dynamo_ctx")).__name__ == "DisableContext"
 
 
 def is_compiled_in_place(module: Any) -> bool:
@@ -67,7 +89,7 @@ def _walk(models: Sequence[Any]) -> Optional[list[TreeModule]]:
             seen.add(id(module))
             kind = type(module)
             if kind not in plain_types:
-                if is_opaque(module):
+                if is_opaque(module) or _is_dynamo_wrapper(module):
                     return None
                 plain_types.add(kind)
             if module._compiled_call_impl is not None:

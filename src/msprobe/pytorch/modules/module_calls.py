@@ -23,7 +23,14 @@ from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.compiled.graph_breaks import breaks_member, graph_breaks
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.modules.copies import HOOKS, PlainCopies
-from msprobe.pytorch.modules.model_tree import ModelTree, is_compiled_in_place, is_opaque, is_wrapper
+from msprobe.pytorch.modules.model_tree import (
+    ModelTree,
+    is_compiled_in_place,
+    is_opaque,
+    is_wrapper,
+    uncompiled,
+    without_disabling,
+)
 from msprobe.pytorch.modules.own_calls import OwnCalls
 from msprobe.pytorch.parallel.flat_parameters import FLAT, hidden_parameters
 
@@ -42,16 +49,12 @@ def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[tuple[s
 
     An opaque model has a record itself, because nothing below it can have one; so does a model that is compiled in
     place. With `inside`, torch.compile changes no name: modules have the names of a run without it.
+    torch.compiler.disable(module) never changes one.
     """
     describe = _describe_inside if inside else _describe
-    models = [uncompiled(model) for model in models] if inside else models
+    models = [(uncompiled if inside else without_disabling)(model) for model in models]
     for title, module, _ in name_modules(models, "Module", len(models) > 1, describe):
         yield title, module
-
-
-def uncompiled(module: Any) -> Any:
-    """The module that torch.compile(module) wraps."""
-    return module._orig_mod if is_wrapper(module) else module
 
 
 def _describe_inside(module: Any) -> ModuleFacts:
@@ -70,7 +73,8 @@ def compiled_roots(models: Sequence[Any]) -> set[int]:
 def _describe(module: Any) -> ModuleFacts:
     if is_opaque(module):
         return ModuleFacts(class_of(module), True, ())
-    return ModuleFacts(class_of(module), is_compiled_in_place(module), reversed(module._modules.items()))
+    children = [(name, without_disabling(child)) for name, child in reversed(module._modules.items())]
+    return ModuleFacts(class_of(module), is_compiled_in_place(module), children)
 
 
 def class_of(module: Any) -> str:
