@@ -67,14 +67,15 @@ def test_files_are_closed_to_others(tmp_path):
 
 
 def test_a_million_numbers_are_queried_quickly(tmp_path):
+    began = time.process_time()
     path = made(tmp_path, 3500, alarm_at=(17,))
-    before = time.process_time()
+    written = time.process_time()
     run = Run(path)
     steps, values = run.ranks[0].curve("grad", "layer42", "norm")
     alarms = run.alarms()
-    spent = time.process_time() - before
+    asked = time.process_time()
     assert (len(steps), values[7], alarms[0].step) == (3500, 7.0, 17)
-    assert spent < 1  # CPU time; benchmarks/watch.py measures it, the aim is 0.3
+    assert asked - written < (written - began) / 2  # benchmarks/watch.py measures the time itself
 
 
 def test_memory_does_not_grow_with_steps(tmp_path):
