@@ -326,6 +326,24 @@ def test_a_module_that_is_never_compiled_keeps_its_records_and_names(tmp_path, l
     assert not logged("is compiled")
 
 
+@pytest.mark.parametrize("compile", ["closed", "open", "eager"])
+def test_a_module_that_is_never_compiled_inside_a_region(tmp_path, compile):
+    """Open and eager regions record it under its usual names; a closed region is one record."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Tanh())
+    parts = nn.Sequential(plain[0], torch.compiler.disable(plain[1]), plain[2])
+    region = torch.compile(parts, backend="aot_eager")
+    x = torch.randn(2, 4)
+    names = []
+    for number, each in enumerate((plain, region)):
+        with collecting(tmp_path / str(number), each, level="mix", compile=compile) as dump:
+            each(x).sum().backward()
+        names.append([name for name in dump.names if name.startswith("Module.1.") and "parameters" not in name])
+    assert len(names[0]) == 6
+    assert names[1] == ([] if compile == "closed" else names[0])
+
+
 @pytest.mark.parametrize("level", ["L0", "mix"])
 def test_a_compiled_module_that_did_not_run_is_not_logged(tmp_path, level, logged):
     torch._dynamo.reset()
