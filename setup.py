@@ -42,6 +42,8 @@ HEADERS = (
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 
 setup(
+    package_dir={"": "src"},
+    py_modules=["msprobe"],  # beside the package: found only if the package has lost its __init__.py
     ext_modules=[
         Extension(
             "msprobe.stats._kernel",
@@ -74,5 +76,5 @@ setup(
             extra_compile_args=["-O3", "-fno-math-errno"],
             optional=True,
         ),
-    ]
+    ],
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+from json_schemas import check_schema  # noqa: E402 beside this file
 
 # Unit tests: quick, and they start no training process.
 UNITS = (
@@ -71,6 +74,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             waiting.remove(smoke)
         if smoke is not None or place.startswith(UNITS):
             item.add_marker(pytest.mark.fast)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _json_keeps_its_schema():
+    """Whatever a test prints with --json in this process fits the schema that it names."""
+    from msprobe.report import json_output
+
+    named = json_output.named
+
+    def checked(name: str, content: dict[str, Any]) -> dict[str, Any]:
+        whole = named(name, content)
+        check_schema(name, json.loads(json.dumps(whole, allow_nan=False)))
+        return whole
+
+    json_output.named = checked
+    yield
+    json_output.named = named
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -101,11 +101,11 @@ def _place_problem(expect: Expect, origin: dict[str, Any]) -> str:
         return f"rank {origin['rank']} is named, not {expect.rank}"
     if expect.optimizer:
         return "" if AFTER_BACKWARD.search(text) else "nothing after the backward is named"
-    if expect.source and re.search(expect.source, origin["source"] or ""):
+    if expect.source and re.search(expect.source, _line(origin)):
         return ""
     if expect.source and not (expect.parameter or expect.modules or expect.call):
-        return f"the line is {origin['source']}, not {expect.source}"
-    if AFTER_BACKWARD.search(f"{origin['sentence']} {origin['source']}"):
+        return f"the line is {_line(origin)}, not {expect.source}"
+    if AFTER_BACKWARD.search(f"{origin['sentence']} {_line(origin)}"):
         return "the optimizer or the clipping is blamed"
     if expect.parameter:
         owner = expect.parameter.rpartition(".")[0]
@@ -122,9 +122,14 @@ def _place_problem(expect: Expect, origin: dict[str, Any]) -> str:
     return ""
 
 
+def _line(origin: dict[str, Any]) -> str:
+    """The line of the target; of a call that only the golden run makes, the line there."""
+    return origin["source"] or origin.get("golden_source") or ""
+
+
 def _sentence_problem(expect: Expect, origin: dict[str, Any]) -> str:
     text = " ".join([origin["sentence"], *origin["evidence"]])
-    named_by_line = expect.source and re.search(expect.source, origin["source"] or "")
+    named_by_line = expect.source and re.search(expect.source, _line(origin))
     if expect.parameter and not named_by_line and not _names(expect.parameter, origin, text):
         return f"the parameter {expect.parameter} is not named"
     for pattern in expect.says:
@@ -183,7 +188,7 @@ def _calls(rows: list[dict[str, Any]], side: str, name: str) -> int:
 
 
 def _text(origin: dict[str, Any]) -> str:
-    parts = [origin["sentence"], origin["name"], origin["module"] or "", origin["source"] or "", *origin["evidence"]]
+    parts = [origin["sentence"], origin["name"], origin["module"] or "", _line(origin), *origin["evidence"]]
     return " ".join(parts)
 
 

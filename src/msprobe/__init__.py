@@ -4,4 +4,14 @@ Importing this package imports neither PyTorch nor MindSpore: use `msprobe.pytor
 `msprobe.mindspore` for that.
 """
 
+import os
+
 __version__ = "0.1.0"
+
+_BESIDE = os.path.join(os.path.dirname(__file__), "msprobe.py")  # noqa: PTH118, PTH120 importing pathlib takes longer
+if os.path.exists(_BESIDE):  # noqa: PTH110 a file of mindstudio-probe
+    import warnings
+
+    from msprobe.system.neighbour import BESIDE
+
+    warnings.warn(BESIDE, stacklevel=2)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
+import torch
+
 from msprobe.cli import main
+from msprobe.pytorch import PrecisionDebugger
 
 
 def tensor(value=1.0):
@@ -97,7 +101,7 @@ def test_figures_that_no_float_can_hold_are_passed_over(tmp_path, capsys):
 
 def test_bad_data_has_no_producer(tmp_path, capsys):
     write(tmp_path, 0, 0, {"Torch.a.0.forward": call(math.nan, math.nan)})
-    assert analysed(tmp_path, capsys) == {"producer": None, "overflows": 1}
+    assert analysed(tmp_path, capsys) == {"schema": "msprobe/overflow/1", "producer": None, "overflows": 1}
 
 
 def test_a_dump_without_numbers_is_refused(tmp_path, capsys):
@@ -110,3 +114,44 @@ def test_a_dump_without_numbers_is_refused(tmp_path, capsys):
 def test_odd_arguments_are_refused(capsys):
     assert main(["overflow", "a", "b", "c"]) == 2
     assert "give one dump directory" in capsys.readouterr().err
+
+
+def masked(api, factor_least, made_most):
+    """A tensor with a mask's -inf and numbers up to 3e38, times a factor."""
+    mask = {**tensor(-math.inf), "Max": 3e38}
+    factor = {**tensor(10.0), "Min": factor_least}
+    return {f"Tensor.{api}.0.forward": {"input_args": [mask, factor], "input_kwargs": {},
+                                        "output": [{**tensor(-math.inf), "Max": made_most}]}}  # fmt: skip
+
+
+@pytest.mark.parametrize("api", ["__mul__", "mul_", "matmul", "__truediv__"])
+@pytest.mark.parametrize(
+    ("least", "most", "found"), [(1.0, math.inf, True), (-1.0, math.inf, False), (1.0, 3e38, False)]
+)
+def test_a_product_of_a_mask_overflows_if_no_factor_is_negative(tmp_path, capsys, api, least, most, found):
+    write(tmp_path, 0, 0, masked(api, least, most))
+    producer = analysed(tmp_path, capsys)["producer"]
+    assert (producer is not None and producer["name"] == f"Tensor.{api}.0.forward") == found
+
+
+def test_a_factor_without_statistics_may_be_negative(tmp_path, capsys):
+    records = masked("__mul__", 1.0, math.inf)
+    records["Tensor.__mul__.0.forward"]["input_args"][1] = {
+        "type": "torch.Tensor",
+        "dtype": "torch.float32",
+        "shape": [2],
+    }
+    write(tmp_path, 0, 0, records)
+    assert analysed(tmp_path, capsys)["producer"] is None
+
+
+def test_a_mask_times_a_tensor_is_found_from_statistics(tmp_path, capsys):
+    debugger = PrecisionDebugger(dump_path=str(tmp_path), task="statistics", level="L1", step=[0])
+    debugger.start()
+    scores = torch.where(torch.tensor([True, False]), torch.tensor([3e38, 1.0]), -math.inf)
+    scores * torch.tensor([10.0, 1.0])
+    scores * -1
+    debugger.stop()
+    debugger.step()
+    found = analysed(tmp_path, capsys)
+    assert found["producer"]["name"] == "Tensor.__mul__.0.forward"

@@ -57,7 +57,8 @@ def test_the_first_line_names_the_origin_and_the_exit_code_is_1(
 
 
 def test_equal_dumps_are_the_same_with_exit_code_0(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", pair[1], pair[1]]) == 0
+    copy = shutil.copytree(pair[1], f"{pair[1]}_copy")
+    assert main(["compare", pair[1], copy]) == 0
     assert capsys.readouterr().out.startswith("Same:")
 
 
@@ -283,9 +284,12 @@ def test_usage_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["compare"]) == 2
     assert "Two dumps are needed" in capsys.readouterr().err
     golden = write_dump(tmp_path / "golden", plain())
-    assert main(["compare", str(golden), str(golden), "--step", "7"]) == 2
+    assert main(["compare", str(golden), str(golden)]) == 2
+    assert f"Both paths are one directory, {golden}: give two dumps." in capsys.readouterr().err
+    target = write_dump(tmp_path / "target", plain())
+    assert main(["compare", str(target), str(golden), "--step", "7"]) == 2
     assert "it has step0/rank" in capsys.readouterr().err
-    assert main(["compare", str(golden), str(golden), "--api-mapping", str(tmp_path / "no.yaml")]) == 2
+    assert main(["compare", str(target), str(golden), "--api-mapping", str(tmp_path / "no.yaml")]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 

@@ -71,7 +71,7 @@ def test_other_files_are_counted(tmp_path, capsys):
 def test_json_has_every_file(tmp_path, capsys):
     (tmp_path / NAME).write_bytes(sample())
     assert run("-d", tmp_path / NAME, "-out", tmp_path / "out", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == [
+    assert json.loads(capsys.readouterr().out)["files"] == [
         {
             "file": str(tmp_path / NAME),
             "written": [str(tmp_path / "out" / f"{NAME}.output.0.1x2x3x4.npy")],

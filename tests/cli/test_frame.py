@@ -56,7 +56,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    assert run("--version").stdout == f"msprobe {msprobe.__version__}\n"
+    assert run("--version").stdout == f"msprobe {msprobe.__version__} (msprobe-precision)\n"
 
 
 @pytest.mark.parametrize("verb", ["show", "recover"])
@@ -71,7 +71,7 @@ def test_wrong_usage_is_exit_code_2() -> None:
     assert run().returncode == 2
     done = run("shwo", "x")
     assert done.returncode == 2
-    assert "unknown verb 'shwo'; choose from" in done.stderr
+    assert "unknown verb 'shwo'; did you mean show?" in done.stderr
     assert run("show").returncode == 2
     assert run("-f", "tensorflow", "show", ".").returncode == 2
 

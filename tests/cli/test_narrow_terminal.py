@@ -1,4 +1,4 @@
-"""graph, watch and convert on a terminal of 80 columns: the answer first and bold, no word split, right plurals."""
+"""graph, watch and convert on a terminal of 80 columns: the answer first and bold, no line wider, right plurals."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def on_a_terminal(words: list[str]) -> str:
         (converted, r"1 file: 0 tensors written, 1 file failed"),
     ],
 )
-def test_the_answer_is_first_and_bold_and_no_word_is_split(tmp_path, capsys, make, answer):
+def test_the_answer_is_first_and_bold_and_no_line_is_wider_than_the_terminal(tmp_path, capsys, make, answer):
     words = make(tmp_path)
     main(words)
     piped = capsys.readouterr()
@@ -90,8 +90,5 @@ def test_the_answer_is_first_and_bold_and_no_word_is_split(tmp_path, capsys, mak
     shown = on_a_terminal(words)
     assert re.match(r"\x1b\[1m" + answer, shown), shown
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
-    too_long = [line for line in plain.splitlines() if len(line) > 80 and " " in line.strip()]
-    assert not [line for line in too_long if max(map(len, line.split())) < 60], too_long
-    names = {word for word in (piped.out + piped.err).split() if len(word) >= 8}
-    assert names <= set(plain.split())
+    assert max(map(len, plain.splitlines())) <= 80
     assert not re.search(r"\b1 (ranks|steps|targets|findings|tensors|files)\b", plain)

@@ -98,11 +98,72 @@ def test_a_script_runs_as_python_runs_it_and_each_optimizer_step_is_a_step(scrip
             assert name in found, (step, name)
 
 
-def test_a_module_runs_as_python_runs_it_with_the_packaged_configuration(script: Path, tmp_path: Path) -> None:
+def test_a_module_runs_as_python_runs_it_and_without_a_config_two_steps_of_mix_are_collected(script: Path) -> None:
     bare = python("-m", "train", "0", cwd=script.parent)
     ours = run("-m", "train", "0", cwd=script.parent)
     assert (ours.returncode, ours.stdout) == (0, bare.stdout), ours.stderr
-    assert steps(script.parent / "dump_path") == ["step0", "step1", "step2"]
+    assert steps(script.parent / "dump_path") == ["step0", "step1"]
+    assert {"Module.0.Linear.forward.0", "Functional.linear.1.forward"} <= set(names(script.parent / "dump_path"))
+    last = ours.stderr.splitlines()[-1]
+    assert "2 steps written to" in last
+    assert "Next: msprobe show dump_path, or" in last
+    assert "msprobe compare TARGET GOLDEN" in last
+
+
+def test_options_say_what_is_collected_and_override_the_file(script: Path, tmp_path: Path) -> None:
+    options = ("-o", "golden", "--step", "0,2", "--level", "mix", "--task", "tensor", "--only", "2.*")
+    config = {"dump_path": "./elsewhere", "level": "L0", "step": [1], "tensor": {"scope": ["a", "b"]}}
+    ours = run(*options, "scripts/train.py", "--step", "0", cwd=tmp_path, config=config)
+    assert ours.returncode == 0, ours.stderr
+    assert "--step" in ours.stdout  # the words after the script are the script's
+    assert not (tmp_path / "elsewhere").exists()
+    assert steps(tmp_path / "golden") == ["step0", "step2"]
+    found = names(tmp_path / "golden")
+    assert {"Module.2.Linear.forward.0", "Functional.linear.1.forward"} <= set(found)
+    assert not [name for name in found if name.startswith(("Module.0.", "Module.1.", "Functional.relu"))]
+    assert list((tmp_path / "golden" / "step0" / "rank" / "dump_tensor_data").glob("*.pt"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--level", "L9"), 'argument level: found "L9"'),
+        (("--step", "x"), "argument step"),
+        (("--task", "nothing"), 'argument task: found "nothing"'),
+        (("-o", "train.txt/dump"), "dump_path: "),
+        (("--watch", "-o", "golden"), "-o has no effect with --watch"),
+    ],
+)
+def test_a_wrong_option_is_one_error_and_the_script_does_not_start(
+    options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from msprobe.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.txt").write_text("")
+    (tmp_path / "train.py").write_text("print('started')")
+    assert main(["run", *options, "train.py"]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert "started" not in said.out
+
+
+SPAWN = """
+import torch
+def work(rank):
+    torch.nn.Linear(2, 2)(torch.ones(1, 2))
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, nprocs=1)
+"""
+
+
+def test_processes_that_a_script_starts_are_named_as_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWN)
+    ours = run("train.py", cwd=tmp_path)
+    assert ours.returncode == 0, ours.stderr
+    assert "does not follow processes that it starts: use torchrun" in ours.stderr
+    assert "compiled" not in ours.stderr
 
 
 def test_an_exception_of_the_script_looks_as_without_us(script: Path, tmp_path: Path) -> None:

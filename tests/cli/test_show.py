@@ -65,10 +65,7 @@ step/rank    records  api forward  api backward  module forward  parameter gradi
 step0/rank0        5            3             1               1                    0  unfinished
 step0/rank1        1            0             0               0                    1  finished
 
-Dtypes
-dtype           tensors
-torch.float32         9
-torch.bfloat16        1
+Dtypes: 9 torch.float32, 1 torch.bfloat16
 
 Anomalies
 step/rank    anomaly                  records  first in order          at
@@ -77,7 +74,7 @@ step0/rank0  infinity                       1  Torch.exp.0.forward     output.0
 step0/rank0  gradient all zero              1  Torch.add.0.backward    output.0
 step0/rank0  cut off inside the call        1  Module.m.Net.forward.0
 
-The 5 largest norms
+The largest norms
  norm  step/rank    record                        at                 dtype           shape
  7.25  step0/rank0  Torch.add.0.forward           output.0           torch.float32   [2, 3]
   3.5  step0/rank0  Torch.add.0.forward           input.0            torch.float32   [2, 3]
@@ -199,7 +196,7 @@ def test_the_largest_norms_are_of_floating_point_tensors(tmp_path: Path, capsys:
 def test_many_steps_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = {"Torch.add.0.forward": f'"input_args": [], "output": [{tensor("2.5")}]'}
     text = shown(tmp_path / "d", content, capsys, steps=40)
-    assert "… and 32 more of 40 steps and ranks" in text
+    assert "Records: 12 of 40; --all prints all" in text
     assert "step0/rank" in text
     assert "step39/rank" in text
     assert "step20/rank" not in text.partition("Dtypes")[0]

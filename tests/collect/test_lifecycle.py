@@ -21,6 +21,7 @@ class Numbers:
 
     name = "pytorch"
     model_kind = "a list"
+    numbers_values = False
     tensor_types = frozenset()
 
     def __init__(self, rank=None):

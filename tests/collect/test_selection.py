@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,3 +123,21 @@ def test_numbers_are_counted_per_name_and_backward_keeps_the_number():
     assert backward_of("Functional.relu.3.forward") == "Functional.relu.3.backward"
     assert backward_of("Module.a.forward.Linear.forward.3") == "Module.a.forward.Linear.backward.3"
     assert api_stem("Functional.relu.3.forward") == "Functional.relu.3"
+
+
+@pytest.mark.parametrize(
+    ("entry", "name", "parents", "wanted"),
+    [
+        ("layers.3.*", "Module.model.layers.3.LlamaDecoderLayer.forward.0", (), True),
+        ("layers.3.*", "Module.model.layers.3.mlp.up_proj.Linear.backward.0", (), True),
+        ("layers.3.*", "Module.model.layers.31.mlp.up_proj.Linear.forward.0", (), False),
+        ("layers.3.*", "Functional.linear.7.forward", ("Module.model.layers.3.mlp.up_proj.Linear.forward.0",), True),
+        ("layers.3.*", "Functional.linear.7.forward", ("Module.model.layers.2.mlp.up_proj.Linear.forward.0",), False),
+        ("layers.?.mlp.*", "Module.model.layers.2.mlp.LlamaMLP.forward.0", (), True),
+        ("*norm*", "Functional.layer_norm.0.forward", (), True),
+        ("*norm*", "Functional.linear.0.forward", (), False),
+        ("layers.[3].*", "Module.model.layers.3.LlamaDecoderLayer.forward.0", (), False),
+    ],
+)
+def test_an_entry_with_a_star_is_a_pattern(entry, name, parents, wanted):
+    assert Selection((), (entry,), ("all",)).enter(name, parents) is wanted

@@ -89,6 +89,11 @@ def log_norms(net: nn.Module, x: Tensor) -> None:
         [one.abs().mean().item() for one in net.parameters()]
 
 
+def wrong_average(net: nn.Module, x: Tensor) -> None:
+    with torch.no_grad():
+        net.fc1.weight.data = net.fc1.weight * 0.5 + net.fc1.weight * 0.51
+
+
 def average(net: nn.Module, x: Tensor) -> None:
     with torch.no_grad():
         net.fc1.weight.data = net.fc1.weight * 0.5 + net.fc1.weight * 0.5
@@ -122,8 +127,9 @@ def test_an_unused_layer_is_a_note(tmp_path: Path) -> None:
     assert any("with spare.weight; the same number of them have a gradient" in note for note in found.notes)
 
 
-def test_a_result_that_may_be_kept_is_not_taken_for_logging(tmp_path: Path) -> None:
-    assert answer(tmp_path, end=average).verdict == "not_compared"
+def test_a_weight_that_one_run_replaces_by_itself_is_the_same(tmp_path: Path) -> None:
+    assert answer(tmp_path, end=average).verdict == "same"
+    assert answer(tmp_path / "wrong", end=wrong_average).verdict == "differs"
 
 
 def test_forgotten_clearing_is_still_found(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from written import call, scalar, tensor
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.calls import calls_of
-from msprobe.compare.judge.explain_missing import explain
+from msprobe.compare.excuses import excuse
 from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.measure import distance
 from msprobe.compare.measure.broadcast import of_broadcast
@@ -254,20 +254,25 @@ def test_a_missing_call_is_explained_where_its_module_agrees() -> None:
     target = {name: record for name, record in golden.items() if not name.startswith("Torch")}
     construct = {name: module for name in golden if name != module}
     groups = judged(target, golden, construct)
-    explained = explain(groups)
-    assert {judgement.reason.kind for judgement in explained.values()} == {Kind.COVERED}
-    assert "agree" in next(iter(explained.values())).reason.detail
+    excuse(groups)
+    excused = [row for match, rows in groups if match.how == "unmatched" for row in rows]
+    assert {row.why.kind for row in excused} == {Kind.COVERED}
+    assert all("agree" in row.why.detail for row in excused)
 
 
-def test_a_flag_that_changes_nothing_passes_and_a_momentum_does_not() -> None:
+def test_a_flag_that_changes_nothing_is_excused_and_a_momentum_is_not() -> None:
     def run(flag: Any, name: str) -> Records:
         return {name: call(tensor(1.0), output=tensor(1.0), option=scalar(flag))}
 
-    name = "Functional.batch_norm.0.forward"
-    for values, verdict in (((True, False), "pass"), ((0.1, 0.2), None)):
-        groups = judged(run(values[0], name), run(values[1], name))
-        judgements = explain(groups)
-        assert [judgement.verdict for judgement in judgements.values()] == ([verdict] if verdict else [])
+    statistics = {"Functional.batch_norm.0.forward": call(tensor(1.0), tensor(2.0), output=tensor(1.5))}
+    for name, values, excused in (("relu", (True, False), True), ("batch_norm", (0.1, 0.2), False)):
+        records = [run(value, f"Functional.{name}.0.forward") for value in values]
+        for record in records:
+            for one in record.values():
+                one["input_args"] = next(iter(statistics.values()))["input_args"]
+        groups = judged(*records)
+        excuse(groups)
+        assert [row.excuse is not None for _, rows in groups for row in rows if row.slot == "input.option"] == [excused]
 
 
 def test_settings_of_optimizers_are_said_as_such() -> None:

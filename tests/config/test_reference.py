@@ -27,7 +27,8 @@ def acts(key: Key) -> str:
         return f"`{key.switch}`"
     places = name_modes(key.modes) if key.modes != MODES else ""
     levels = f"level {', '.join(key.levels)}" if key.levels != LEVELS else ""
-    return ", ".join(part for part in (places, levels) if part) or "everywhere"
+    without = [f"not in {mode} at {level}" for mode, level in key.without]
+    return ", ".join(part for part in (places, levels, *without) if part) or "everywhere"
 
 
 TABLES = [("Common keys", COMMON), *((f"Section `{task}`", keys) for task, keys in SECTIONS.items())]

@@ -14,8 +14,16 @@ from msprobe.config import load
 
 from .documents import ROOT, Block, blocks
 
-CHECKED = ("README.md", "docs/guide.md", "docs/run_ut.md", "docs/watch.md")
-TRANSLATED = {"docs/zh/guide.md": "docs/guide.md"}
+CHECKED = (
+    "README.md",
+    "docs/guide.md",
+    "docs/run_ut.md",
+    "docs/watch.md",
+    "docs/ci.md",
+    "docs/again.md",
+    "docs/prove.md",
+)
+TRANSLATED = {"docs/zh/guide.md": "docs/guide.md", "docs/zh/prove.md": "docs/prove.md"}
 HOME = "/home/you"
 RUN = {"python": [sys.executable, "-"], "sh": ["bash", "-e"]}
 

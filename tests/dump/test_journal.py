@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,10 +118,10 @@ def test_bare_tokens_of_nan_and_infinity_are_copied_as_they_are() -> None:
     assert found.body(found.records[b'"a"']) == b'{"Max": NaN, "Min": -Infinity}'
 
 
-def test_stacks_may_come_before_or_after_their_use_and_be_made_late() -> None:
+def test_stacks_may_come_before_or_after_their_use() -> None:
     lines = [
         journal.record_line("a", None, 7, ""),
-        journal.stack_line(7, lambda: ["File x, line 1, in f, \n y"]),
+        journal.stack_line(7, ["File x, line 1, in f, \n y"]),
         journal.debug_line("d", '"value, 1, {"'),
     ]
     found = journal.scan("".join(lines).encode(), check=True)
@@ -142,3 +143,40 @@ def test_a_place_is_a_parent_without_a_record() -> None:
     }
     assert (found.damaged, len(found.records)) == (0, 1)
     assert journal.scan(b'["place", "a", nul]\n["place", "a"]\n').damaged == 2
+
+
+def test_a_record_has_the_phase_in_which_it_began():
+    lines = [
+        journal.head_line(HEAD),
+        journal.phase_line('"phase": "forward", "microbatch": 0'),
+        journal.begin_line(0, "outer", None, None, ""),
+        journal.begin_line(1, "inner", None, None, ""),
+        journal.phase_line('"phase": "other", "microbatch": 0'),
+        journal.end_line(1, ""),
+        journal.begin_line(2, "late", None, None, ""),
+        journal.phase_line('"phase": "forward", "microbatch": 1, "call": 2'),
+        journal.end_line(2, ""),
+        journal.end_line(0, ""),
+        journal.record_line("gradient", None, None, ""),
+        journal.begin_line(3, "open", None, None, ""),
+    ]
+    found = journal.scan("".join(lines).encode())
+    phases = {name.decode(): entry.phase for name, entry in found.records.items()}
+    assert phases == {
+        '"inner"': ("forward", 0),
+        '"late"': ("forward", 1),
+        '"outer"': ("forward", 0),
+        '"gradient"': ("forward", 1),
+        '"open"': ("forward", 1),
+    }
+    assert not found.damaged
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"phase": "forward"', '"phase": "lunch", "microbatch": 0', '"phase": "other", "microbatch": -1', '"phase": [', ""],
+)
+def test_a_damaged_phase_is_left_out(text):
+    found = journal.scan((journal.head_line(HEAD) + journal.phase_line(text)).encode())
+    assert found.damaged == 1
+    assert found.phase is None

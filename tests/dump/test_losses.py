@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -114,7 +115,8 @@ def test_show_reports_it_for_each_rank(dump: Path, capsys: pytest.CaptureFixture
 
 
 def test_overflow_and_compare_go_on_with_the_rest_and_name_it(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, code in ((["compare", str(dump), str(dump)], 2), (["overflow", str(dump)], 0)):
+    copy = shutil.copytree(dump, dump.with_name("copy"))
+    for arguments, code in ((["compare", str(dump), str(copy)], 2), (["overflow", str(dump)], 0)):
         assert main(arguments) == code  # 2: something was not compared
         assert "step1/rank holds neither dump.json nor a journal" in capsys.readouterr().out
 

@@ -269,3 +269,26 @@ def test_no_call_is_inside_itself(parents: dict[str, Optional[str]]) -> None:
         while at is not None:
             steps, at = steps + 1, sound.get(at)
             assert steps <= len(sound)
+
+
+@pytest.mark.parametrize(
+    ("phases", "expected", "trouble"),
+    [
+        ([[0, "forward", 0], [2, "backward", 0]], [("forward", 0), ("forward", 0), ("backward", 0)], ""),
+        ([[1, "other", 7]], [None, ("other", 7), ("other", 7)], ""),
+        ([[0, "forward"]], [None] * 3, "has 2 members, not 3"),
+        ([[2, "forward", 0], [1, "backward", 0]], [None] * 3, "whole number from 2 to 2, not 1"),
+        ([[0, "forward", -1]], [None] * 3, "a micro-batch"),
+        ([[9, "forward", 0]], [None] * 3, "not 9"),
+        ({}, [None] * 3, "should be a list"),
+    ],
+)
+def test_the_phases_of_flow_json(tmp_path: Path, phases: object, expected: list[object], trouble: str) -> None:
+    head = {"task": "statistics", "level": "mix", "framework": "pytorch", "dump_data_dir": None}
+    (tmp_path / layout.DUMP).write_text(json.dumps({**head, "data": {"a": {}, "b": {}, "c": {}}}))
+    assert open_dump(tmp_path).ranks[0].phases == {}
+    (tmp_path / layout.FLOW).write_text(json.dumps({"phases": phases}))
+    (rank,) = open_dump(tmp_path).ranks
+    assert [rank.phases.get(name) for name in "abc"] == expected
+    assert trouble in "".join(rank.troubles)
+    assert bool(trouble) == bool(rank.troubles)

@@ -59,7 +59,7 @@ def read_dump(path: Path) -> None:
         for frames in rank.stacks.values():
             user_frame(frames)
             source_line(frames)
-        _ = rank.construct, rank.run, rank.debug, rank.troubles, rank.training
+        _ = rank.sources, rank.construct, rank.run, rank.debug, rank.troubles, rank.training
         for name, record in rank.records.items():
             parse_name(name)
             list(items(record))
@@ -86,7 +86,7 @@ def compare(path: Path) -> None:
 
 def compare_mapped(path: Path) -> None:
     mappings = [word for option in MAPPINGS for word in (option, str(path / f"map{option}.yaml"))]
-    _run("compare", [str(path / "a"), str(path / "a"), *mappings], None)
+    _run("compare", [str(path / "a"), str(path / "b"), *mappings], None)
 
 
 def second_stage(path: Path) -> None:
@@ -107,6 +107,7 @@ def write_dump(root: Path) -> list[Path]:
     contents: dict[str, Any] = {
         "dump.json": {**HEAD, "data": RECORDS},
         "stack.json": {"0": [list(RECORDS), [FRAME, FRAME]]},
+        "source.json": {"/home/me/train.py": {"6": "def forward(x):", "7": "    y = f(x)", "8": "    return y"}},
         "construct.json": {**dict.fromkeys(RECORDS, "Module.a.Linear.forward.0"), "Module.a.Linear.forward.0": None},
         "run.json": {"msprobe": "0.1.0", "settings": {"task": "statistics"}, "first_batch": [TENSOR]},
         "training.json": {"events": [UPDATE]},
@@ -127,7 +128,8 @@ def _dumps(root: Path) -> list[Target]:
     changed = write_dump(root / "compare" / "changed")
     write_dump(root / "compare" / "right")
     np.save(rank_of(root / "compare" / "right") / "dump_tensor_data" / "x.npy", np.full((2, 3), 2, np.float32))
-    write_dump(root / "mapped" / "a")
+    for name in ("a", "b"):
+        write_dump(root / "mapped" / name)
     for option, text in MAPPINGS.items():
         (root / "mapped" / f"map{option}.yaml").write_text(text)
     return [
@@ -142,7 +144,12 @@ def _journals(root: Path) -> list[Target]:
     lines: list[Any] = [["head", {**HEAD, "format": 1, "extra_info": True}], ["stack", 0, [FRAME]]]
     lines += [["record", name, None, 0, record] for name, record in RECORDS.items()]
     lines += [["begin", 1, "Torch.exp.0.forward", None, 0, {"input_args": [TENSOR]}], ["training", UPDATE]]
-    lines += [["place", "Torch.a.0.forward", None], ["debug", "x.0", TENSOR], ["drop", 1]]
+    lines += [
+        ["source", "/home/me/train.py", {"7": "y = f(x)"}],
+        ["place", "Torch.a.0.forward", None],
+        ["debug", "x.0", TENSOR],
+        ["drop", 1],
+    ]
     targets = []
     for name, read in (("journal, recovered", recover_dump), ("journal, read", read_dump)):
         rank = rank_of(root / name)

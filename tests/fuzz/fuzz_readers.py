@@ -17,6 +17,7 @@ import time
 import warnings
 from pathlib import Path
 
+import collected_targets
 import dump_targets
 import other_targets
 import parallel_targets
@@ -26,7 +27,7 @@ MEMORY = 8 << 30
 
 
 def make_targets(directory: Path) -> list[Target]:
-    parts = {"dumps": dump_targets, "others": other_targets, "parallel": parallel_targets}
+    parts = {"dumps": dump_targets, "others": other_targets, "parallel": parallel_targets, "runs": collected_targets}
     return [target for name, part in parts.items() for target in part.make_targets(directory / name)]
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import random
 import signal
+import sqlite3
 import sys
 import time
 import traceback
@@ -59,10 +60,37 @@ def change_json(data: bytes, dice: random.Random) -> bytes:
     return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
+def change_database(path: Path, dice: random.Random) -> None:
+    """What SQL can do to a file: other values, other tables, programs."""
+    odd = (None, -1, 2**62, 1e308, float("inf"), "", "x" * 5000, "[[1, 2]]", b"", b"\xff" * 16, "\0", "٣", '"')
+    table = dice.choice(("meta", "targets", "steps", "alarms"))
+    programs = (
+        f"DROP TABLE {table}",
+        f"ALTER TABLE {table} RENAME TO other",
+        f"CREATE VIEW v AS SELECT * FROM {table}",
+        f"CREATE TRIGGER t AFTER DELETE ON {table} BEGIN DELETE FROM steps; END",
+        f"INSERT INTO {table} SELECT * FROM {table} LIMIT 0",
+        "PRAGMA user_version = 7",
+        f"PRAGMA encoding = '{dice.choice(('UTF-8', 'UTF-16'))}'",
+        "VACUUM",
+    )
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as opened:
+        columns = [row[1] for row in opened.execute(f"PRAGMA table_info({table})")]
+        for _ in range(dice.randint(1, 3)):
+            if dice.random() < 0.2:
+                opened.execute(dice.choice(programs))
+            elif dice.random() < 0.3:
+                opened.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})",
+                               [dice.choice(odd) for _ in columns])  # fmt: skip
+            else:
+                opened.execute(f"UPDATE {table} SET {dice.choice(columns)} = ?", (dice.choice(odd),))
+
+
 class Target:
     """One reader, a directory that it accepts, and the files in it that are changed.
 
-    `refusals` are the exceptions that the caller of this reader turns into one sentence; a target with `weight` 5
+    `restores`: the reader may write to the files, and all of them are written again after each attack. `refusals` are
+    the exceptions that the caller of this reader turns into one sentence; a target with `weight` 5
     gets five times the time of others.
     """
 
@@ -74,9 +102,11 @@ class Target:
         *changed: Path,
         refusals: tuple[type[BaseException], ...] = (),
         weight: float = 1.0,
+        restores: bool = False,
     ) -> None:
         self.name, self.read, self.root, self.weight = name, read, root, weight
         self._refusals = refusals
+        self._restores = restores
         self.originals = {path: path.read_bytes() for path in changed}
         self.clean = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} if root.is_dir() else {}
 
@@ -90,8 +120,12 @@ class Target:
         """Whether the reader held: a result, or one sentence for the user."""
         dice = random.Random(f"{self.name} {seed}")
         path, data = dice.choice(sorted(self.originals.items()))
-        is_json = path.suffix == ".json" and dice.random() < 0.7
-        path.write_bytes(change_json(data, dice) if is_json else change_bytes(data, dice))
+        knows_format = dice.random() < 0.7
+        if path.suffix == ".sqlite" and knows_format:
+            change_database(path, dice)
+        else:
+            is_json = path.suffix == ".json" and knows_format
+            path.write_bytes(change_json(data, dice) if is_json else change_bytes(data, dice))
         try:
             self.accept()
         except DumpError as error:
@@ -114,6 +148,8 @@ class Target:
         for path in self.root.rglob("*") if self.clean else ():
             if path.is_file() and path not in self.clean:
                 path.unlink()
+        for path, data in self.clean.items() if self._restores else ():
+            path.write_bytes(data)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +20,7 @@ from online_setup import SECRET, parcel_of, session
 from msprobe.check.online import frames, parcel, shared_directory
 from msprobe.check.online.frames import Channel, Refused
 from msprobe.cli import _run
+from msprobe.dump.errors import DumpError
 from msprobe.graphdump import GraphDump
 from msprobe.graphdump.check import check
 from msprobe.graphdump.files.convert import Request, convert_file, plan
@@ -28,6 +30,8 @@ from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.store import Store
 from msprobe.watch.targets import Target as Watched
 
+JOURNAL = bytes.fromhex("d9d505f920a163d7") + struct.pack(">5I", 1, 7, 1, 512, 4096) + bytes(480) + b"x" * 4104
+"""A rollback journal with one page, as a crash leaves it."""
 NETWORK = (Refused, EOFError, OSError)
 """What the checker logs in one sentence, and then goes on."""
 
@@ -118,8 +122,12 @@ def watch(path: Path) -> None:
     _run("watch", ["compare", str(path), str(path)], None)
 
 
+def view_watched(path: Path) -> None:
+    _run("view", [str(path), "--export", str(path / "page.html")], None)
+
+
 def make_targets(root: Path) -> list[Target]:
-    return [*_graphs(root), _asynchronous(root / "async"), *_online(root), _watched(root / "watch")]
+    return [*_graphs(root), _asynchronous(root / "async"), *_online(root), *_watched(root / "watch")]
 
 
 def _graphs(root: Path) -> list[Target]:
@@ -195,11 +203,32 @@ def _online(root: Path) -> list[Target]:
     ]
 
 
-def _watched(root: Path) -> Target:
+def _watched(root: Path) -> list[Target]:
+    """A finished run, and one that is being written: its last steps are in the file beside it."""
+    finished, living = root / "finished", root / "living"
+    _write_watched(finished).close()
+    store = _write_watched(root / "source")
+    living.mkdir()
+    for path in (root / "source").iterdir():
+        (living / path.name).write_bytes(path.read_bytes())
+    store.close()
+    beside = [living / f"watch.sqlite{suffix}" for suffix in ("-wal", "-shm")]
+    crashed = root / "crashed"
+    _write_watched(crashed).close()
+    (crashed / "watch.sqlite-journal").write_bytes(JOURNAL)
+    journal = [crashed / "watch.sqlite", crashed / "watch.sqlite-journal"]
+    return [
+        Target("watched run", watch, finished, finished / "watch.sqlite", restores=True, weight=2),
+        Target("watched run, side files", watch, living, living / "watch.sqlite", *beside, restores=True, weight=2),
+        Target("watched run, crashed", watch, crashed, *journal, restores=True, refusals=(DumpError,)),
+        Target("watched run, view", view_watched, finished, finished / "watch.sqlite", restores=True),
+    ]
+
+
+def _write_watched(root: Path) -> Store:
     store = Store(root / "watch.sqlite", {"framework": "pytorch"}, 1 << 30, None)
     store.add([(Watched("grad", f"layer{n}", n), ("norm", "max", "nan")) for n in range(3)])
     for step in range(3):
         alarms = [Alarm(step, "nan", "grad", "layer1", "…", position=1)] if step == 2 else []
         store.write(step, np.full(9, float(step)), alarms)
-    store.close()
-    return Target("watched run", watch, root, root / "watch.sqlite")
+    return store

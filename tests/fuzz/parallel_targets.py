@@ -38,6 +38,6 @@ def make_targets(root: Path) -> list[Target]:
     left = write_dump(viewed / "left")
     write_dump(viewed / "right")
     return [
-        Target("compare, layouts", compare, layouts, *files, next(rank.glob("dump_tensor_data/*.npy")), weight=4),
+        Target("compare, layouts", compare, layouts, *files, next(rank.glob("dump_tensor_data/*.npy")), weight=8),
         Target("view", view, viewed, *left, weight=2),
     ]

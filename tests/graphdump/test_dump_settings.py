@@ -110,7 +110,7 @@ BAD = [
     (bad(saved_data="statistics"), 'saved_data: found "statistics"; allowed: "tensor", "statistic", "full"; did you'),
     (bad(input_output=3), "input_output: found 3; allowed: an integer from 0 to 2"),
     (bad(kernels="Conv"), 'kernels: found "Conv"; allowed: a list of names'),
-    (bad(kernels=["name-regex(()"], dump_mode=1), 'kernels: found "name-regex(()"; not a regular expression'),
+    (bad(kernels=["name-regex(()"], dump_mode=1), 'kernels[0]: found "name-regex(()"; not a regular expression'),
     (bad(dump_mode=1), "kernels with dump_mode: kernels is () and dump_mode is 1; dump_mode 1 saves the operators in"),
     (bad(support_device=[]), "support_device: found []; allowed: a list of device numbers"),
     (bad(support_device=["0"]), 'support_device: found ["0"]; allowed: a list of device numbers'),

@@ -1,4 +1,6 @@
-"""Three steps in graph mode under PrecisionDebugger. Usage: graph_train.py CONFIG [late|burst|bare|model|resumed]"""
+"""Three steps in graph mode under PrecisionDebugger.
+
+Usage: graph_train.py CONFIG [late|burst|bare|model|resumed|apart]"""
 
 import sys
 
@@ -44,6 +46,11 @@ if "model" in words:
         model.train(3, dataset, callbacks=[*callbacks, MsprobeInitStep()], dataset_sink_mode=False, initial_epoch=2)
     else:
         model.train(1, dataset, callbacks=callbacks, dataset_sink_mode=False)
+elif "apart" in words:  # the optimizer is a graph of its own
+    optimizer = nn.SGD(net.trainable_params(), learning_rate=0.01)
+    forward = ms.value_and_grad(net, None, optimizer.parameters)
+    for step in range(3):
+        optimizer(forward(batch(step))[1])
 else:
     for step in range(3):
         print(step, float(train(batch(step))).hex(), flush=True)

@@ -56,8 +56,7 @@ class Dump:
 def configured(path: Path, level: str = "L1", task: str = "statistics", section: Any = None, **keys: Any) -> str:
     """Writes a config.json; returns its path."""
     content = {"task": task, "level": level, "dump_path": str(path / "dump"), **keys}
-    if task != "structure":
-        content[task] = section or {}
+    content[task] = section or {}
     path.mkdir(parents=True, exist_ok=True)
     file = path / "config.json"
     file.write_text(json.dumps(content))

@@ -1,7 +1,7 @@
 """Four steps in dynamic mode with compiled regions, under PrecisionDebugger at level L2.
 
-Usage: region_train.py CONFIG|bare [model|late|once|train]. once: start() before the model is made, and nothing more
-(MindSpore's guide, level L2); train: by mindspore.train.Model."""
+Usage: region_train.py CONFIG|bare [model|late|once|train|functions]. once: start() before the model is made, and
+nothing more (MindSpore's guide, level L2); train: by mindspore.train.Model; functions: two steps without a Cell."""
 
 import sys
 
@@ -23,6 +23,15 @@ if config != "bare":
 @ms.jit
 def doubled(x):
     return ops.sin(x) * 2
+
+
+if "functions" in words:  # a loop without a Cell
+    for step in range(2):
+        debugger.start()
+        ops.exp(doubled(ms.Tensor(np.full((2, 3), step, np.float32))))
+        debugger.stop()
+        debugger.step()
+    sys.exit()
 
 
 class Inner(nn.Cell):

@@ -385,6 +385,27 @@ def test_functions_that_the_user_has_replaced_stay_replaced(tmp_path, monkeypatc
 def test_a_scope_leaves_out_the_gradients_of_parameters_after_it(tmp_path):
     net = nn.SequentialCell(nn.Dense(3, 3), nn.Dense(3, 3))
     scope = ["Cell.0.Dense.forward.0", "Cell.1.Dense.forward.0"]
-    with collecting(tmp_path, net, level="L0", section={"scope": scope}) as dump:
+    with collecting(tmp_path, net, level="L0", task="tensor", section={"scope": scope}) as dump:
         ms.value_and_grad(lambda x: net(x).sum(), None, net.trainable_params())(tensor(2, 3))
     assert dump.names == scope
+    files = [file.name for file in (dump.directory / "dump_tensor_data").iterdir()]
+    assert files
+    assert not [name for name in files if not name.startswith(tuple(scope))]
+
+
+def test_inputs_alone_have_no_gradients_of_parameters(tmp_path):
+    net = nn.Dense(3, 3)
+    outer = nn.SequentialCell(net)
+    with collecting(tmp_path, outer, level="L0", section={"data_mode": ["input"]}) as dump:
+        ms.value_and_grad(lambda x: outer(x).sum(), None, net.trainable_params())(tensor(2, 3))
+    assert dump.names == ["Cell.0.Dense.forward.0", "Cell.0.Dense.backward.0"]
+
+
+def test_backward_records_are_in_the_order_of_the_backward(tmp_path):
+    """A gradient that never comes (here of the integer labels) does not move the record to the end of the pass."""
+    net, labels = nn.Dense(3, 3), Tensor(np.array([0, 2], np.int32))
+    with collecting(tmp_path, net) as dump:
+        forward = lambda x, y: ops.cross_entropy(ops.exp(net(x)), y)  # noqa: E731
+        ms.value_and_grad(forward, None, net.trainable_params())(tensor(2, 3), labels)
+    backward = [name.split(".")[-3] for name in dump.names if name.endswith("backward")]
+    assert backward == ["cross_entropy", "exp", "BiasAdd", "MatMul"]

@@ -195,6 +195,61 @@ def test_list_takes_dotted_names(tmp_path, wanted, found, logged):
     assert rows.names == found
 
 
+def checked():
+    """How many calls of each API were checked in this run."""
+    return {title: one.checked for title, one in PrecisionDebugger._current._lifecycle.task.run._results.items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (["mindspore.ops.exp"], {"Functional.exp": 2}),
+        (["mindspore.ops.exp.1"], {"Functional.exp": 1}),
+        (["mint.sin"], {"Mint.sin": 1}),
+        (["Functional.exp.0.forward"], {"Functional.exp": 1}),
+        (["Functional.exp.1.backward"], {"Functional.exp": 1}),
+    ],
+    ids=lambda one: one[0] if isinstance(one, list) else "",
+)
+def test_list_takes_the_same_names_in_the_backward(tmp_path, mode, wanted, found):
+    x = halves(np.linspace(0.5, 2, 8))
+    x = x if mode != "add_noise" else singles(np.linspace(0.01, 0.2, 8))
+    with checking(tmp_path, mode, list=wanted, fuzz_stage="backward"):
+        ms.grad(lambda x: (ops.exp(mint.sin(x)) + ops.exp(x)).sum())(x)
+    assert checked() == found
+
+
+@pytest.mark.parametrize("stage", ["forward", "backward"])
+def test_scope_names_the_calls_to_check(tmp_path, logged, stage):
+    with checking(tmp_path, "no_change", scope=["Functional.exp.0", "Mint.sin.0"], fuzz_stage=stage):
+        ms.grad(lambda x: (ops.exp(mint.sin(x)) + ops.exp(x)).sum())(singles(RAMP))
+    assert checked() == {"Functional.exp": 1, "Mint.sin": 1}
+    assert not logged("has no effect")
+
+
+def end_of_run(logged):
+    PrecisionDebugger._current._lifecycle.close()
+    return logged("free_benchmark (")
+
+
+@pytest.mark.parametrize("stage", ["forward", "backward"])
+def test_single_precision_that_cannot_be_raised_is_explained_in_both_stages(tmp_path, logged, stage):
+    with checking(tmp_path, "improve_precision", list=["exp"], fuzz_stage=stage):
+        ms.grad(lambda x: ops.exp(x).sum())(singles(RAMP))
+    (line,) = end_of_run(logged)
+    assert "no call was checked: 1 call had no float16 or bfloat16 input" in line
+
+
+def test_noise_below_the_spacing_of_the_values_is_explained(tmp_path, logged):
+    """1e-8 is less than half a unit in the last place of every value of the first call."""
+    with checking(tmp_path, "add_noise", list=["exp"]):
+        ops.exp(singles(RAMP))
+        ops.exp(singles(RAMP / 20))
+    assert checked() == {"Functional.exp": 1}
+    assert any("not checked: 1 call had no value that the noise changes" in line for line in end_of_run(logged))
+
+
 def test_a_name_that_no_call_has_is_logged(tmp_path, logged):
     with checking(tmp_path, "no_change", list=["mindspore.ops.cumsum", "mindspore.ops.bmm"]):
         ops.cumsum(singles(RAMP), 0)

@@ -328,11 +328,6 @@ def test_another_level_is_refused(tmp_path, level):
         PrecisionDebugger(configured(tmp_path, level, "free_benchmark"))
 
 
-def test_scope_has_no_effect_and_says_so(tmp_path, logged):
-    PrecisionDebugger(configured(tmp_path, task="free_benchmark", section={"scope": ["Functional.add.0"]}))
-    assert logged("free_benchmark.scope")
-
-
 SCRIPT = """
 import sys
 import numpy as np

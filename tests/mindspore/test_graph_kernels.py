@@ -241,3 +241,18 @@ def test_at_the_end_of_a_run_at_o2_tensors_are_in_step_directories(
     )
     assert place.exists() != bool(converted)
     assert (tmp_path / "dump" / "acl_dump_0.json").exists()
+
+
+def test_an_optimizer_that_is_a_graph_of_its_own_is_explained(tmp_path: Path):
+    ended = run(tmp_path, "apart")
+    assert ended.returncode == 0, ended.stderr
+    assert "its kernels of step N are in the directory of step N+1" in ended.stderr
+    found = {tensor.iteration for tensor in GraphDump(tmp_path / "d").tensors if tensor.type == "SGD"}
+    assert found == {1, 2, 3}  # as MindSpore counts
+
+
+def test_a_rank_that_is_not_wanted_is_logged(tmp_path: Path):
+    ended = run(tmp_path, rank=[1])
+    assert "this process is rank 0, and the configuration collects rank [1]" in ended.stderr
+    assert "its kernels of step" not in ended.stderr
+    assert not (tmp_path / "d").exists()

@@ -8,7 +8,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import nn, ops
+from mindspore import Tensor, nn, ops
 from mindspore.dataset import GeneratorDataset
 from mindspore.train import Model, RunContext
 from mindspore.train.callback import _InternalCallbackParam
@@ -282,3 +282,16 @@ def test_dump_json_heads_with_the_framework(tmp_path):
         "Functional.relu.0.forward.input.0.npy",
         "Functional.relu.0.forward.output.0.npy",
     ]
+
+
+def test_programs_that_embed_a_debugger(tmp_path, logged):
+    """As tests/pytorch/test_integrations.py has them: verl's adapters and vLLM-Ascend."""
+    debugger = PrecisionDebugger(configured(tmp_path, step=[0]))
+    assert debugger.service.should_stop_service is False
+    debugger.start(rank_id=3, scheduled_tokens={"0-a": 2})
+    ops.exp(Tensor([1.0, 2.0]))
+    debugger.stop()
+    debugger.step()
+    assert debugger.service.should_stop_service is True
+    assert Dump(tmp_path / "dump", 0, "rank3").names == ["Functional.exp.0.forward"]
+    assert logged("scheduled_tokens has no effect")

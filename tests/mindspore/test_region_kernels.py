@@ -149,3 +149,22 @@ def test_each_rank_has_its_regions_when_start_comes_before_init(tmp_path: Path):
             records = RankDump(tmp_path / "dump" / f"step{step}" / f"rank{rank}").records
             assert {"Jit.doubled.0.forward", "Kernel.Square.0.forward"} <= records.keys()
     assert not list(tmp_path.glob("dump.old-*"))
+
+
+def test_a_list_has_the_kernels_of_regions_and_says_nothing_false(tmp_path: Path):
+    ended = run(tmp_path, "model", section={"list": ["Sin", "Square", "Nowhere"]}, step=[1])
+    assert {tensor.type for tensor in GraphDump(tmp_path / "d").tensors} == {"Sin"}
+    dynamic = RankDump(tmp_path / "d" / "pynative" / "step1" / "rank")
+    assert list(dynamic.records) == ["Kernel.Square.0.forward"]
+    (line,) = [line for line in ended.stderr.splitlines() if "matched no call" in line]
+    assert "'Nowhere'" in line
+    assert "'Sin'" not in line
+
+
+def test_a_loop_without_a_cell_has_its_operators_from_step_0_on(tmp_path: Path):
+    ended = run(tmp_path, "functions")
+    for step in (0, 1):
+        names = list(RankDump(tmp_path / "d" / f"step{step}" / "rank").records)
+        assert "Kernel.exp.0.forward" in names
+    assert GraphDump(tmp_path / "d").iterations == (0, 1)
+    assert "start() came before the model" not in ended.stderr

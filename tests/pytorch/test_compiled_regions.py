@@ -286,6 +286,13 @@ def test_an_eager_region_gives_the_dump_of_uncompiled_code(tmp_path, way, eager_
     assert all(torch.equal(a, b) for a, b in zip(values, expected_values))
 
 
+def without_numbers(value):
+    """A record without the numbers of values and memory: compiled code keeps other tensors."""
+    if isinstance(value, dict):
+        return {key: without_numbers(one) for key, one in value.items() if key not in ("value_id", "memory")}
+    return [without_numbers(one) for one in value] if isinstance(value, list) else value
+
+
 @pytest.mark.parametrize("way", OPENED)
 def test_an_open_region_has_the_records_of_uncompiled_code(tmp_path, way, eager_dump, logged):
     dump, _ = dump_of(tmp_path, way, "mix", "open")
@@ -294,7 +301,7 @@ def test_an_open_region_has_the_records_of_uncompiled_code(tmp_path, way, eager_
     apis = [name for name in eager if not name.startswith("Module.") or name.endswith("parameters_grad")]
     assert [name for name in data if name not in eager] == []
     assert [name for name in apis if name not in data] == []
-    assert all(data[name] == eager[name] for name in apis)
+    assert all(without_numbers(data[name]) == without_numbers(eager[name]) for name in apis)
     assert all(dump.construct[name] == expected.construct[name] for name in apis)
     assert logged("The numbers are those of the graph")
 

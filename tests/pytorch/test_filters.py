@@ -195,7 +195,7 @@ def test_extra_info_false_writes_neither_stacks_nor_parents(tmp_path):
 def test_the_heads_of_the_files(tmp_path):
     dump = selected(tmp_path, level="mix", task="tensor")
     head = json.loads((dump.directory / "dump.json").read_text())
-    assert list(head) == ["task", "level", "framework", "dump_data_dir", "data"]
+    assert list(head) == ["task", "level", "framework", "dump_data_dir", "flow", "data"]
     assert (head["task"], head["level"], head["framework"]) == ("tensor", "mix", "pytorch")
     assert head["dump_data_dir"] == str(dump.directory / "dump_tensor_data")
     run = json.loads((dump.directory / "run.json").read_text())

@@ -187,3 +187,26 @@ def test_a_call_after_the_end_of_the_run_names_no_other_debugger(tmp_path, logge
     debugger.stop()
     debugger.step()
     assert not logged("replaced")
+
+
+def test_adapters_ask_whether_all_wanted_steps_are_over(tmp_path):
+    """The guide of mindstudio-probe for verl reads this."""
+    debugger = PrecisionDebugger(configured(tmp_path, step=[1]))
+    seen = []
+    for _ in range(3):
+        debugger.start()
+        debugger.stop()
+        debugger.step()
+        seen.append(debugger.service.should_stop_service)
+    assert seen == [False, True, True]
+
+
+def test_vllm_ascend_passes_the_tokens_of_each_request(tmp_path, logged):
+    model = nn.Linear(3, 3)
+    debugger = PrecisionDebugger(configured(tmp_path, level="mix"))
+    debugger.start(model=model, rank_id=3, scheduled_tokens={"0-a": 2, "1-b": 1})
+    model(torch.ones(3, 3))
+    debugger.stop()
+    debugger.step()
+    assert Dump(tmp_path / "dump", 0, "rank3").names == ["Functional.linear.0.forward"]
+    assert logged("scheduled_tokens has no effect")

@@ -172,7 +172,7 @@ def test_a_planted_overflow_has_its_producer(tmp_path, plant, producer, capsys):
     assert producers(dump)[0] == producer
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"producer", "overflows"}
+    assert set(found) == {"schema", "producer", "overflows"}
     assert found["producer"]["name"] == producer
     assert found["producer"]["step"] == 0
     assert found["producer"]["rank"] is None
@@ -207,7 +207,7 @@ def test_a_replay_without_torch_is_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["overflow", "replay", str(tmp_path / "dump" / "step0" / "rank" / producer)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    remedy = 'needs PyTorch, which is not installed here: pip install "msprobe[pytorch]".'
+    remedy = 'needs PyTorch, which is not installed here: pip install "msprobe-precision[pytorch]".'
     assert line == f"msprobe overflow: replaying {producer} {remedy}"
 
 
@@ -382,7 +382,7 @@ def test_a_clean_run_has_none(tmp_path, run, logged, capsys):
         run()
     assert dump.data == {}
     assert main(["overflow", str(tmp_path / "dump"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"producer": None, "overflows": 0}
+    assert json.loads(capsys.readouterr().out) == {"schema": "msprobe/overflow/1", "producer": None, "overflows": 0}
     PrecisionDebugger._current._lifecycle.close()
     assert logged("no call produced NaN or infinity")
 

@@ -75,12 +75,20 @@ def test_a_full_disk_is_logged_once_and_training_continues(tmp_path, task):
     assert finished.stderr.count("File too large") == 1, finished.stderr
 
 
-def test_a_directory_that_cannot_be_created_is_logged_once_and_training_continues(tmp_path):
+def test_a_dump_path_that_cannot_be_written_is_an_error_when_the_debugger_is_made(tmp_path):
     (tmp_path / "file").write_text("in the way")
     config = configured(tmp_path, level="mix")
     text = Path(config).read_text().replace(f"{tmp_path}/dump", f"{tmp_path}/file/dump")
     Path(config).write_text(text)
     finished = run("plain", config)
+    assert finished.returncode == 1
+    assert finished.stdout == ""
+    assert f"{tmp_path}/file is a file; give a directory that can be written" in finished.stderr
+
+
+def test_a_directory_that_cannot_be_created_later_is_logged_once_and_training_continues(tmp_path):
+    config = configured(tmp_path, level="mix")
+    finished = run("blocked", config, str(tmp_path / "dump"))
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == bare("plain")
     assert finished.stderr.count("cannot write") == 1, finished.stderr

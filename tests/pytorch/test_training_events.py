@@ -25,8 +25,9 @@ def net():
 
 
 def events(dump: Dump, kind: str | None = None) -> list:
+    """Without updates: test_updates.py has their tests."""
     found = json.loads((dump.directory / "training.json").read_text())["events"]
-    return [event for event in found if kind in (None, event["event"])]
+    return [event for event in found if kind in (None, event["event"]) and event["event"] != "update"]
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -106,8 +107,14 @@ def limited(debugger):
             debugger.step()
 
 
+def blocked(debugger):
+    Path(sys.argv[3]).write_text("where the dump should be made")
+    plain(debugger)
+
+
 KINDS = {
     "plain": plain,
+    "blocked": blocked,
     "killed": lambda debugger: plain(debugger, killed_in=1),
     "workers": workers,
     "loader": by_loader,

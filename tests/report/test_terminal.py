@@ -1,4 +1,4 @@
-"""Tables and the progress bar, into a pipe and on a real terminal."""
+"""Lines, shortened names and the progress bar, into a pipe and on a real terminal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from msprobe.report.terminal import print_table, printable, progress
+from msprobe.report.progress import progress
+from msprobe.report.terminal import printable, shorten, shorten_name, shorten_path, text_width
 
 
 def on_a_terminal(code: str) -> str:
@@ -33,52 +36,57 @@ def on_a_terminal(code: str) -> str:
     return shown.decode()
 
 
-def test_a_table_into_a_pipe_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    name = "Module." + "x" * 300
-    print_table(["name", "count", "norm"], [[name, 12, 0.1234567], ["[red]b", 3, float("nan")]], "Title")
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["", "Title"]
-    assert lines[2] == "name" + " " * 303 + "  count      norm"
-    assert lines[3] == name + "     12  0.123457"
-    assert lines[4] == "[red]b" + " " * 301 + "      3       nan"
-
-
-NARROW = """
-from msprobe.report.terminal import print_table
-print_table(["verdict", "name", "why"], [["error", "Module." + "y" * 60 + ".Linear.forward.0", "maximum differs"]])
-"""
-
-
-def test_rows_that_do_not_fit_become_blocks_and_no_name_is_split() -> None:
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(NARROW))
-    assert plain.splitlines() == [
-        "verdict  error",
-        "name     Module." + "y" * 60 + ".Linear.forward.0",
-        "why      maximum differs",
-        "",
-    ]
-
-
-def test_a_table_that_fits_is_aligned_and_coloured_by_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from msprobe.report.terminal import print_table; print_table(['verdict', 'n'], [['error', 1], ['pass', 2]])"
-    lines = on_a_terminal(code).splitlines()
-    assert lines[0] == "\x1b[1mverdict  n\x1b[0m"
-    assert lines[1] == "\x1b[31merror    1\x1b[0m"
-    assert lines[2] == "\x1b[32mpass     2\x1b[0m"
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in on_a_terminal(code)
-
-
-def test_an_answer_is_broken_between_words_only() -> None:
+def test_an_answer_is_broken_between_words_and_never_wider_than_the_terminal() -> None:
     path = "/home/you/" + "z" * 40 + "/train.py:12"
+    long = "/home/you/" + "z" * 90 + "/train.py:12"
     code = (
         "from msprobe.report.terminal import print_lines\n"
-        f"print_lines(['Origin: ' + 'word ' * 20, '  source  {path} in forward'])"
+        f"print_lines(['Origin: ' + 'word ' * 20, '  source  {path} in forward', '  source  {long} in forward'])"
     )
     plain = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(code))
     assert path in plain
+    assert "zzz…zzz" in plain
+    assert plain.count("/train.py:12") == 2
     assert max(len(line) for line in plain.splitlines()) <= 80
     assert plain.replace("\r\n", " ").count("word") == 20
+
+
+LORA = "Module.base_model.model.model.layers.1.self_attn.v_proj.lora.Linear.forward.0.output.0"
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "shown"),
+    [
+        (LORA, 100, LORA),
+        (LORA, 81, "Module.base_model.model.model.layers.1.self_attn.v_proj.lora.…forward.0.output.0"),
+        (LORA, 60, "…b.m.model.layers.1.self_attn.v_proj.lora.…fwd.0.output.0"),
+        (LORA, 44, "…b.m.m.l.1.s.v_proj.lora.…fwd.0.output.0"),
+        (
+            "Functional.scaled_dot_product_attention.0.forward.input.0",
+            45,
+            "…scaled_dot_product_attention.0.fwd.input.0",
+        ),
+        ("a" * 50, 20, "aaaaaaa…aaaaaaaaaaaa"),
+        ("注" * 30, 20, "注注注…注注注注注注"),
+    ],
+)
+def test_a_name_is_shortened_in_the_middle_and_keeps_what_distinguishes_it(name: str, room: int, shown: str) -> None:
+    assert shorten_name(name, room) == shown
+    assert text_width(shown) <= room
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from("ab.注…e\u0301"), max_size=60), st.integers(2, 40))
+def test_what_is_shortened_fits(text: str, room: int) -> None:
+    for change in (shorten, shorten_name, shorten_path):
+        assert text_width(change(text, room)) <= max(room, 3)
+        if text_width(text) <= room:
+            assert change(text, room) == text
+
+
+def test_a_place_in_a_file_keeps_its_line() -> None:
+    assert shorten_path("/a/long/path/to/train.py:12 (loss.backward())", 24) == "…ong/path/to/train.py:12"
+    assert shorten_path("/a/train.py:12 (loss.backward())", 24) == "/a/train.py:12"
 
 
 @pytest.mark.parametrize(
@@ -92,11 +100,25 @@ def test_the_bar_comes_only_on_a_terminal_and_only_when_it_takes_long(capsys: py
     assert list(progress(range(3), 3, "reading")) == [0, 1, 2]
     assert capsys.readouterr().err == ""
     code = (
-        "from msprobe.report import terminal\n"
-        "terminal._SHOW_BAR_AFTER = {}\n"
-        "print(sum(terminal.progress(range(50), 50, 'reading')))\n"
+        "from msprobe.report import progress\n"
+        "progress._SHOW_BAR_AFTER = {}\n"
+        "print(sum(progress.progress(range(50), 50, 'reading')))\n"
     )
     assert on_a_terminal(code.format(60)) == "1225\r\n"
     shown = on_a_terminal(code.format(0))
     assert "reading" in shown
     assert "1225" in shown
+
+
+def test_a_bar_moves_within_an_item_whose_work_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    from msprobe.report import progress as module
+
+    seen: list[float] = []
+    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(module._Bar, "update", lambda bar: seen.append(bar.done))
+    for _ in progress(range(2), 2, "comparing"):
+        for _ in progress(range(4), 4, "reading tensors"):
+            pass
+    assert seen == sorted(seen)
+    assert {0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0} <= set(seen)
+    assert module._bar is None

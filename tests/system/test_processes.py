@@ -51,4 +51,4 @@ def test_every_process_of_ours_is_started_so() -> None:
     source = Path(str(msprobe.__file__)).parent
     starts = re.compile(r"\[sys\.executable, ")
     found = {file.relative_to(source).as_posix() for file in source.rglob("*.py") if starts.search(file.read_text())}
-    assert found == {"system/processes.py", "cli/graph_dump.py", "collect/run/header.py"}
+    assert found == {"system/processes.py", "cli/graph_dump.py", "collect/run/header.py", "rerun/launch.py"}

@@ -51,6 +51,7 @@ class Opened:
         self.faults: list[str] = []
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("console", lambda line: self.faults.append(line.text) if line.type == "error" else None)
+        self.address = address
         self.page.goto(address)
         self.page.wait_for_selector("body[data-ready=yes]")
 

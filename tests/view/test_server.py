@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import http.client
 import json
+import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,19 +62,39 @@ def test_without_the_token_nothing_is_answered(server: ViewServer, path: str) ->
     assert b"Functional" not in content
 
 
-def test_the_token_is_valid_once_and_becomes_a_cookie(tmp_path: Path, serve: Callable[..., ViewServer]) -> None:
+def test_the_printed_address_works_until_the_server_stops(tmp_path: Path, serve: Callable[..., ViewServer]) -> None:
     one = serve(write_dump(tmp_path / "d", {"Functional.relu.0.forward": call(tensor(1.0), output=tensor(1.0))}))
-    path = one.address.partition(str(one.port))[2]
+    for _ in range(3):
+        status, _, headers = ask(one, one.address.partition(str(one.port))[2])
+        assert status == 303
+        cookie = headers["Set-Cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert ask(one, "/", Cookie=cookie.partition(";")[0])[0] == 200
+
+
+def test_the_address_on_a_command_line_works_once(tmp_path: Path, serve: Callable[..., ViewServer]) -> None:
+    one = serve(write_dump(tmp_path / "d", {"Functional.relu.0.forward": call(tensor(1.0), output=tensor(1.0))}))
+    path = one.address_once.partition(str(one.port))[2]
+    assert one.address_once != one.address
+    assert ask(one, path)[0] == 303
     status, _, headers = ask(one, path)
-    assert status == 303
-    cookie = headers["Set-Cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
-    assert ask(one, "/", Cookie=cookie.partition(";")[0])[0] == 200
-    status, content, headers = ask(one, path)
     assert status == 403
-    assert b"valid once" in content
     assert headers["Set-Cookie"] is None
+
+
+def test_a_second_browser_and_one_without_its_cookie_get_in(tmp_path: Path, open_view: Callable[..., Any]) -> None:
+    dump = write_dump(tmp_path / "d", {"Functional.relu.0.forward": call(tensor(1.0), output=tensor(1.0))})
+    first = open_view(dump, fresh=True)
+    first.page.reload()
+    first.page.wait_for_selector("body[data-ready=yes]")
+    address = first.address
+    for context in (first.context.browser.new_context(), first.context):
+        context.clear_cookies()
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_selector("body[data-ready=yes]")
+        page.close()
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "", "0.0.0.0:{port}"])
@@ -159,31 +183,43 @@ def test_it_listens_on_this_machine_only(server: ViewServer) -> None:
 
 
 def test_a_slice_has_the_numbers_of_the_tensor(server: ViewServer) -> None:
-    import base64
-
     path = "/api/slice?row=0&mode=target&axes=1,0&index=0,0"
     found = json.loads(ask(server, path, **entered(server))[1])
     values = np.frombuffer(base64.b64decode(found["values"]), "<f4").reshape(found["height"], found["width"])
     assert values.tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
 
 
-def test_a_source_file_is_shown_only_where_the_recorded_line_is_in_it(tmp_path: Path) -> None:
+def test_only_recorded_source_lines_are_shown(tmp_path: Path) -> None:
+    """A dump that names a file of the reader, a line and its text does not show the lines around it."""
+    script = tmp_path / "settings.py"
+    script.write_text("PASSWORD = 'hunter2'\nDEBUG = True\nKEY = 'secret'\n")
+    frame = f"File {script}, line 2, in f, \n DEBUG = True"
+    records = {"Functional.relu.0.forward": call(tensor(1.0), output=tensor(math.inf))}
+    dump = write_dump(tmp_path / "d", records, stacks={"0": [list(records), [frame]]})
+    for words in (["view", str(dump), "--export"], ["compare", str(dump), str(dump), "--html"]):
+        page = tmp_path / "page.html"
+        assert main([*words, str(page)]) in (0, 1, 2)
+        packed = re.findall(r"<script [^>]*class=.data.[^>]*>([^<]*)<", page.read_text())
+        texts = [gzip.decompress(base64.b64decode(data)) for data in packed]
+        assert any(b"DEBUG = True" in text for text in texts)
+        assert not any(b"hunter2" in text or b"secret" in text for text in texts)
+
+
+def test_the_recorded_lines_are_those_around_the_line() -> None:
     from msprobe.view.source_lines import excerpt_of
 
-    secret = tmp_path / "key.txt"
-    secret.write_text("private\n")
-    link = tmp_path / "link.py"
-    link.symlink_to(secret)
-    script = tmp_path / "train.py"
-    script.write_text("a = 1\nb = 2\nreturn x\nc = 3\n")
-    good = excerpt_of([f"File {script}, line 3, in f, \n return x"])
-    assert good is not None
-    assert good["lines"] == ["a = 1", "b = 2", "return x", "c = 3"]
-    for path, line, text in ((secret, 1, "private"), (link, 1, "private"), (script, 3, "other"), (script, 99, "c = 3")):
-        found = excerpt_of([f"File {path}, line {line}, in f, \n {text}"])
+    lines = {1: "import a", 4: "def f(x):", 5: "    b = 2", 6: "    return x", 7: "c = 3"}
+    stack = ["File /site-packages/torch/x.py, line 1, in g, \n y", "File /me/train.py, line 6, in f, \n return x"]
+    found = excerpt_of(stack, [{}, {"/me/train.py": lines}])
+    assert found == {
+        "file": "/me/train.py", "line": 6, "first": 4, "note": "",
+        "lines": ["def f(x):", "    b = 2", "    return x", "c = 3"],
+    }  # fmt: skip
+    changed, less = {"/me/train.py": {**lines, 6: "other"}}, {"/me/train.py": {5: "b"}}
+    for recorded in ([], [{}], [{"/me/other.py": lines}], [changed], [less]):
+        found = excerpt_of(stack, recorded)
         assert found is not None
-        assert found["lines"] == [text]
-        assert found["note"]
+        assert (found["lines"], found["first"], found["note"]) == (["return x"], 6, "unread")
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,17 +265,6 @@ def test_an_address_that_cannot_be_read_is_refused(server: ViewServer, path: str
 def test_a_length_that_is_no_number_is_refused(server: ViewServer, length: str) -> None:
     own = {"Origin": f"http://127.0.0.1:{server.port}", "Content_Type": "application/json"}
     assert ask(server, "/api/match", "POST", b"", **entered(server), **own, Content_Length=length)[0] == 413
-
-
-def test_a_frame_without_a_line_shows_none(tmp_path: Path) -> None:
-    from msprobe.view.source_lines import excerpt_of
-
-    (tmp_path / "empty.py").touch()
-    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
-    for name, line in (("empty.py", 0), ("empty.py", 1), ("loop.py", 1)):
-        found = excerpt_of([f"File {tmp_path / name}, line {line}, in f, \n return x"])
-        assert found is not None
-        assert found["note"] in ("changed", "missing")
 
 
 def test_two_tabs_count_each_element_once() -> None:

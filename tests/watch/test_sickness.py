@@ -34,7 +34,7 @@ OUTPUTS = {"targets": ["weight", "grad", "output"]}
 STATE = {"targets": ["weight", "grad", "state"]}
 FP8 = {**OUTPUTS, "low_precision": "fp8_e4m3", "alarms": {"underflow": False}}
 SICKNESSES = [
-    Sickness("exploding_layer", ("update_large",), "blocks.1.fc.weight"),
+    Sickness("exploding_layer", ("weight_outside",), "blocks.1.fc.weight"),
     Sickness("exploding_layer", ("spike",), "output/blocks.1.fc", config=OUTPUTS),
     Sickness("dead_relu", ("zero",), "output/blocks.1", config=OUTPUTS),
     Sickness("high_learning_rate", ("update_large", "loss_spike", "spike"), "", late=2),
@@ -83,6 +83,16 @@ def test_a_planted_sickness_is_named(case, framework, tmp_path):
     assert found[0].step >= case.step, shown
     named = [one for one in found if one.rule in case.rules and case.target in one.target and one.step <= last]
     assert named, shown
+
+
+@pytest.mark.parametrize("framework", ["torch", pytest.param("mindspore", marks=pytest.mark.slow)])
+def test_the_weight_that_the_script_changed_comes_before_what_it_caused(framework, tmp_path):
+    sick = importlib.import_module(f"sick_{framework}")
+    sick.run(tmp_path, sick.exploding_layer, STEPS, {})
+    found = [one for one in alarms_of(tmp_path) if one.step == K]
+    assert (found[0].rule, found[0].target) == ("weight_outside", "weight/blocks.1.fc.weight"), found
+    assert "something outside the optimizer changed it" in found[0].sentence
+    assert len(found) > 1
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("mindspore", marks=pytest.mark.slow)])

@@ -39,6 +39,14 @@ class OverflowAnalysis:
     notes: list[str]
 
 
+_PRODUCT_NAMES = """
+mul mul_ __mul__ __rmul__ __imul__ multiply div div_ __truediv__ __itruediv__ divide true_divide matmul __matmul__ mm
+bmm linear dot mv Mul Div RealDiv MatMul BatchMatMul
+"""
+_PRODUCTS = frozenset(_PRODUCT_NAMES.split())
+"""Those of TURNS that keep the sign of an infinity if the other factors are not negative."""
+
+
 def analyse(ranks: list[RankDump]) -> OverflowAnalysis:
     overflows: list[Event] = []
     notes: list[str] = []
@@ -189,18 +197,38 @@ def _makes_own(name: str, record: dict[str, Any]) -> bool:
     """Whether a call with infinities of one sign in its inputs returned the other sign. Statistics show no more than
     that."""
     api = callee_of(name)
-    if api in MOVES or api in TURNS or not name.endswith(".forward"):
+    if api in MOVES or not name.endswith(".forward"):
         return False
-    given: set[float] = set()
-    made: set[float] = set()
-    for key, value in record.items():
-        if key in ("input_args", "input_kwargs", "output"):
-            signs = made if key == "output" else given
-            for slot, leaf in leaves(key, value):
-                if isinstance(leaf, dict) and slot.split(".")[:2] != ["input_kwargs", "out"]:
-                    numbers = (_float(leaf.get(one)) for one in ("Max", "Min", "value"))
-                    signs.update(number for number in numbers if number is not None and math.isinf(number))
-    return bool(made - given)
+    given = [*_bounds("input_args", record), *_bounds("input_kwargs", record)]
+    if api in TURNS and (api not in _PRODUCTS or _turns_product(given)):
+        return False
+    made = _infinities(_bounds("output", record))
+    return bool(made - _infinities(given))
+
+
+def _bounds(key: str, record: dict[str, Any]) -> list[tuple[float, float]]:
+    """The least and the largest element of each tensor and number; without statistics, anything is possible."""
+    found = []
+    for slot, leaf in leaves(key, record.get(key)):
+        if not isinstance(leaf, dict) or slot.split(".")[:2] == ["input_kwargs", "out"]:
+            continue
+        keys = ("Min", "Max") if "dtype" in leaf else ("value", "value")
+        least, most = (_float(leaf.get(one)) for one in keys)
+        if least is not None and most is not None:
+            found.append((least, most))
+        elif "dtype" in leaf:
+            found.append((-math.nan, math.nan))
+    return found
+
+
+def _infinities(bounds: list[tuple[float, float]]) -> set[float]:
+    return {number for pair in bounds for number in pair if math.isinf(number)}
+
+
+def _turns_product(given: list[tuple[float, float]]) -> bool:
+    """Whether a product may change the sign of an infinity in a factor: another factor may be negative."""
+    infinite = [place for place, pair in enumerate(given) if any(map(math.isinf, pair))]
+    return any(not least >= 0 for held in infinite for place, (least, _) in enumerate(given) if place != held)
 
 
 def _state(leaf: Any) -> Optional[int]:

@@ -40,12 +40,12 @@ def replay(rank: RankDump, name: str) -> Replayed:
         raise DumpError(f"{name} cannot be replayed: it changed its inputs, and they were too large to copy.")
     known = framework.load(str(rank.head.get("framework")))
     try:
-        _all_saved(forward)
-        results = _call(known, rank, parsed.title, name, forward, backward).run("cpu")
+        all_saved(forward)
+        results = call_of(known, rank, parsed.title, name, forward, backward).run("cpu")
     except (NotMade, NotCallable) as error:
         raise DumpError(f"{name} cannot be replayed: {error}.") from None
     except FAILURES as error:
-        raise DumpError(f"{name} cannot be replayed here: {_first_line(error)}") from None
+        raise DumpError(f"{name} cannot be replayed here: {first_line(error)}") from None
     tensors = results.outputs if backward is None else results.gradients
     if backward is not None and not tensors and results.made:
         raise DumpError(f"{name} cannot be replayed here: {results.made}")
@@ -58,7 +58,7 @@ def replay(rank: RankDump, name: str) -> Replayed:
     return Replayed(any(bad for bad, _ in seen), lines)
 
 
-def _call(
+def call_of(
     known: Framework,
     rank: RankDump,
     title: str,
@@ -73,14 +73,14 @@ def _call(
     return known.call(title, name, forward, backward, loader(rank))
 
 
-def _all_saved(forward: dict[str, Any]) -> None:
+def all_saved(forward: dict[str, Any]) -> None:
     """Raises NotMade unless every tensor was saved: generated values would prove nothing."""
     for item in arguments.read(forward).tensors:
         if not isinstance(item.get("data_name"), str):
             raise NotMade("one of its input tensors was not saved")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return next(filter(None, (line.strip(" -") for line in str(error).splitlines())), type(error).__name__)
 
 

@@ -16,20 +16,39 @@ import traceback
 from collections.abc import Sequence
 from typing import Optional
 
-from msprobe import __version__
+try:
+    from msprobe import __version__
+except ImportError:  # a package that lost its __init__.py is still importable, without any name in it
+    raise SystemExit(
+        "msprobe is incomplete or mixed with mindstudio-probe, which installs into the same directory. To repair it: "
+        "pip uninstall -y mindstudio-probe msprobe-precision; pip install msprobe-precision"
+    ) from None
 
 VERBS = (
     ("run", "run a training script with the debugger, without editing it"),
+    ("again", "run a script twice: does it repeat itself, bit for bit? If not, where and why"),
+    ("prove", "run a script with the golden result in place of one call: is it really the cause?"),
+    ("replay", "run one recorded call again: is it deterministic, and how exact is it?"),
     ("show", "show a dump: steps, ranks, records, dtypes, anomalies, largest norms"),
     ("recover", "finish a dump after a crash, from its journal"),
     ("compare", "compare two dumps and find where the difference starts"),
+    ("rows", "list the rows of a comparison by filter, in pages"),
+    ("baseline", "keep the numbers of a good run, for msprobe check"),
+    ("check", "run a command again: are its numbers still those of a baseline?"),
     ("view", "show a dump, two dumps, results or a running job in the browser"),
     ("watch", "show trends and alarms of a watched run: what began first, and where"),
+    ("rollout", "check the log-probs of a rollout, and dump the trainer's side for its tokens"),
+    ("weights", "compare the weights of two checkpoints, or of a checkpoint and an engine"),
     ("overflow", "find the first call that produced NaN or infinity"),
     ("compiled", "run a script and check its torch.compile regions: wrong, or only rounded differently?"),
     ("run_ut", "check the accuracy of each API in a dump"),
     ("api_precision_compare", "second stage of run_ut: compare the results of two devices"),
     ("graph", "make and read MindSpore graph-mode dumps: dump, find, op, order, check"),
+    ("doctor", "show what is installed here, and what stands in the way"),
+    ("completion", "print the completion script of a shell: bash, zsh or fish"),
+    ("mcp", "serve coding agents: a Model Context Protocol server over stdio"),
+    ("skill", "print one page that teaches a coding agent to find a numerical fault"),
+    ("schema", "print the JSON Schema of what a verb prints with --json"),
     ("convert", "convert asynchronous dump files of Ascend to npy, bin or pt"),
 )
 FRAMEWORKS = ("pytorch", "mindspore")
@@ -49,7 +68,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             parser.print_help()
             return 2
         if args.verb not in _available():
-            parser.error(f"unknown verb {args.verb!r}; choose from {', '.join(_available())}")
+            parser.error(_explain_unknown(args.verb))
         name = f"msprobe {args.verb}"
         if sys.stdout is None and args.verb != "run":  # only a training script can run without standard output
             print(f"{name}: standard output is closed.", file=sys.stderr)
@@ -74,6 +93,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         else:
             traceback.print_exc()
         return 2
+
+
+def _explain_unknown(verb: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(verb, _available(), n=1)
+    return f"unknown verb {verb!r}; " + (
+        f"did you mean {near[0]}?" if near else f"choose from {', '.join(_available())}"
+    )
 
 
 def _output_fails() -> bool:
@@ -120,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"verbs:\n{listed}\n\nexample:\n  msprobe show ./dump_path\n  msprobe VERB --help",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"msprobe {__version__}")
+    parser.add_argument("--version", action="version", version=f"msprobe {__version__} (msprobe-precision)")
     parser.add_argument("-f", "--framework", choices=FRAMEWORKS, help="optional; must match the dump")
     parser.add_argument("verb", nargs="?", metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
+
+from msprobe.cli.everything import add_all
 
 EPILOG = """example:
   msprobe api_precision_compare -npu npu/accuracy_checking_details_1.csv -gpu gpu/accuracy_checking_details_1.csv -o out
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = f"details file of {device}"
         parser.add_argument(*flags, dest=name, type=Path, required=True, metavar="CSV", help=text)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_all(parser)
     parser.add_argument("-o", "--out_path", dest="output", type=Path, default=Path(), metavar="DIR", help="default: .")
 
 
@@ -30,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.dump.errors import DumpError
     from msprobe.dump.layout import make_directory
     from msprobe.dump.plural import count
-    from msprobe.report.terminal import print_lines, print_table
+    from msprobe.report.json_output import print_json
+    from msprobe.report.screen import MARK, NAME, TEXT, Column, Screen
 
     check_outputs((), args.output)
     judged = compare(read_details(args.npu), read_details(args.gpu))
@@ -52,14 +55,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         found = [{"output": one.name, "status": one.verdict.status, "reason": one.verdict.reason} for one in bad]
         totals = {"outputs": len(judged), **{word.replace(" ", "_"): number for word, number in counts.items()}}
-        print(json.dumps({**totals, "findings": found, "files": [str(result), str(details)]}))
+        content = {**totals, "findings": found, "files": [str(result), str(details)]}
+        print_json("api_precision_compare", content)
         return code
-    print_lines([f"{count(len(judged), 'output')}: {', '.join(f'{n} {word}' for word, n in counts.items())}"])
+    screen = Screen(args.everything)
+    screen.say([f"{count(len(judged), 'output')}: {', '.join(f'{n} {word}' for word, n in counts.items())}"])
     if bad:
-        print()
-        rows = [(one.name, one.verdict.status, one.standard, one.verdict.reason) for one in bad[:40]]
-        print_table(["output", "status", "standard", "reason"], rows)
-        if len(bad) > len(rows):
-            print(f"… and {len(bad) - len(rows)} more in the details file.")
-    print(f"Wrote {result}\nWrote {details}")
+        columns = [Column("output", NAME), Column("status", MARK), Column("standard", drop=1), Column("reason", TEXT)]
+        rows = [(one.name, one.verdict.status, one.standard, one.verdict.reason) for one in bad]
+        screen.table(columns, rows, "The worst first")
+    screen.say([f"Wrote {result}", f"Wrote {details}"])
+    screen.show()
     return code

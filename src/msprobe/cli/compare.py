@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
+
+from msprobe.cli.everything import add_all
 
 EPILOG = """examples:
   msprobe compare ./target_dump ./golden_dump
@@ -55,7 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tolerance", choices=("auto", "8.3", "26"), default="auto", help="auto: by dtype and noise; or a preset"
     )
     judging.add_argument("--noise", type=Path, metavar="DUMP", help="a second golden run: its differences are noise")
+    judging.add_argument(
+        "--older",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="rollout against trainer: earlier weights, to recognise stale ones",
+    )
+    judging.add_argument(
+        "--shares",
+        action="store_true",
+        help="rollout against trainer: the share of each layer in the difference",
+    )
     reports = parser.add_argument_group("reports")
+    add_all(reports)
     for kind, text in (("csv", "csv"), ("xlsx", "xlsx"), ("html", "html")):
         reports.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"write the rows as {text}")
     reports.add_argument(
@@ -101,19 +114,32 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from msprobe.cli.compare_tokens import compare_tokens, find_sides
     from msprobe.cli.framework import check_framework
     from msprobe.cli.outputs import check_outputs
     from msprobe.compare import compare
     from msprobe.compare.align.mapping import load_mappings
+    from msprobe.compare.inputs import open_sources
+    from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
     from msprobe.report.comparison_terminal import print_comparison
-    from msprobe.report.terminal import progress
+    from msprobe.report.json_output import print_json
+    from msprobe.report.progress import progress
 
     target, golden = _paths(args)
+    sides = find_sides(target, golden)
+    if sides is not None:
+        return compare_tokens(args, sides)
+    if args.older is not None or args.shares:
+        raise DumpError("--older and --shares are for a rollout and a trainer; these dumps are not one of each.")
     rows = Path(args.json) if args.json else None
-    check_outputs((args.csv, rows, args.html, args.xlsx, args.next_config), args.output)
+    files = (args.csv, rows, args.html, args.xlsx, args.next_config, args.output, args.output)
+    check_outputs(files[:5], args.output)
     if args.framework is not None:
         check_framework(args.framework, open_dump(target).ranks[0])
+    if target.exists() and golden.exists() and target.samefile(golden):
+        open_sources(target, [])  # raises if it is no dump at all
+        raise DumpError(f"Both paths are one directory, {target}: give two dumps.")
     comparison = compare(
         target,
         golden,
@@ -129,9 +155,9 @@ def _run(args: argparse.Namespace) -> int:
         engine=args.engine,
     )
     if args.json == "":
-        print(json.dumps(comparison.summary(), allow_nan=False))
+        print_json("compare", comparison.summary())
     else:
-        print_comparison(comparison)
+        print_comparison(comparison, args.everything, reserved=len([path for path in files if path]))
     _write(args, comparison)
     return comparison.exit_code
 
@@ -192,9 +218,10 @@ def _paths(args: argparse.Namespace) -> tuple[Path, Path]:
 
 def _read_input(path: Path) -> dict[str, Any]:
     from msprobe.dump.errors import DumpError
+    from msprobe.dump.untrusted.json_files import read_json
 
     try:
-        given = json.loads(path.read_bytes())
+        given = read_json(path)
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from None
     except ValueError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from msprobe.cli.outputs import check_outputs
     from msprobe.graphdump.files.convert import FAILED_LIST, Request, convert_all, plan
-    from msprobe.report.terminal import progress
+    from msprobe.report.progress import progress
 
     if args.layout == "sync" and args.type != "npy":
         return _refuse(f"--layout sync writes only npy files; leave -t {args.type} out")
@@ -119,6 +118,8 @@ def _write_failed_list(path: Path, failed: Sequence[Outcome]) -> None:
 
 
 def _print_json(outcomes: Sequence[Outcome]) -> None:
+    from msprobe.report.json_output import print_json
+
     rows = [
         {
             "file": str(outcome.source),
@@ -128,7 +129,7 @@ def _print_json(outcomes: Sequence[Outcome]) -> None:
         }
         for outcome in outcomes
     ]
-    print(json.dumps(rows, indent=2))
+    print_json("convert", {"files": rows}, indent=2)
 
 
 def _print_text(outcomes: Sequence[Outcome], others: int, failed_list: Path) -> None:

@@ -23,4 +23,6 @@ def require_framework(framework: str, work: str) -> None:
     """Raises DumpError if the framework that `work` needs is not installed."""
     module, name = _MODULES[framework]
     if find_spec(module) is None:
-        raise DumpError(f'{work} needs {name}, which is not installed here: pip install "msprobe[{framework}]".')
+        raise DumpError(
+            f'{work} needs {name}, which is not installed here: pip install "msprobe-precision[{framework}]".'
+        )

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from msprobe.cli import graph_dump
+from msprobe.cli.everything import add_all
 
 if TYPE_CHECKING:
     from msprobe.graphdump import GraphDump, Operator
     from msprobe.graphdump.check import CheckResult
+    from msprobe.report.screen import Screen
 
 EPILOG = """examples:
   msprobe graph find ./dump train.py:175          operators and data of a source line
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.add_argument("--rank", type=int, help="only this rank")
         sub.add_argument("--iteration", type=int, help="only this iteration")
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
+        add_all(sub)
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -68,31 +71,34 @@ def run(args: argparse.Namespace) -> int:
     if args.graph_verb == "dump":
         return graph_dump.run(args)
     from msprobe.graphdump import GraphDump
-    from msprobe.report.terminal import print_lines
+    from msprobe.report.screen import Screen
 
     dump = GraphDump(args.dump)
-    code = {"find": _find, "op": _op, "order": _order, "check": _check}[args.graph_verb](args, dump)
+    screen = Screen(args.everything, in_file=None)
+    code = {"find": _find, "op": _op, "order": _order, "check": _check}[args.graph_verb](args, dump, screen)
     if not args.json:
-        print_lines([f"Note: {note}" for note in dump.notes], bold=False)
+        if dump.notes:
+            screen.say([f"Note: {note}" for note in dump.notes], drop=1)
+        screen.show()
     return code
 
 
-def _find(args: argparse.Namespace, dump: GraphDump) -> int:
+def _find(args: argparse.Namespace, dump: GraphDump, screen: Screen) -> int:
     from msprobe.dump.plural import count
     from msprobe.report import graph_output as output
-    from msprobe.report.terminal import print_lines
 
     operators = dump.select_nodes(line=args.line, rank=args.rank)
     if args.json:
-        output.print_json(dump, [output.as_json(dump, operator, args.iteration) for operator in operators])
+        output.print_graph_json(dump, [output.as_json(dump, operator, args.iteration) for operator in operators])
         return 0 if operators else 1
-    print_lines([f"{args.line}: {count(len(operators), 'operator')}"])
+    screen.say([f"{args.line}: {count(len(operators), 'operator')}"])
     for operator in operators:
-        output.print_head(dump, operator)
-        output.print_slots(operator)
-        output.print_tensors(dump, output.measure(dump, dump.select_tensors([operator], iteration=args.iteration)))
+        output.add_head(screen, operator)
+        output.add_slots(screen, operator)
+        measured = output.measure(dump, dump.select_tensors([operator], iteration=args.iteration))
+        output.add_tensors(screen, dump, measured)
     if not operators:
-        print_lines([_known_lines(dump, args.line)], bold=False)
+        screen.say([_known_lines(dump, args.line)])
     return 0 if operators else 1
 
 
@@ -107,27 +113,26 @@ def _known_lines(dump: GraphDump, query: str) -> str:
     return f"source files in the graphs: {', '.join(files) or 'none'}"
 
 
-def _op(args: argparse.Namespace, dump: GraphDump) -> int:
+def _op(args: argparse.Namespace, dump: GraphDump, screen: Screen) -> int:
     from msprobe.dump.plural import count
     from msprobe.report import graph_output as output
-    from msprobe.report.terminal import print_lines
 
     operators = _find_named(dump, args.name, args.rank)
     if args.json:
-        output.print_json(dump, [output.as_json(dump, operator, args.iteration) for operator in operators])
+        output.print_graph_json(dump, [output.as_json(dump, operator, args.iteration) for operator in operators])
         return 0 if operators else 1
-    print_lines([f"{args.name}: {count(len(operators), 'operator')}"])
+    screen.say([f"{args.name}: {count(len(operators), 'operator')}"])
     if len(operators) > LISTED:
-        lines = [f"  rank {operator.rank}, graph {operator.graph}: {operator.name}" for operator in operators]
-        print_lines([*lines, f"more than {LISTED}: give a longer name to see their data"], bold=False)
+        output.add_names(screen, operators)
+        screen.say([f"more than {LISTED}: give a longer name to see their data"])
         return 0
     for operator in operators:
-        output.print_head(dump, operator)
-        output.print_slots(operator)
-        output.print_neighbours(dump, operator)
+        output.add_head(screen, operator)
+        output.add_slots(screen, operator)
+        output.add_neighbours(screen, dump, operator)
         measured = output.measure(dump, dump.select_tensors([operator], iteration=args.iteration))
-        output.print_tensors(dump, measured)
-        output.print_plots(measured)
+        output.add_tensors(screen, dump, measured)
+        output.add_plots(screen, measured)
     return 0 if operators else 1
 
 
@@ -135,11 +140,12 @@ def _find_named(dump: GraphDump, name: str, rank: Optional[int]) -> tuple[Operat
     """Operators that match `name`. Tries in this order: full name, part of a name, type, regular expression."""
     import re
 
+    from msprobe.config.kinds import name_pattern
     from msprobe.dump.errors import DumpError
 
-    written = re.fullmatch(r"name-regex\((.*)\)", name)  # as in data_dump.json
+    written = name_pattern(name)  # as in data_dump.json
     if written is not None:
-        name = written[1]
+        name = written
     partial = () if written is not None else dump.select_nodes(name=name, rank=rank)
     exact = tuple(operator for operator in partial if name in (operator.name, operator.in_files))
     found = exact or partial or dump.select_nodes(type=name, rank=rank)
@@ -151,10 +157,9 @@ def _find_named(dump: GraphDump, name: str, rank: Optional[int]) -> tuple[Operat
         raise DumpError(f"no operator matches {name!r}, and it is not a regular expression: {error}.") from None
 
 
-def _order(args: argparse.Namespace, dump: GraphDump) -> int:
+def _order(args: argparse.Namespace, dump: GraphDump, screen: Screen) -> int:
     from msprobe.dump.plural import count, have
     from msprobe.report import graph_output as output
-    from msprobe.report.terminal import print_lines, print_table
 
     marks: dict[Any, dict[str, list[str]]] = {}
     checked = _run_checks(args, dump)
@@ -180,16 +185,12 @@ def _order(args: argparse.Namespace, dump: GraphDump) -> int:
             }
         )
     if args.json:
-        output.print_json(dump, rows)
+        output.print_graph_json(dump, rows)
         return 0
     marked = [row["name"] for row in rows if row["anomalies"]]
     found = f"{len(marked)} {have(len(marked))} anomalies, the first is {marked[0]}" if marked else "no anomaly"
-    print_lines([f"{count(len(rows), 'operator')} in execution order: {found}"])
-    print()
-    print_table(
-        ["", "rank", "graph", "type", "operator", "line", "anomalies"],
-        [[*list(row.values())[:-1], _marks(row["anomalies"])] for row in rows],
-    )
+    screen.say([f"{count(len(rows), 'operator')} in execution order: {found}"])
+    output.add_order(screen, [[*list(row.values())[:-1], _marks(row["anomalies"])] for row in rows])
     return 0
 
 
@@ -201,7 +202,7 @@ def _run_checks(args: argparse.Namespace, dump: GraphDump) -> CheckResult:
     from msprobe.dump.errors import DumpError
     from msprobe.graphdump.check import KINDS, Limits, check
     from msprobe.graphdump.files.datatypes import find_type
-    from msprobe.report.terminal import progress
+    from msprobe.report.progress import progress
 
     kinds = [kind.replace("-", " ") for kind in getattr(args, "only", None) or KINDS]
     unknown = sorted(set(kinds) - set(KINDS))
@@ -218,10 +219,9 @@ def _run_checks(args: argparse.Namespace, dump: GraphDump) -> CheckResult:
     return check(dump, limits, kinds, chosen, lambda items: progress(items, len(items), "checking"))
 
 
-def _check(args: argparse.Namespace, dump: GraphDump) -> int:
+def _check(args: argparse.Namespace, dump: GraphDump, screen: Screen) -> int:
     from msprobe.dump.plural import count
     from msprobe.report import graph_output as output
-    from msprobe.report.terminal import print_lines, print_table
 
     checked = _run_checks(args, dump)
     output.warn(checked.unreadable)
@@ -241,14 +241,11 @@ def _check(args: argparse.Namespace, dump: GraphDump) -> int:
         for finding in checked.findings
     ]
     if args.json:
-        output.print_json(dump, rows)
+        output.print_graph_json(dump, rows)
     else:
         chosen = len(dump.select_tensors(rank=args.rank, iteration=args.iteration))
         first = f", the first: {rows[0]['kind']} in {rows[0]['operator']}" if rows else ""
         checks = f"{checked.judged} of {count(chosen, 'tensor')} checked"
-        print_lines([f"{count(len(rows), 'finding')}{first}; {checks}"])
-        columns = ["kind", "role", "rank", "graph", "iteration", "operator", "slot", "detail", "line"]
-        if rows:
-            print()
-            print_table(columns, [[row[column] for column in columns] for row in rows])
+        screen.say([f"{count(len(rows), 'finding')}{first}; {checks}"])
+        output.add_findings(screen, rows)
     return 1 if rows or checked.unreadable else 0

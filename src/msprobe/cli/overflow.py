@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
+
+from msprobe.cli.everything import add_all
 
 if TYPE_CHECKING:
     from msprobe.analyze.overflow import OverflowAnalysis
     from msprobe.analyze.overflow_event import Event
 
 REPLAY = "replay"
-ROWS = 20
 HELP_EPILOG = """examples:
   msprobe overflow ./dump_path                                  all steps and ranks
   msprobe overflow ./dump_path/step0 --json
@@ -30,10 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a dump, a step or a rank directory; or a record to replay",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_all(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from msprobe.dump.errors import DumpError
+    from msprobe.report.json_output import print_json
 
     if len(args.what) == 2 and args.what[0] == REPLAY:
         return _replay(Path(args.what[1]), args)
@@ -41,9 +43,9 @@ def run(args: argparse.Namespace) -> int:
         raise DumpError("give one dump directory, or `replay` and a record; see msprobe overflow --help")
     found = _analyse(Path(args.what[0]), args.framework)
     if args.json:
-        print(json.dumps({"producer": _as_json(found.producer), "overflows": len(found.overflows)}))
+        print_json("overflow", {"producer": _as_json(found.producer), "overflows": len(found.overflows)})
     else:
-        _print(args.what[0], found)
+        _print(args.what[0], found, args.everything)
     return 1 if found.overflows else 0
 
 
@@ -51,11 +53,11 @@ def _analyse(path: Path, framework: Optional[str]) -> OverflowAnalysis:
     from msprobe.analyze.overflow import analyse
     from msprobe.cli.framework import check_framework
     from msprobe.dump.errors import DumpError
-    from msprobe.dump.reader import open_dump
+    from msprobe.dump.nearby import open_or_explain
 
     if _is_graph_dump(path):
         return _analyse_graph(path)
-    dump = open_dump(path)
+    dump = open_or_explain(path)
     found = analyse(dump.ranks)
     readable = [rank for rank in dump.ranks if rank.is_readable]
     for rank in readable:
@@ -107,50 +109,49 @@ def _as_json(event: Optional[Event]) -> Optional[dict[str, Any]]:
     }
 
 
-def _print(path: str, found: OverflowAnalysis) -> None:
-    from msprobe.report.terminal import print_lines
+def _print(path: str, found: OverflowAnalysis, everything: bool) -> None:
+    from msprobe.report.screen import MARK, NAME, PATH, TEXT, Column, Screen
 
+    screen = Screen(everything)
     if not found.overflows:
-        print_lines([f"{path}: no call produced NaN or infinity."])
+        screen.say([f"{path}: no call produced NaN or infinity."])
     else:
-        _print_producer(found)
-        _print_overflows(found)
-    print_lines(found.notes, bold=False)
+        screen.say(_producer_lines(found))
+        rows = [
+            [event.label, "producer" if event.producer else "propagator", event.name, _describe(event),
+             event.source or ""]
+            for event in _ordered(found, screen.rows)
+        ]  # fmt: skip
+        columns = [
+            Column("step/rank", drop=3), Column("role", MARK, drop=4), Column("record", NAME),
+            Column("output", TEXT, drop=2), Column("source", PATH, drop=1),
+        ]  # fmt: skip
+        screen.table(columns, rows, "Overflows, in execution order", len(found.overflows))
+    if found.notes:
+        screen.say(found.notes, drop=1)
+    screen.show()
 
 
-def _print_overflows(found: OverflowAnalysis) -> None:
-    from msprobe.report.terminal import print_table
-
-    rows = [
-        [event.label, "producer" if event.producer else "propagator", event.name, _describe(event), event.source or ""]
-        for event in found.overflows[:ROWS]
-    ]
-    count = len(found.overflows)
-    title = "1 overflow" if count == 1 else f"{count} overflows"
-    print_table(["step/rank", "role", "record", "output", "source"], rows, title)
-    if len(found.overflows) > ROWS:
-        print(f"… and {len(found.overflows) - ROWS} more")
+def _ordered(found: OverflowAnalysis, most: Optional[int]) -> list[Event]:
+    """The overflows, that of the first producer first: on many ranks it may be far from the beginning."""
+    first = [event for event in found.overflows if event == found.producer]
+    return [*first, *(event for event in found.overflows if event not in first)][:most]
 
 
-def _print_producer(found: OverflowAnalysis) -> None:
-    from msprobe.report.terminal import print_lines
-
+def _producer_lines(found: OverflowAnalysis) -> list[str]:
     event = found.producer
     if event is None:
-        print_lines(
-            [
-                "No call in this dump produced it: their inputs already had NaN or infinity (data, weights, or a call "
-                "outside of the dump)."
-            ]
-        )
-        return
+        return [
+            "No call in this dump produced it: their inputs already had NaN or infinity (data, weights, or a call "
+            "outside of the dump)."
+        ]
     lines = [f"First producer: {event.name} at {event.label}"]
     if found.inside_collective:
         lines.append("  inside communication: its inputs were finite on every rank in this dump")
     if event.discarded:
         lines.append(f"  discarded: the outputs of {event.discarded} are finite, and nothing outside received it")
     facts = {"module": event.module, "source": event.source}
-    print_lines([*lines, *(f"  {name}: {text}" for name, text in facts.items() if text)])
+    return [*lines, *(f"  {name}: {text}" for name, text in facts.items() if text)]
 
 
 def _describe(event: Event) -> str:
@@ -160,6 +161,7 @@ def _describe(event: Event) -> str:
 
 def _replay(path: Path, args: argparse.Namespace) -> int:
     from msprobe.check.core.framework import FRAMEWORKS
+    from msprobe.cli.replay import find_record
     from msprobe.dump.errors import DumpError
     from msprobe.dump.reader import open_dump
 
@@ -171,26 +173,18 @@ def _replay(path: Path, args: argparse.Namespace) -> int:
             raise DumpError("msprobe cannot replay an operator of a graph; its inputs are in the dump.")
         rank = next(one for one in open_dump(path).ranks if one.label == event.label)
         name = event.name
+        if rank.head.get("framework") not in FRAMEWORKS:
+            raise DumpError(f"{rank.label} does not name its framework; replay needs a dump of msprobe.")
     else:
-        try:
-            dump = open_dump(path.parent)
-        except DumpError:
-            raise DumpError(
-                f"{path} is neither a dump nor a record; give the rank directory and a name in its dump.json, "
-                "such as ./dump_path/step0/rank/Torch.exp.3.forward."
-            ) from None
-        rank, name = dump.ranks[0], path.name
-        if len(dump.ranks) > 1 or name not in rank.records:
-            raise DumpError(f"{path.parent} has no record {name!r}; give the rank directory and the name of a record.")
-    if rank.head.get("framework") not in FRAMEWORKS:
-        raise DumpError(f"{rank.label} does not name its framework; replay needs a dump of msprobe.")
+        rank, name = find_record(path)
     from msprobe.analyze.replay import replay
     from msprobe.cli.framework import require_framework
+    from msprobe.report.json_output import print_json
 
     require_framework(rank.head["framework"], f"replaying {name}")
     result = replay(rank, name)
     if args.json:
-        print(json.dumps({"name": name, "again": result.again, "outputs": result.lines}))
+        print_json("overflow-replay", {"name": name, "again": result.again, "outputs": result.lines})
     else:
         print(f"{name}: " + ("reproduced" if result.again else "not reproduced"))
         for line in result.lines:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,13 +29,15 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.cli.framework import check_framework
     from msprobe.dump import layout
     from msprobe.dump.errors import DumpError
+    from msprobe.dump.nearby import open_or_explain
     from msprobe.dump.plural import count
-    from msprobe.dump.reader import open_dump
     from msprobe.dump.recovery import recover
     from msprobe.dump.untrusted.regular_files import is_inside
-    from msprobe.report.terminal import print_lines, printable, progress
+    from msprobe.report.json_output import print_json
+    from msprobe.report.progress import progress
+    from msprobe.report.terminal import print_lines, printable
 
-    dump = open_dump(args.path)
+    dump = open_or_explain(args.path)
     ranks = [*dump.ranks, *(rank for rank in dump.unread if (rank.path / layout.JOURNAL).exists())]
     done, failed = [], []
     for found in progress(ranks, len(ranks), "recovering"):
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             for label, one in done
         ]
         errors = [{"rank": label, "error": text} for label, text in failed]
-        print(json.dumps({"recovered": rows, "failed": errors}, indent=1))
+        print_json("recover", {"recovered": rows, "failed": errors}, indent=1)
     else:
         for label, one in done:
             notes = "".join(f"; {text}" for text in one.troubles)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from msprobe.config import Settings
 
 EPILOG = """example:
+  msprobe run -o golden train.py --epochs 1          levels L0 and L1 of the first two steps, statistics
+  msprobe run -o golden --step 0-1,5 --level mix --task tensor --only 'layers.3.*' train.py
   msprobe run --config config.json train.py --epochs 1
   msprobe run --config config.json -m mypackage.train --epochs 1
   torchrun --nproc_per_node 2 -m msprobe run --config config.json train.py
@@ -38,14 +40,26 @@ EPILOG = """example:
 exit code: that of the script; 2 if the configuration is wrong (the script does not start)"""
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 INTERRUPTED = 130
+_WITH_VALUE = ("-o", "--output", "--config", "--step", "--level", "--task", "--rank", "--only")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "msprobe run [--config FILE | --watch [FILE]] SCRIPT ...\n       msprobe run [--config FILE] -m MODULE ..."
+        "msprobe run [-o DIR] [--step N-M] [--level L] [--task T] [--rank N-M] [--only NAME] [--config FILE]\n"
+        "                   SCRIPT ...\n"
+        "       msprobe run [options] -m MODULE ...\n"
+        "       msprobe run --watch [FILE] SCRIPT ..."
     )
     parser.epilog = EPILOG
-    parser.add_argument("--config", metavar="FILE", help="config.json; without it the packaged default is used")
+    parser.add_argument("-o", "--output", metavar="DIR", help="where the dump goes (default: ./dump_path)")
+    parser.add_argument("--config", metavar="FILE", help="config.json; the other options override it")
+    parser.add_argument("--step", metavar="N,N-M", help="only these steps (default without --config: 0-1)")
+    parser.add_argument("--level", metavar="L", help="L0, L1, L2 or mix (default without --config: mix)")
+    parser.add_argument("--task", metavar="T", help="statistics, tensor, structure, … (default: statistics)")
+    parser.add_argument("--rank", metavar="N,N-M", help="only these ranks")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="only these calls: a name, or a pattern such as 'layers.3.*'"
+    )
     parser.add_argument(
         "--watch",
         nargs="?",
@@ -63,7 +77,7 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 
 def split_words(words: Sequence[str]) -> Sequence[str]:
     """Gives `--watch` an empty FILE if the next word is not a file."""
-    options = ("--config", "--watch")
+    options = ("--watch", *_WITH_VALUE)
     for place, word in enumerate(words[: _script_place(words, options)]):
         if word == "--watch" and not "".join(words[place + 1 : place + 2]).endswith(".json"):
             words = [*words[:place], "--watch=", *words[place + 1 :]]
@@ -88,6 +102,7 @@ def _script_place(words: Sequence[str], options: Sequence[str]) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from msprobe.config import load
+    from msprobe.dump.layout import check_writable
 
     if args.framework == "mindspore":
         return _refuse("only for PyTorch scripts; in a MindSpore script use PrecisionDebugger")
@@ -95,20 +110,53 @@ def run(args: argparse.Namespace) -> int:
         from msprobe.watch.settings import load as load_watch
 
         settings: Any = load_watch(args.watch or None)
+        given = [name for name in _WITH_VALUE if getattr(args, _name_of(name), None)]
+        if given:
+            return _refuse(f"{given[0]} has no effect with --watch; put its settings into the FILE of --watch")
     else:
-        settings = load("pytorch", args.config)
+        default = args.config is None
+        settings = load(
+            "pytorch",
+            args.config,
+            task=args.task,
+            dump_path=args.output,
+            level=args.level or ("mix" if default else None),
+            step=_listed(args.step) or ([0, 1] if default else None),
+            rank=_listed(args.rank),
+            only=args.only or (),
+        )
         refused = _explain_refusal(settings)
         if refused:
             return _refuse(refused)
+        if settings.rank is None:
+            check_writable(settings.dump_path)
     try:
         start = find_start(args)
     except ScriptError as error:
         return _refuse(str(error))
     imports = _CollectImports(settings, watches=args.watch is not None)
     imports.watch()
-    atexit.register(imports.warn_if_nothing_ran)  # the threads of the script have ended by then
+    atexit.register(imports.say_result)  # the threads of the script have ended by then
     run_as_main(start)
     return 0
+
+
+def collect_here(config: str) -> None:
+    """Collects in this process, which is about to run a script. `msprobe check` starts such processes."""
+    import logging
+
+    from msprobe.config import load
+
+    logging.getLogger("msprobe").setLevel(logging.WARNING)
+    _CollectImports(load("pytorch", config), watches=False).watch()
+
+
+def _name_of(option: str) -> str:
+    return "output" if option == "-o" else option.lstrip("-")
+
+
+def _listed(text: Optional[str]) -> Optional[list[str]]:
+    return [part.strip() for part in text.split(",")] if text else None
 
 
 def _explain_refusal(settings: Settings) -> str:
@@ -247,9 +295,9 @@ class _CollectImports(ScriptImports):
         self._watches = watches
         self._driver: Any = None
 
-    def warn_if_nothing_ran(self) -> None:
+    def say_result(self) -> None:
         if self._driver is not None:
-            self._driver.warn_if_nothing_ran()
+            self._driver.say_result()
         elif "torch" in self._acts and "mindspore" in self._acts:  # for mindspore there was a warning already
             notices.warn("nothing was collected: the script never imported torch.")
 

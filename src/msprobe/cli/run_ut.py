@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from msprobe.cli.everything import add_all
 
 EPILOG = """examples:
   msprobe run_ut -api_info ./dump_path -o ./out
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds per call (default: 120)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the results as a web page")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_all(parser)
     parser.add_argument("--online", action="store_true", help="check a training run while it runs (is_online)")
     parser.add_argument(
         "--import",
@@ -68,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     from msprobe.cli.framework import check_framework
     from msprobe.cli.outputs import check_outputs
     from msprobe.dump.errors import DumpError
-    from msprobe.dump.reader import open_dump
-    from msprobe.report.terminal import progress
+    from msprobe.dump.nearby import open_or_explain
+    from msprobe.report.progress import progress
 
     settings = _settings(args)
     check_outputs([args.html], args.output)
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         return _online(args, settings)
     if args.api_info is None:
         raise DumpError("Give a dump: msprobe run_ut -api_info DUMP.")
-    dump = open_dump(args.api_info)
+    dump = open_or_explain(args.api_info)
     for rank in dump.ranks:
         check_framework(args.framework, rank)
         if rank.head.get("framework") not in FRAMEWORKS:
@@ -132,9 +134,10 @@ def _report(args: argparse.Namespace, report: Any) -> int:
     from msprobe.dump.errors import DumpError
     from msprobe.report.check_page import write_page
     from msprobe.report.check_terminal import as_json, print_report
+    from msprobe.report.json_output import print_json
 
     if not args.json:
-        print_report(report)
+        print_report(report, args.everything, reserved=len(report.files) + (args.html is not None))
     if args.html is not None:
         try:
             write_page(report, args.html)
@@ -142,7 +145,7 @@ def _report(args: argparse.Namespace, report: Any) -> int:
             raise DumpError(f"Cannot write the page: {error}.") from None
         report.files.append(args.html)
     if args.json:
-        print(json.dumps(as_json(report)))
+        print_json("run_ut", as_json(report))
         return int(report.exit_code)
     for path in report.files:
         print(f"Wrote {path}")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msprobe.cli.everything import add_all
 
 if TYPE_CHECKING:
     from msprobe.dump.summary import Finding, RankSummary
 
 LARGEST = 10
-MOST = 12  # lines of steps, ranks and anomalies
+MOST = 12  # lines of steps and ranks
 HELP_EPILOG = """example:
   msprobe show ./dump_path
   msprobe show ./dump_path/step0/rank0 --json
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "path", type=Path, metavar="DIR", help="a dump, a step directory, a rank directory or a dump.json"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_all(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,15 +35,12 @@ def run(args: argparse.Namespace) -> int:
 
     from msprobe.cli.framework import check_framework
     from msprobe.dump.errors import DumpError
-    from msprobe.dump.nearby import explain_missing
-    from msprobe.dump.reader import open_dump
+    from msprobe.dump.nearby import open_or_explain
     from msprobe.dump.summary import summarise
-    from msprobe.report.terminal import progress
+    from msprobe.report.json_output import print_json
+    from msprobe.report.progress import progress
 
-    try:
-        dump = open_dump(args.path)
-    except DumpError as error:
-        raise explain_missing(args.path, error) from None
+    dump = open_or_explain(args.path)
     summaries = []
     unread: list[DumpError] = []
     for rank in progress(dump.ranks, len(dump.ranks), "reading"):
@@ -56,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
         raise unread[0]
     notes = [*dump.notes, *(str(error).rstrip(".") for error in unread)]
     if args.json:
-        print(json.dumps(_as_json(args.path, summaries, notes), indent=1, allow_nan=False))
+        print_json("show", _as_json(args.path, summaries, notes), indent=1)
     else:
-        _print(args.path, summaries, notes)
+        _print(args.path, summaries, notes, args.everything)
     return 0
 
 
@@ -87,31 +86,28 @@ def _as_json(path: Path, summaries: list[RankSummary], notes: list[str]) -> dict
     }  # fmt: skip
 
 
-def _print(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
+def _print(path: Path, summaries: list[RankSummary], unread: list[str], everything: bool) -> None:
     from msprobe.dump.summary import KINDS
-    from msprobe.report.terminal import print_table, printable
+    from msprobe.report.screen import NAME, Column, Screen
 
+    screen = Screen(everything)
     first = summaries[0].head
-    print(
-        f"{printable(path)}: {printable(first.get('framework'))}, task {printable(first.get('task'))}, "
-        f"level {printable(first.get('level'))}"
-    )
+    screen.say([f"{path}: {first.get('framework')}, task {first.get('task')}, level {first.get('level')}"])
     kinds = [kind for kind in (*KINDS, "other") if any(one.records[kind] for one in summaries)]
-    print_table(
-        ["step/rank", "records", *kinds, "state"],
+    screen.table(
+        [Column("step/rank"), Column("records"), *(Column(kind, drop=9 - at) for at, kind in enumerate(kinds)),
+         Column("state")],
         [
-            [one.label, sum(one.records.values()), *(one.records[kind] for kind in kinds),
-             one.state]
-            for one in _fold(summaries)
+            [one.label, sum(one.records.values()), *(one.records[kind] for kind in kinds), one.state]
+            for one in (summaries if everything else _fold(summaries, screen.rows or MOST))
         ],
         "Records",
+        len(summaries),
     )  # fmt: skip
-    hidden = len(summaries) - len(_fold(summaries))
-    if hidden:
-        print(f"… and {hidden} more of {len(summaries)} steps and ranks")
     dtypes = sum((one.dtypes for one in summaries), Counter[str]())
     if dtypes:
-        print_table(["dtype", "tensors"], dtypes.most_common(), "Dtypes")
+        listed = ", ".join(f"{number} {dtype}" for dtype, number in dtypes.most_common())
+        screen.say(["", f"Dtypes: {listed}"], drop=1)
     anomalies = [
         [one.label, name, finding.count, finding.record, finding.slot]
         for one in summaries
@@ -119,32 +115,39 @@ def _print(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
         if finding.count
     ]
     if anomalies:
-        print_table(["step/rank", "anomaly", "records", "first in order", "at"], anomalies[:MOST], "Anomalies")
-        if len(anomalies) > MOST:
-            print(f"… and {len(anomalies) - MOST} more")
+        columns = [
+            Column("step/rank", drop=2), Column("anomaly"), Column("records", drop=1), Column("first in order", NAME),
+            Column("at"),
+        ]  # fmt: skip
+        screen.table(columns, anomalies, "Anomalies")
     else:
-        print("\nAnomalies: none")
+        screen.say(["", "Anomalies: none"])
     largest = _largest(summaries)
     if largest:
-        print_table(
-            ["norm", "step/rank", "record", "at", "dtype", "shape"],
-            [[i.norm, label, i.record, i.slot, i.dtype, list(i.shape)] for label, i in largest],
-            f"The {len(largest)} largest norms" if len(largest) > 1 else "The largest norm",
+        columns = [
+            Column("norm"), Column("step/rank", drop=3), Column("record", NAME), Column("at"), Column("dtype", drop=1),
+            Column("shape", drop=2),
+        ]  # fmt: skip
+        screen.table(
+            columns,
+            [[i.norm, label, i.record, i.slot, i.dtype, str(list(i.shape))] for label, i in largest],
+            "The largest norms" if len(largest) > 1 else "The largest norm",
         )
-    _print_notes(path, summaries, unread)
+    notes = _notes(path, summaries, unread)
+    if notes:
+        screen.say(["", *notes])
+    screen.show()
 
 
-def _fold(summaries: list[RankSummary]) -> list[RankSummary]:
+def _fold(summaries: list[RankSummary], most: int) -> list[RankSummary]:
     """The first and the last of many; an unfinished one is always shown."""
-    if len(summaries) <= MOST:
+    if len(summaries) <= most:
         return summaries
-    first = [one for place, one in enumerate(summaries[:-2]) if place < MOST // 2 or one.state != "finished"]
-    return [*first[: MOST - 2], *summaries[-2:]]
+    first = [one for place, one in enumerate(summaries[:-2]) if place < most // 2 or one.state != "finished"]
+    return [*first[: most - 2], *summaries[-2:]]
 
 
-def _print_notes(path: Path, summaries: list[RankSummary], unread: list[str]) -> None:
-    from msprobe.report.terminal import printable
-
+def _notes(path: Path, summaries: list[RankSummary], unread: list[str]) -> list[str]:
     notes = [f"{one.label}: {text}." for one in summaries for text in one.troubles]
     notes += [f"{text}." for text in unread]
     unfinished = [one.label for one in summaries if one.state == "unfinished"]
@@ -155,10 +158,7 @@ def _print_notes(path: Path, summaries: list[RankSummary], unread: list[str]) ->
             f"unfinished ({_places(unfinished)}); msprobe read the journal. If the run has ended, "
             f"`msprobe recover {path}` finishes {them}."
         )
-    if notes:
-        print()
-    for note in notes:
-        print(printable(note))
+    return notes
 
 
 def _places(labels: list[str]) -> str:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from msprobe.dump.errors import DumpError
-    from msprobe.report.terminal import progress
+    from msprobe.report.progress import progress
 
     if not 0 <= args.port <= 65535:
         raise DumpError(f"--port must be between 0 and 65535, not {args.port}.")
@@ -62,7 +62,7 @@ def _serve(args: argparse.Namespace, progress: object) -> int:
         if not args.no_open and _has_screen():
             import webbrowser
 
-            webbrowser.open(server.address)
+            webbrowser.open(server.address_once)
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
         print()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msprobe.cli.everything import add_all
+
 if TYPE_CHECKING:
     from msprobe.watch.alarms.alarm import Alarm
     from msprobe.watch.reading.run import Run
 
-ROWS = 40
 POLL = 0.5
 EPILOG = """examples:
   msprobe watch ./watch                          the timeline: what began first, and where
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="+", metavar="DIR", help="the dump_path of a monitor; or export DIR, compare A B")
     parser.add_argument("--follow", action="store_true", help="keep running and print new alarms")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_all(parser)
     for name in FORMATS:
         parser.add_argument(f"--{name}", action="store_true", help=f"export: write {name} files")
     parser.add_argument("-o", "--output", metavar="OUT", help="export: the directory to write to (default: DIR/export)")
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, directory: Path) -> int:
+    from msprobe.report.json_output import print_json
     from msprobe.watch.reading.run import Run
 
     watched = Run(directory)
@@ -63,19 +65,33 @@ def _show(args: argparse.Namespace, directory: Path) -> int:
         alarms = watched.alarms()
         last = {rank.rank: rank.last_alarm() for rank in watched.ranks}
     if args.json:
-        print(json.dumps({"alarms": [alarm.as_json() for alarm in alarms]}), flush=True)
+        print_json("watch", {"alarms": [alarm.as_json() for alarm in alarms]})
     else:
-        _print_answer(alarms)
-        _print_summary(watched)
-        _print_alarms(alarms)
+        _print(watched, alarms, args.everything)
     more = _follow(watched, last, args.json) if args.follow else 0
     watched.close()
     return 1 if alarms or more else 0
 
 
-def _print_summary(watched: Run) -> None:
+def _print(watched: Run, alarms: Sequence[Alarm], everything: bool) -> None:
+    from msprobe.report.screen import NAME, TEXT, Column, Screen
+
+    screen = Screen(everything)
+    screen.say(_answer(alarms))
+    screen.say([_summary(watched)])
+    if alarms:
+        columns = [
+            Column("step"), Column("rank", drop=2), Column("rule"), Column("target", NAME, drop=3),
+            Column("what", TEXT, drop=1),
+        ]  # fmt: skip
+        rows = [(one.step, one.rank or 0, one.rule, one.target, one.sentence) for one in alarms[: screen.rows]]
+        screen.table(columns, rows, "Alarms, in the order in which they began", len(alarms))
+    screen.show()
+
+
+def _summary(watched: Run) -> str:
     from msprobe.dump.plural import count
-    from msprobe.report.terminal import number, print_lines
+    from msprobe.report.terminal import number
 
     first = watched.ranks[0]
     steps = first.steps()
@@ -86,35 +102,22 @@ def _print_summary(watched: Run) -> None:
     last = f", loss {number(float(loss[-1]))} at step {int(at[-1])}" if len(loss) else ""
     framework = first.meta.get("framework", "")
     targets = count(len(first.series()), "target")
-    print_lines([f"{watched.directory}: {framework}, {ranks}, {span}, {targets}{last}"], bold=False)
+    return f"{watched.directory}: {framework}, {ranks}, {span}, {targets}{last}"
 
 
-def _print_answer(alarms: Sequence[Alarm]) -> None:
-    from msprobe.report.terminal import print_lines
-
+def _answer(alarms: Sequence[Alarm]) -> list[str]:
     if not alarms:
-        print_lines(["Alarms: none"])
-        return
+        return ["Alarms: none"]
     origin = alarms[0]
     lines = [f"First: step {origin.step}, rank {origin.rank or 0}, {origin.target}: {origin.sentence}"]
     around = ", ".join(f"{step}: {value:.4g}" for step, value in origin.around)
-    print_lines([*lines, f"  its norm by step: {around}"] if around else lines)
-
-
-def _print_alarms(alarms: Sequence[Alarm]) -> None:
-    from msprobe.report.terminal import print_table
-
-    if not alarms:
-        return
-    rows = [(one.step, one.rank or 0, one.rule, one.target, one.sentence) for one in alarms[:ROWS]]
-    print_table(("step", "rank", "rule", "target", "what"), rows, title="Alarms, in the order in which they began")
-    if len(alarms) > ROWS:
-        print(f"… and {len(alarms) - ROWS} more: --json prints all of them")
+    return [*lines, f"  its norm by step: {around}"] if around else lines
 
 
 def _follow(watched: Run, last: dict[Any, int], as_json: bool) -> int:
     """Prints new alarms until interrupted; returns how many there were."""
     from msprobe.dump.errors import DumpError
+    from msprobe.report.json_output import print_json
     from msprobe.report.terminal import printable
 
     came = 0
@@ -126,8 +129,11 @@ def _follow(watched: Run, last: dict[Any, int], as_json: bool) -> int:
                 for number, alarm in rank.alarms(last.get(rank.rank, 0)):
                     last[rank.rank] = number
                     came += 1
-                    line = f"step {alarm.step}  rank {alarm.rank or 0}  {alarm.rule}  {printable(alarm.sentence)}"
-                    print(json.dumps(alarm.as_json()) if as_json else line, flush=True)
+                    if as_json:
+                        print_json("watch-alarm", alarm.as_json())
+                    else:
+                        said = printable(alarm.sentence)
+                        print(f"step {alarm.step}  rank {alarm.rank or 0}  {alarm.rule}  {said}", flush=True)
             time.sleep(POLL)
     except KeyboardInterrupt:
         sys.stdout.flush()
@@ -154,6 +160,7 @@ def _export(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def _compare(args: argparse.Namespace, rest: Sequence[str]) -> int:
     from msprobe.dump.errors import DumpError
+    from msprobe.report.json_output import print_json
     from msprobe.report.terminal import print_lines
     from msprobe.watch.reading.compare import compare
 
@@ -161,7 +168,7 @@ def _compare(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise DumpError("give two directories: msprobe watch compare A B")
     result = compare(Path(rest[0]), Path(rest[1]))
     if args.json:
-        print(json.dumps(result.as_json()))
+        print_json("watch-compare", result.as_json())
     else:
         print_lines(result.in_words().splitlines())
     return 1 if result.parts is not None else 0

@@ -19,6 +19,11 @@ class Level:
     def sees_calls(self) -> bool:
         return self.modules or self.apis
 
+    @property
+    def sees_writes(self) -> bool:
+        """Whether it sees every call that writes memory and records what it sees: values can then be numbered."""
+        return self.apis and not self.kernels
+
 
 LEVELS = {
     "L0": Level(modules=True, needs_model=True),

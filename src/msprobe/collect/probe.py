@@ -6,8 +6,9 @@ the step are here.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
-from typing import Any, Optional, Protocol
+from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect import notices, tokens
 from msprobe.collect.records.recorder import Recorder
@@ -96,10 +97,20 @@ class Probe:
             hooks.install(models)
             return
         if self._tokens is None:  # the count continues from one start() of the step to the next
-            self._tokens = tokens.TokenRange(
-                models[0], token_range, lambda: hooks.install(models), hooks.remove, hooks.forward_hooks
-            )
+            install, remove = self._guarded(lambda: hooks.install(models)), self._guarded(hooks.remove)
+            self._tokens = tokens.TokenRange(models[0], token_range, install, remove, hooks.forward_hooks)
         self._tokens.install()
+
+    def _guarded(self, act: Callable[[], None]) -> Callable[[], None]:
+        """For hooks on the forwards of the model."""
+
+        def run() -> None:
+            try:
+                act()
+            except Exception:
+                self.recorder.fault("token_range", traceback.format_exc())
+
+        return run
 
     def remove(self) -> None:
         self.hooks.remove()

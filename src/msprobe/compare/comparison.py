@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from msprobe.compare.align.translate import Translation
-from msprobe.compare.engine import Engine, open_engine
+from msprobe.compare.engine import Engine, Progress, open_engine
 from msprobe.compare.equal_units import AgreedGroups, EqualGroups, EqualStacks
+from msprobe.compare.excuses import Given, excuse
 from msprobe.compare.execute import Outcome, Task, run
 from msprobe.compare.inputs import Inputs, open_inputs, pair_again
-from msprobe.compare.judge.explain_missing import explain
 from msprobe.compare.judge.presets import PRESETS, Preset
-from msprobe.compare.judge.totals import explain_totals
 from msprobe.compare.judge.verdicts import Judge
 from msprobe.compare.layout.covering import cover
 from msprobe.compare.layout.faults.diagnose import diagnose
@@ -25,10 +24,10 @@ from msprobe.compare.origin.describe import Unit, group_under_choice, settle
 from msprobe.compare.origin.find import suspect
 from msprobe.compare.origin.loop_findings import without_compiled
 from msprobe.compare.origin.parameters import name_parameter
-from msprobe.compare.origin.reordered import blamed_arguments
+from msprobe.compare.origin.reordered import blame_arguments, blame_forward
 from msprobe.compare.origin.state import name_buffer, other_buffers
 from msprobe.compare.origin.trace import Trace, follow
-from msprobe.compare.origin.training import TrainingDifference, same_total_norm, takes_other_parts, training_differences
+from msprobe.compare.origin.training import TrainingDifference, takes_other_parts, training_differences
 from msprobe.compare.origin.wording import argument_text
 from msprobe.compare.phases import Phase, Stacks
 from msprobe.compare.reasons import BENIGN, Kind
@@ -47,7 +46,6 @@ FEW = 20
 """With fewer calls, msprobe does not judge whether the models differ."""
 
 PathLike = Union[str, Path]
-Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 
 
 def _silent(things: Iterable[Any], total: int, text: str) -> Iterable[Any]:
@@ -81,7 +79,7 @@ def compare(
         raise DumpError(f"The tolerance {tolerance!r} is unknown; choose auto, {', '.join(PRESETS)}.")
     inputs = open_inputs(Path(target), Path(golden), steps, ranks, join=layout is not None)
     translation = mapping or Translation()
-    with open_engine(engine, jobs) as workers:
+    with open_engine(engine, jobs, progress) as workers:
         tasks = _tasks(inputs, match, translation, read_layout(Path(layout)) if layout is not None else None)
         stages = _Stages(preset, _noise(Path(noise), inputs, workers) if noise else {})
         for outcome, task in zip(progress(workers.run(tasks), len(tasks), "comparing"), tasks):
@@ -169,22 +167,23 @@ class _Stages:
             stacks, other_parts = joined_stacks(joined, task.join), False
             training, guilty = joined_training(task.join)
             events = [], []
-        other_update = next((one.kind for one in training if one.kind in ("how", "order") or one.by_hand), "")
-        same_gradients = other_parts and bool(same_total_norm(*events))
-        explained = explain(groups, stacks, other_parts, other_update, same_gradients)
-        _apply({**explained, **explain_totals(groups)}, groups)
+        same_optimizer = not any(one.kind in ("class", "how", "order") for one in training)
+        facts = excuse(groups, stacks, _given(pair, joined is not None, other_parts, same_optimizer))
         if joined is not None:
             _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)
-        trace = follow(groups, stacks)
+        trace = follow(groups, stacks, facts)
         if joined is not None:
             trace.unmatched.clear()  # a call that only one layout needs is not missing
         found = suspect(trace, training)
+        if found is not None and blame_forward(found, groups):
+            trace = follow(groups, stacks, facts)
+            found = suspect(trace, training)
         if joined is not None and found is not None:
             found = diagnose(found, trace, guilty, joined.alone)
         if found is not None:
             found = name_parameter(found, trace, events[0])
-            if found.kind == "argument":
-                _apply(blamed_arguments(groups[found.index]), groups[found.index : found.index + 1])
+            if found.kind in ("argument", "overwritten"):
+                blame_arguments(groups[found.index])
         buffers = other_buffers(*events)
         if found is not None and buffers:
             found = name_buffer(found, buffers, pair.target.step if self.units else None)
@@ -207,7 +206,7 @@ class _Stages:
         self.results.append(UnitResult(pair.target.step, rank, label, kept, stacks, tally, ranks))
         if buffers and is_first:
             self._buffers.append(next(iter(buffers)))
-        self._note(judge, groups, without_compiled(training, trace), explained)
+        self._note(judge, groups, without_compiled(training, trace))
         if joined is not None:
             self._how.update(dict.fromkeys(joined_notes(joined)))
 
@@ -226,7 +225,6 @@ class _Stages:
         judge: Judge,
         groups: Sequence[Group],
         training: Sequence[TrainingDifference],
-        explained: Mapping[int, Judgement],
     ) -> None:
         said = [
             f"the target computes in {ours}, the golden run in {theirs}: rows are judged by the coarser dtype"
@@ -235,13 +233,12 @@ class _Stages:
         said += [f"{name} is damaged: {why}" for name, why in _damaged(groups)]
         said += [one.sentence for one in training]
         self.settings.update(one.sentence for one in training if not one.note_only)
-        if any(one.reason.kind is Kind.ARGUMENT for one in explained.values()):
-            said += [
-                f"{match.call.key}: {argument_text(match.call, row)}; this changes no result"
-                for match, rows in groups
-                for row in rows
-                if row.verdict == PASS and row.judgement.reason.kind is Kind.ARGUMENT
-            ]
+        said += [
+            f"{match.call.key}: {argument_text(match.call, row)}; this changes no result"
+            for match, rows in groups
+            for row in rows
+            if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT
+        ]
         self._how.update(dict.fromkeys(said))
 
     @property
@@ -256,6 +253,16 @@ class _Stages:
             "would look like this; collect with task tensor to compare them"
         )
         return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
+
+
+def _given(pair: Pair[Source], joined: bool, other_parts: bool, same_optimizer: bool) -> Given:
+    """What the dumps say about phases and values. Ranks that are compared as one have numbers of their own."""
+    if joined:
+        return Given(other_parts=other_parts, is_joined=True)
+    sides = (pair.target, pair.golden)
+    target, golden = (getattr(source, "phases", {}) for source in sides)
+    identity = tuple(source.head.get("flow") == 1 for source in sides)
+    return Given((target, golden), (identity[0], identity[1]), other_parts, same_optimizer=same_optimizer)
 
 
 def _stacks(pair: Pair[Source]) -> Stacks:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
 from msprobe.compare import execute
 from msprobe.compare.execute import Outcome, Task
@@ -17,6 +17,8 @@ from msprobe.dump.errors import DumpError
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
+Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
+"""Passes items on and shows how many of the total there were."""
 ENGINES = ("local", "ray")
 MANY = 32
 """With this many units for each process, one unit takes little of the total time."""
@@ -30,14 +32,15 @@ class Engine(Protocol):
 
 
 @contextlib.contextmanager
-def open_engine(name: str, jobs: int) -> Iterator[Engine]:
+def open_engine(name: str, jobs: int, progress: Progress) -> Iterator[Engine]:
+    """`progress` also shows how far the files of one unit are measured."""
     if name == "ray":
         with _cluster() as ray:
             yield _Ray(ray)
     elif name != "local":
         raise DumpError(f"The engine {name!r} is unknown; choose {' or '.join(ENGINES)}.")
     elif jobs <= 1:
-        yield _Local(None)
+        yield _Local(None, progress)
     else:
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
@@ -46,18 +49,17 @@ def open_engine(name: str, jobs: int) -> Iterator[Engine]:
         loaded = "torch" in sys.modules or "mindspore" in sys.modules
         context = multiprocessing.get_context("spawn" if loaded or sys.platform != "linux" else "fork")
         with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-            yield _Local(pool, MANY * jobs)
+            yield _Local(pool, progress, MANY * jobs)
 
 
 class _Local:
-    def __init__(self, pool: Optional[ProcessPoolExecutor], many: int = 0) -> None:
+    def __init__(self, pool: Optional[ProcessPoolExecutor], progress: Progress, many: int = 0) -> None:
         self._pool = pool
+        self._progress = progress
         self._many = many
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        if self._pool is None:
-            return map(execute.attempt, tasks)
-        if len(tasks) > 1:
+        if self._pool is not None and len(tasks) > 1:
             return self._by_units(tasks)
         return (execute.attempt(task, self._by_files) for task in tasks)
 
@@ -69,9 +71,11 @@ class _Local:
         first = execute.attempt(tasks[0])
         return chain([first], self._pool.map(execute.attempt, tasks[1:], chunksize=UNITS_AT_ONCE))
 
-    def _by_files(self, work: Any, things: Sequence[Any]) -> Iterator[Any]:
-        assert self._pool is not None
-        return self._pool.map(work, things, chunksize=max(1, min(64, len(things) // 16)))
+    def _by_files(self, work: Any, things: Sequence[Any]) -> Iterable[Any]:
+        if self._pool is None:
+            return self._progress(map(work, things), len(things), "reading tensors")
+        made = self._pool.map(work, things, chunksize=max(1, min(64, len(things) // 16)))
+        return self._progress(made, len(things), "reading tensors")
 
 
 @contextlib.contextmanager
@@ -80,7 +84,7 @@ def _cluster() -> Iterator[Any]:
     try:
         import ray
     except ImportError:
-        raise DumpError("--engine ray needs the package ray: pip install 'msprobe[ray]'.") from None
+        raise DumpError("--engine ray needs the package ray: pip install 'msprobe-precision[ray]'.") from None
     ours = not ray.is_initialized()
     if ours:
         ray.init(log_to_driver=False, configure_logging=False, include_dashboard=False)

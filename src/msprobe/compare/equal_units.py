@@ -68,7 +68,7 @@ class AgreedGroups(_RemadeGroups):
         known: dict[tuple[str, Reason], int] = {}
         for _, rows in groups:
             for row in rows:
-                kind = row.judgement.verdict, row.judgement.reason
+                kind = row.verdict, row.why if row.excuse is not None else row.judgement.reason
                 self._places.append(known.setdefault(kind, len(known)))
                 self._tolerances.append(row.judgement.tolerance)
         self._kinds = list(known)

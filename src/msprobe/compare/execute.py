@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional, Union
 from msprobe.compare.align.plan import plan
 from msprobe.compare.align.translate import Translation
 from msprobe.compare.calls import calls_of
+from msprobe.compare.derived import in_both, match_updates, take_updates, with_results
 from msprobe.compare.layout.unit import JoinedUnit, JoinTask, run_joined
 from msprobe.compare.measure.rows import files_of, from_files, from_records, measure_files
 from msprobe.compare.outline import outline_of, troubles_of
@@ -101,16 +102,19 @@ def _translation(task: Task) -> Translation:
     return task.translation if len(set(frameworks)) == 1 else task.translation.between_frameworks()
 
 
+def _records(source: Source) -> dict[str, Any]:
+    return {**with_results(source.records, getattr(source, "training", [])), **source.debug}
+
+
 def run_pair(task: Task, mapper: Mapper = in_turn) -> list[Group]:
     """The measured rows of one rank of each side."""
     target, golden = task.pair.target, task.pair.golden
     translation = _translation(task)
-    matches = plan(
-        calls_of({**target.records, **target.debug}, target.construct),
-        calls_of({**golden.records, **golden.debug}, golden.construct),
-        task.mode,
-        translation,
-    )
+    ours, theirs = _records(target), _records(golden)
+    in_both(ours, theirs)
+    calls, others = calls_of(ours, target.construct), calls_of(theirs, golden.construct)
+    named, given = take_updates(calls), take_updates(others)
+    matches = [*plan(calls, others, task.mode, translation), *match_updates(named, given)]
     pairing = Pairing(translation)
     groups = [(match, pairing.rows(match)) for match in matches]
     waiting = []

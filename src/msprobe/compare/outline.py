@@ -9,7 +9,6 @@ for all others with the same outline.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, Optional
 from msprobe.compare.sources import Pair, Source
 from msprobe.dump import layout
 from msprobe.dump.reader import RankDump
+from msprobe.dump.untrusted.json_files import parse_json, read_json
 from msprobe.dump.untrusted.regular_files import read_regular
 
 _BESIDE = (layout.CONSTRUCT, layout.TRAINING, layout.DEBUG)
@@ -96,8 +96,8 @@ def _same_records(target: bytes, golden: bytes) -> Optional[bytes]:
 def _head(text: bytes) -> Optional[dict[str, Any]]:
     """The text before the records; None if it is not simple."""
     try:
-        head = json.loads(text + b'"data":0}')
-    except (ValueError, RecursionError):
+        head = parse_json(text + b'"data":0}')
+    except ValueError:
         return None
     return {key: value for key, value in head.items() if key != "dump_data_dir"} if isinstance(head, dict) else None
 
@@ -160,6 +160,6 @@ def _has_sound_run(path: Path) -> bool:
     """Whether run.json, which each rank has for itself, can be read, or there is none."""
     file = path / layout.RUN
     try:
-        return not file.exists() or isinstance(json.loads(read_regular(file, path)), dict)
-    except (OSError, ValueError, RecursionError):
+        return not file.exists() or isinstance(read_json(file, path), dict)
+    except (OSError, ValueError):
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,9 @@ from msprobe.compare.measure.distance import number
 from msprobe.compare.origin.describe import Origin
 from msprobe.compare.reasons import BENIGN, Kind
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, WARNING, Group, Item, Row
+from msprobe.dump.strict_json import strict
 
+SCHEMA = "msprobe/compare/1"
 SAME = "same"
 DIFFERS = "differs"
 _VERDICTS = (PASS, WARNING, ERROR, NOT_COMPARED)
@@ -39,7 +40,7 @@ def tally_rows(groups: Sequence[Group]) -> Tally:
     tally = Tally()
     for _, rows in groups:
         for row in rows:
-            verdict = row.judgement.verdict
+            verdict = row.verdict
             tally.counts[verdict] += 1
             if verdict == NOT_COMPARED:
                 tally.reasons[row.why.word] += 1
@@ -117,6 +118,7 @@ class Comparison:
                 if not origin[key]:
                     del origin[key]
         return {
+            "schema": SCHEMA,
             "verdict": self.verdict,
             "origin": origin,
             "rows": sum(self.counts.values()),
@@ -140,10 +142,17 @@ def conclude(counts: Counter[str], kinds: Iterable[Kind], origin: Optional[Origi
     return SAME
 
 
+def row_id(unit: UnitResult, row: Row) -> str:
+    """`step0/rank1/NAME.output.0`; a row that only the golden run has ends with `@golden`."""
+    return f"{unit.label}/{row.name}" + ("@golden" if row.target_name is None else "")
+
+
 def row_record(unit: UnitResult, row: Row) -> dict[str, Any]:
-    """A row as plain values for JSON; NaN and the infinities become null there, and `reason` says so."""
+    """A row as plain values for JSON. `id` is the same in every comparison of the same two runs."""
     match = row.match
     record: dict[str, Any] = {
+        "id": row_id(unit, row),
+        "module": match.call.parent,
         "step": unit.step,
         "rank": unit.rank,
         "target": row.target_name,
@@ -152,15 +161,15 @@ def row_record(unit: UnitResult, row: Row) -> dict[str, Any]:
         "reason": row.reason,
         "role": row.role,
         "cause": row.cause,
-        "distance": _finite(row.distance),
-        "tolerance": _finite(row.tolerance),
+        "distance": strict(row.distance),
+        "tolerance": strict(row.tolerance),
         "match": match.how,
         "confidence": match.confidence,
         "target_item": _side(row.target),
         "golden_item": _side(row.golden),
     }
     if row.measured is not None:
-        record["metrics"] = {key: _finite(value) for key, value in row.measured._asdict().items()}
+        record["metrics"] = {key: strict(value) for key, value in row.measured._asdict().items()}
     return record
 
 
@@ -172,14 +181,5 @@ def _side(item: Item) -> Optional[dict[str, Any]]:
     }
     for key in ("Max", "Min", "Mean", "Norm"):
         if key in item:
-            side[key] = _finite(number(item[key]))
-    return {key: _finite(value) for key, value in side.items()}
-
-
-def _finite(value: Any) -> Any:
-    """The value without NaN and infinities, also inside lists and objects, which a damaged dump may have there."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return {key: _finite(one) for key, one in value.items()} if isinstance(value, dict) else value
+            side[key] = strict(number(item[key]))
+    return {key: strict(value) for key, value in side.items()}

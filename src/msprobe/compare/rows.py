@@ -60,11 +60,21 @@ UNJUDGED = Judgement()
 PASSED = Judgement(PASS)
 
 
+class Excuse(NamedTuple):
+    """Why a difference is harmless: the rule that says so, and the rows that prove it. They agree, and lie behind what
+    is excused."""
+
+    rule: str
+    reason: Reason
+    evidence: tuple[Row, ...]
+
+
 class Row:
     """One compared item. `slot` is `input.0`, `output.1`, `parameters.weight`, …
 
     What it is made of (the match, the two slots and items) is fixed. Each stage of a comparison returns its own result,
-    and the row holds it: `measurement` of measuring, `judgement` of judging, `role` (introduced, propagated or empty)
+    and the row holds it: `measurement` of measuring, `judgement` of judging (it stays, also if there is an `excuse`),
+    `role` (introduced, propagated or empty)
     of following the differences, `cause` of the origin (the discrete choice that the difference follows from). `absent`
     is the side that has no such item ("target", "golden" or empty). If the ranks of a run were compared as one,
     `joined` has the shards and how they were put together (`layout.case.Case`).
@@ -73,6 +83,7 @@ class Row:
     __slots__ = (
         "absent",
         "cause",
+        "excuse",
         "golden",
         "golden_slot",
         "is_input",
@@ -104,6 +115,7 @@ class Row:
         self.joined: Optional[Case] = None
         self.measurement = UNMEASURED
         self.judgement = UNJUDGED
+        self.excuse: Optional[Excuse] = None
         self.role = ""
         self.cause = ""
 
@@ -117,7 +129,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        return self.judgement.verdict
+        return self.judgement.verdict if self.excuse is None else NOT_COMPARED
 
     @property
     def tolerance(self) -> float:
@@ -125,6 +137,11 @@ class Row:
 
     @property
     def why(self) -> Reason:
+        return self.difference if self.excuse is None else self.excuse.reason
+
+    @property
+    def difference(self) -> Reason:
+        """Why it was judged as it was, also if there is an excuse."""
         reason = self.judgement.reason
         return self.measurement.reason if reason.kind is Kind.NONE else reason
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 1_000_000
 LARGEST_NUMBER = 2**31 - 1
+_NAME_REGEX = re.compile(r"name-regex\((.*)\)", re.DOTALL)
 _RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
 _NUMBER_OR_RANGE = f'allowed: an integer from 0 to {LARGEST_NUMBER}, "n" or "a-b"'
 
@@ -129,7 +130,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Names:
-    """A list of names. The selection decides what they match."""
+    """A list of names or `name-regex(...)`. The selection decides what they match."""
 
     expected = 'allowed: a list of names, such as ["relu"]'
 
@@ -141,7 +142,14 @@ class Names:
         bad = [index for index, item in enumerate(value) if not (isinstance(item, str) and item.strip())]
         for index in bad:
             refuse(problems, f"{path}[{index}]", value[index], "allowed: a name that is not empty")
-        return None if bad else tuple(dict.fromkeys(value))
+        if bad:
+            return None
+        before = len(problems)
+        for index, item in enumerate(value):
+            error = _regex_error(item)
+            if error:
+                refuse(problems, f"{path}[{index}]", item, f"not a regular expression: {error}")
+        return None if len(problems) > before else tuple(dict.fromkeys(value))
 
 
 @dataclass(frozen=True)
@@ -255,6 +263,21 @@ def parse_words(
     for index, word in enumerate(words):
         Choice(allowed).parse(word, f"{path}[{index}]", problems)
     return None if len(problems) > before else tuple(dict.fromkeys(words))
+
+
+def name_pattern(entry: str) -> str | None:
+    """The regular expression in an entry `name-regex(...)`; None for a plain name."""
+    written = _NAME_REGEX.fullmatch(entry)
+    return written[1] if written else None
+
+
+def _regex_error(entry: str) -> str:
+    pattern = name_pattern(entry)
+    try:
+        re.compile("" if pattern is None else pattern)
+    except re.error as error:
+        return str(error)
+    return ""
 
 
 def is_integer(value: object) -> TypeGuard[int]:

@@ -7,14 +7,14 @@ Only the section of the chosen task is used. The file may have sections of other
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msprobe.config.errors import ConfigError, Problem, show, show_found, suggest
 from msprobe.config.kinds import MOST_NUMBERS, Words
 from msprobe.config.read import Members, read
 from msprobe.config.rules import Situation, check_rules, modes_of
-from msprobe.config.schema import COMMON, FOREIGN, LEVELS, PYTORCH, SECTIONS, Key, name_modes
+from msprobe.config.schema import COMMON, FOREIGN, PYTORCH, SECTIONS, Key, name_modes
 from msprobe.config.settings import SECTION_TYPES, Settings
 
 _COMMON = {key.name: key for key in COMMON}
@@ -33,9 +33,12 @@ def load(
     dump_path: str | os.PathLike[str] | None = None,
     level: str | None = None,
     step: object = None,
+    rank: object = None,
+    only: Sequence[str] = (),
     graph_mode: bool | None = None,
 ) -> Settings:
     """The settings of one run. Arguments override the file. Without a file, `load` reads the packaged config.json.
+    `only` is the `list` of the task.
 
     `graph_mode` selects one of MindSpore's two modes. None means "not known yet": then a value is accepted if
     either mode accepts it. Raises ConfigError with every problem, ValueError for an unknown framework.
@@ -46,11 +49,12 @@ def load(
     if not isinstance(document, dict):
         expected = f"allowed: an object, {{ ... }}, with keys such as {show('task')}"
         raise ConfigError(source, [Problem("top level", show_found(document), expected)])
-    given = {"task": task, "dump_path": _as_text(dump_path), "level": level, "step": _as_list(step)}
+    given = {"task": task, "dump_path": _as_text(dump_path), "level": level, "step": _as_list(step), "rank": rank}
     loading = _Loading(modes, {name: value for name, value in given.items() if value is not None})
     loading.warnings += [f"{source}: {remark}" for remark in forgiven]
     loading.read_document(document)
     loading.read_arguments()
+    loading.read_only(only)
     settings = loading.build(framework)
     if settings is None:
         of_arguments = all(problem.path.startswith(_ARGUMENT) for problem in loading.problems)
@@ -92,6 +96,19 @@ class _Loading:
             self.refused[""].discard(name)
             self.common.pop(name, None)
             self._read(_COMMON[name], value, f"{_ARGUMENT}{name}", self.common, self.refused[""])
+
+    def read_only(self, names: Sequence[str]) -> None:
+        """Replaces the filters of the task by these names."""
+        if not names:
+            return
+        task = str(self.common.get("task", _COMMON["task"].default))
+        keys = _SECTIONS.get(task, {})
+        if "list" not in keys:
+            self.problems.append(Problem(f"{_ARGUMENT}only", "no effect", f"task {show(task)} takes no names"))
+            return
+        values = self.sections.setdefault(task, {})
+        values.pop("scope", None)
+        self._read(keys["list"], list(names), f"{_ARGUMENT}only", values, self.refused.setdefault(task, set()))
 
     def _read_section(self, task: str, section: object) -> None:
         values = self.sections.setdefault(task, {})
@@ -181,7 +198,7 @@ class _Loading:
             selects_all = isinstance(key.kind, Words) and given.get(key.name) == (key.kind.exclusive,)
             if key.name not in given or selects_all:
                 continue
-            if not set(key.modes) & set(self.modes) or (key.levels != LEVELS and level not in key.levels):
+            if not any(key.acts(mode, level) for mode in self.modes):
                 self.warnings.append(
                     f"{path} has no effect on {name_modes(self.modes)} at level {level}: it acts {key.where()}"
                 )

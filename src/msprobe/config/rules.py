@@ -88,7 +88,8 @@ def _scope_or_list(now: Situation) -> Iterator[Problem]:
 
 def _scope_length(now: Situation) -> Iterator[Problem]:
     wanted = 1 if now.modes == (PYTORCH,) and now.level == "L2" else 2
-    if now["scope"] and not now.graph_only and now.level != "debug" and len(now["scope"]) != wanted:
+    acts = now.level != "debug" and not (now.graph_only and now.level == "L2")
+    if now["scope"] and acts and len(now["scope"]) != wanted:
         if wanted == 1:
             yield now.wrong("scope", " at level L2 on PyTorch", "allowed: exactly one API name")
         else:

@@ -1,7 +1,7 @@
 """The table of all keys. Reading, messages and the test of docs/config.md use it.
 
-A default is written as in the file; None means that the key has no default. `modes`, `levels` and `switch` say
-where a key acts. Elsewhere msprobe ignores the key and warns.
+A default is written as in the file; None means that the key has no default. `modes`, `levels`, `without` and `switch`
+say where a key acts. Elsewhere msprobe ignores the key and warns.
 """
 
 from __future__ import annotations
@@ -35,13 +35,18 @@ class Key:
     default: object = None
     modes: tuple[str, ...] = MODES
     levels: tuple[str, ...] = LEVELS
+    without: tuple[tuple[str, str], ...] = ()  # (mode, level)
     switch: str = ""
+
+    def acts(self, mode: str, level: str) -> bool:
+        return mode in self.modes and level in self.levels and (mode, level) not in self.without
 
     def where(self) -> str:
         """Where this key acts, as text for messages."""
         places = name_modes(self.modes) if self.modes != MODES else ""
         levels = f"at level {', '.join(self.levels)}" if self.levels != LEVELS else ""
-        return " ".join(part for part in (places and f"on {places}", levels) if part)
+        found = " ".join(part for part in (places and f"on {places}", levels) if part)
+        return ", but not ".join([found, *(f"on {mode} at {level}" for mode, level in self.without)])
 
 
 # Which levels each task runs at. A task that is absent from a mode does not run there.
@@ -98,8 +103,10 @@ COMMON = (
     Key("compile", Choice(("closed", "open", "eager")), "closed", modes=(PYTORCH,), levels=COLLECTING),
 )
 
+_GRAPH_KERNELS = ((GRAPH, "L2"),)  # there MindSpore's Dump selects, which has no ranges of calls
+
 _LIST = Key("list", Names(), [], levels=COLLECTING)
-_SCOPE = Key("scope", Names(), [], modes=EAGER, levels=COLLECTING)
+_SCOPE = Key("scope", Names(), [], levels=COLLECTING, without=_GRAPH_KERNELS)
 _DATA_MODE = Key("data_mode", Words(DATA_MODES, exclusive="all"), ["all"], levels=COLLECTING)
 _SUMMARY_MODE = Key("summary_mode", Summary(SUMMARY_MODES, STATISTICS), "statistics")
 
@@ -121,7 +128,7 @@ SECTIONS: dict[str, tuple[Key, ...]] = {
     "statistics": (
         _SCOPE,
         _LIST,
-        Key("tensor_list", Names(), [], levels=COLLECTING),
+        Key("tensor_list", Names(), [], levels=COLLECTING, without=_GRAPH_KERNELS),
         _DATA_MODE,
         _SUMMARY_MODE,
     ),
@@ -134,13 +141,13 @@ SECTIONS: dict[str, tuple[Key, ...]] = {
         Key("file_format", Choice(("npy", "bin")), "npy", modes=MINDSPORE, levels=("L2",)),
         *_online("online_run_ut", None),
     ),
-    "structure": (_SCOPE, _LIST),
+    "structure": (_SCOPE, Key("list", Names(), [], levels=COLLECTING, without=_GRAPH_KERNELS)),
     "overflow_check": (
         Key("overflow_nums", Integer(1, also=-1), 1, modes=EAGER),
         Key("check_mode", Choice(("aicore", "atomic", "all")), "all", modes=(GRAPH,)),
     ),
     "free_benchmark": (
-        Key("scope", Names(), [], modes=(PYTORCH,)),
+        Key("scope", Names(), []),
         Key("list", Names(), []),
         Key("fuzz_device", Choice(("npu", "cpu")), "npu"),
         Key(
@@ -174,11 +181,16 @@ FOREIGN: dict[str, dict[str, str]] = {
         "custom_op_namespaces": "operators outside aten are collected from every namespace",
         "grad_probe": "gradients are collected at levels L0 and mix",
         "acc_check": "the section is called run_ut in msprobe",
+        "load": (
+            "inputs of modules are not replaced; msprobe compare names the first call whose output differs although "
+            "its inputs agree"
+        ),
     },
     "*": {
         "bench_path": "use msprobe compare after the run",
+        "slice": "records have all elements; slice the saved tensors",
         "slice_info": "tensors are saved complete",
-        "request_id": "use token_range of start()",
+        "request_id": "records have the rows of all requests; scheduled_tokens of start() gives their order",
         "diff_nums": "use msprobe compare after the run",
         "is_regex_valid": 'write a regular expression as "name-regex(...)" in list',
         "device": "statistics are computed on the device of the tensor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional
 
 from msprobe.dump import record_keys as keys
@@ -58,6 +59,17 @@ def _add_leaves(found: list[tuple[str, Any]], slot: str, value: Any) -> None:
 
 def _is_leaf(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("type"), str)
+
+
+def true_count(item: object) -> Optional[tuple[int, int]]:
+    """How many elements of a recorded tensor of booleans are true, and how many there are; None if that is unknown."""
+    if not isinstance(item, dict) or "bool" not in str(item.get("dtype", "")).lower():
+        return None
+    mean, shape = read_number(item.get("Mean")), item.get("shape")
+    if mean is None or not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+        return None
+    elements = math.prod(shape)
+    return (round(mean * elements), elements) if 0.0 <= mean <= 1.0 and elements < 1 << 53 else None
 
 
 def read_number(value: object) -> Optional[float]:

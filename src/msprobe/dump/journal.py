@@ -14,13 +14,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from msprobe.dump import layout
+from msprobe.dump.phases import Phase, read_line
 from msprobe.dump.plural import count, were
+from msprobe.dump.untrusted.json_files import parse_json
 from msprobe.dump.untrusted.regular_files import open_regular
+from msprobe.system.memory import largest_text
 
 FORMAT = 1
+FLOW_FORMAT = 1
 READ_UP_TO = 64 << 20
 HEAD_UP_TO = 64 << 10
 Buffer = Union[bytes, mmap.mmap]
@@ -29,20 +33,24 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Head:
-    """The keys of dump.json before its records. With `extra_info` False there is no stack and construct."""
+    """The keys of dump.json before its records. With `extra_info` False there is no stack and construct. `flow` is 1 if
+    the tensors have the numbers of their values and memory."""
 
     task: str
     level: str
     framework: str
     dump_data_dir: Optional[str] = None
     extra_info: bool = True
+    flow: Optional[int] = None
 
     def members(self) -> dict[str, Any]:
+        flow = {} if self.flow is None else {"flow": self.flow}
         return {
             "task": self.task,
             "level": self.level,
             "framework": self.framework,
             "dump_data_dir": self.dump_data_dir,
+            **flow,
         }
 
 
@@ -69,9 +77,8 @@ def record_line(name: str, parent: Optional[str], stack: Optional[int], text: st
     return f'["record", {quote(name)}, {up}, {"null" if stack is None else stack}, {{{text}}}]\n'
 
 
-def stack_line(number: int, frames: Union[Sequence[str], Callable[[], Sequence[str]]]) -> str:
-    listed = frames() if callable(frames) else frames
-    return f'["stack", {number}, {_listed(tuple(listed))}]\n'
+def stack_line(number: int, frames: Sequence[str]) -> str:
+    return f'["stack", {number}, {_listed(tuple(frames))}]\n'
 
 
 @lru_cache(maxsize=4096)
@@ -80,12 +87,20 @@ def _listed(frames: tuple[str, ...]) -> str:
     return json.dumps(frames)
 
 
+def source_line(file: str, text: str) -> str:
+    return f'["source", {quote(file)}, {{{text}}}]\n'
+
+
 def place_line(name: str, parent: Optional[str]) -> str:
     return f'["place", {quote(name)}, {"null" if parent is None else quote(parent)}]\n'
 
 
 def debug_line(name: str, text: str) -> str:
     return f'["debug", {quote(name)}, {text}]\n'
+
+
+def phase_line(text: str) -> str:
+    return f'["phase", {{{text}}}]\n'
 
 
 def training_line(text: str) -> str:
@@ -99,6 +114,7 @@ class Entry(NamedTuple):
     stack: Optional[int]
     bodies: tuple[Span, ...]
     unfinished: bool = False
+    phase: Optional[Phase] = None
 
 
 @dataclass
@@ -113,6 +129,10 @@ class Scan:
     places: dict[bytes, bytes] = field(default_factory=dict)
     training: list[tuple[bytes, Span]] = field(default_factory=list)
     """Each event with the record that ended last before it, as JSON."""
+    sources: dict[bytes, list[Span]] = field(default_factory=dict)
+    """Parts of a file's lines, each an object."""
+    phase: Optional[Phase] = None
+    """That of the calls that begin now."""
     duplicates: list[bytes] = field(default_factory=list)
     damaged: int = 0
     torn: bool = False
@@ -149,30 +169,32 @@ _LINE = re.compile(
     rb'begin",[ ]?' + _NUMBER + _PLACE + rb'|end",[ ]?' + _NUMBER + rb'(?=\{)|record",[ ]?' + _PLACE + rb"|"
     rb'drop",[ ]?(-?\d{1,18})(?=\])|stack",[ ]?' + _NUMBER + rb'(?=\[)|debug",[ ]?(' + _STRING + rb"),[ ]?|"
     rb'(head)",[ ]?(?=\{)|place",[ ]?(' + _STRING + rb"),[ ]?(" + _STRING + rb"|null)(?=\])|"
-    rb'(training)",[ ]?(?=\{))',
+    rb'(training)",[ ]?(?=\{)|source",[ ]?(' + _STRING + rb'),[ ]?(?=\{)|(phase)",[ ]?(?=\{))',
     re.DOTALL,
 )
 # The last group of each.
 _BEGIN, _END, _RECORD, _DROP, _STACK, _DEBUG = 4, 5, 8, 9, 10, 11
-_HEAD, _PLACED, _TRAINING = 12, 14, 15
-_MEMBERS = {_BEGIN: 6, _END: 3, _RECORD: 5, _DROP: 2, _STACK: 3, _DEBUG: 3, _HEAD: 2, _PLACED: 3, _TRAINING: 2}
+_HEAD, _PLACED, _TRAINING, _SOURCE, _PHASE = 12, 14, 15, 16, 17
+_MEMBERS = {_BEGIN: 6, _END: 3, _RECORD: 5, _DROP: 2, _STACK: 3, _DEBUG: 3, _HEAD: 2, _PLACED: 3, _TRAINING: 2,
+            _SOURCE: 3, _PHASE: 2}  # fmt: skip
 _EVERY_BACKWARD = b'.parameters_grad"'  # every backward of a step writes these again; the last one counts
 _BRACKET, _BRACE = ord("]"), ord("}")
 
-Begun = tuple[bytes, bytes, bytes, Span]
+Begun = tuple[bytes, bytes, bytes, Span, Optional[Phase]]
 
 
 def scan(data: Buffer, check: bool = False) -> Scan:
     """Reads a journal, also an incomplete one.
 
     Only the last line can be cut off by a crash; it is noted and left out. Any other line that cannot be parsed counts
-    as damaged. `check` also parses every body: for a journal with more damage than a crash causes.
+    as damaged. `check` also parses every body: for a journal with more damage than a crash causes. What follows a line
+    that is too long for the memory is not read.
     """
     found = Scan(data)
     begun: dict[int, Begun] = {}
-    position, match = 0, _LINE.match
+    position, match, longest = 0, _LINE.match, largest_text()
     while True:
-        start, end = position, data.find(b"\n", position)
+        start, end = position, data.find(b"\n", position, position + longest)
         if end < 0:
             break
         position = end + 1
@@ -180,9 +202,11 @@ def scan(data: Buffer, check: bool = False) -> Scan:
         whole = line is not None and data[end - 1] == _BRACKET and (not check or _is_sound(line))
         if line is None or not whole or not _take(found, begun, line, (line.end(), end - 1)):
             found.damaged += 1
-    found.torn = position < len(data)
-    for name, parent, stack, body in begun.values():
-        _keep(found, name, Entry(parent, _number(stack), (body,), unfinished=True))
+    too_long = position + longest < len(data)
+    found.torn = position < len(data) and not too_long
+    found.damaged += too_long
+    for name, parent, stack, body, phase in begun.values():
+        _keep(found, name, Entry(parent, _number(stack), (body,), True, phase))
     return found
 
 
@@ -209,16 +233,16 @@ def _take(found: Scan, begun: dict[int, Begun], line: re.Match[bytes], body: Spa
         if found.data[body[1] - 1] != _BRACE:
             return False
         if kind == _BEGIN:
-            begun[int(line[1])] = (line[2], line[3], line[4], body)
+            begun[int(line[1])] = (line[2], line[3], line[4], body, found.phase)
             return True
         if kind == _RECORD:
-            _keep(found, line[6], Entry(line[7], _number(line[8]), (body,)))
+            _keep(found, line[6], Entry(line[7], _number(line[8]), (body,), False, found.phase))
             return True
         opened = begun.pop(int(line[_END]), None)
         if opened is None:
             return False
-        name, parent, stack, first = opened
-        _keep(found, name, Entry(parent, _number(stack), (first, body)))
+        name, parent, stack, first, phase = opened
+        _keep(found, name, Entry(parent, _number(stack), (first, body), False, phase))
     elif kind == _DROP:
         return begun.pop(int(line[_DROP]), None) is not None
     elif kind == _STACK:
@@ -229,10 +253,24 @@ def _take(found: Scan, begun: dict[int, Begun], line: re.Match[bytes], body: Spa
         found.places[line[13]] = line[_PLACED]
     elif kind == _TRAINING:
         found.training.append((_last_call(found), body))
+    elif kind == _SOURCE:
+        found.sources.setdefault(line[_SOURCE], []).append(body)
+    elif kind == _PHASE:
+        return _take_phase(found, begun, read_line(found.text(body)))
     elif _is_sound(line):
         found.head = json.loads(found.text(body))
     else:
         return False
+    return True
+
+
+def _take_phase(found: Scan, begun: dict[int, Begun], line: Optional[tuple[Phase, Optional[int]]]) -> bool:
+    """A phase begins: that of the calls after this line, and of the call that it names."""
+    if line is None:
+        return False
+    found.phase, call = line
+    if call in begun:
+        begun[call] = (*begun[call][:4], found.phase)
     return True
 
 
@@ -257,7 +295,7 @@ def _is_sound(line: re.Match[bytes]) -> bool:
     """Whether a line is JSON with the right number of members for its kind: then its body is one value, and its
     names are valid."""
     try:
-        members = json.loads(line.string[line.start() : line.endpos])
-    except (ValueError, RecursionError):
+        members = parse_json(line.string[line.start() : line.endpos])
+    except ValueError:
         return False
     return len(members) == _MEMBERS[line.lastindex or 0]

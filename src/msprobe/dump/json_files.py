@@ -1,4 +1,4 @@
-"""Makes dump.json, stack.json, construct.json and debug.json from a journal by copying its text.
+"""Makes dump.json, stack.json, source.json, construct.json and debug.json from a journal by copying its text.
 
 The writer uses this when a step ends, and `msprobe recover` after a crash: both give the same bytes. Each file appears
 complete or not at all.
@@ -7,16 +7,18 @@ complete or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from msprobe.dump import layout
 from msprobe.dump.journal import Scan
+from msprobe.dump.phases import Phase, runs
 
 TOGETHER = 256
 HEAD_KEYS = ("task", "level", "framework", "dump_data_dir")
+OPTIONAL_KEYS = ("flow",)
 
 
 def write_results(directory: Path, found: Scan) -> None:
@@ -29,8 +31,13 @@ def write_results(directory: Path, found: Scan) -> None:
         construct = [] if head.get("level") == "L1" else _construct(found)
         layout.write_file(directory / layout.STACK, join_members(_stacks(found), ""))
         layout.write_file(directory / layout.CONSTRUCT, join_members(construct, ""))
+    if found.sources:
+        layout.write_file(directory / layout.SOURCE, join_members(sources(found), ""))
     if found.training:
         layout.write_file(directory / layout.TRAINING, join_members((b'"events": ' + events(found),), ""))
+    phases = list(runs(entry.phase for entry in found.records.values()))
+    if phases:
+        layout.write_file(directory / layout.FLOW, join_members((b'"phases": ' + _phases(phases),), ""))
     if found.debugs:
         layout.write_file(directory / layout.DEBUG, _with_head(head, _debugs(found)))
     layout.write_file(directory / layout.DUMP, _with_head(head, _records(found)))
@@ -48,6 +55,17 @@ def events(found: Scan) -> bytes:
     """What the training loop did, as JSON: a list of objects, each with the record that ended last before it."""
     members = (b'{"after": %b, %b' % (after, found.text(span)[1:]) for after, span in found.training)
     return b"[\n  %b\n ]" % b",\n  ".join(members)
+
+
+def sources(found: Scan) -> Iterable[bytes]:
+    """The recorded lines of each source file, as JSON members."""
+    for file, spans in found.sources.items():
+        yield b"%b: {%b}" % (file, b", ".join(found.text(span)[1:-1] for span in spans))
+
+
+def _phases(phases: Sequence[tuple[int, Phase]]) -> bytes:
+    """Where the phase changes, as JSON: the index of the first record, its phase and micro-batch."""
+    return json.dumps([[index, *phase] for index, phase in phases]).encode()
 
 
 def _construct(found: Scan) -> Iterable[bytes]:
@@ -80,7 +98,7 @@ def join_members(members: Iterable[bytes], margin: str) -> Iterator[bytes]:
 
 def _with_head(head: dict[str, Any], members: Iterable[bytes]) -> Iterator[bytes]:
     yield b"{\n"
-    for key in HEAD_KEYS:
+    for key in (*HEAD_KEYS, *(key for key in OPTIONAL_KEYS if key in head)):
         yield f" {json.dumps(key)}: {json.dumps(head.get(key))},\n".encode()
     yield b' "data": '
     yield from join_members(members, " ")

@@ -13,21 +13,28 @@ import fcntl
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
+from msprobe.config.errors import ConfigError, Problem
+
 DUMP = "dump.json"
 STACK = "stack.json"
+SOURCE = "source.json"
 CONSTRUCT = "construct.json"
 DEBUG = "debug.json"
 RUN = "run.json"
 TRAINING = "training.json"
+FLOW = "flow.json"
+GENERATORS = "generators.json"
+TOKENS = "tokens.json"
 JOURNAL = "journal.jsonl"
 ERRORS = "dump_error_info.log"
 TENSORS = "dump_tensor_data"
 MAPPING = "mapping.csv"
-RESULTS = (DUMP, STACK, CONSTRUCT, DEBUG, TRAINING)
+RESULTS = (DUMP, STACK, SOURCE, CONSTRUCT, DEBUG, TRAINING, FLOW)
 
 MODE_PARENTS = ("graph", "pynative")
 REGISTER = ".msprobe_run.json"
@@ -128,6 +135,19 @@ def make_directory(path: Path) -> None:
                 raise NotADirectoryError(
                     errno.ENOTDIR, "a file is in the place of this directory", str(directory)
                 ) from None
+
+
+def check_writable(path: Path) -> None:
+    """Raises ConfigError if no directory can be made at `path`. Tries it beside: nothing is left there."""
+    there = (one for one in (path, *path.parents) if os.path.exists(one))  # noqa: PTH110 - Path.exists raises for long names
+    place = next(there, path)
+    try:
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{place} is a file")
+        os.rmdir(tempfile.mkdtemp(prefix=".msprobe-", dir=place))  # noqa: PTH106
+    except OSError as error:
+        found = f"{path} cannot be written: {error.strerror or error}"
+        raise ConfigError("dump_path", [Problem("dump_path", found, "give a directory that can be written")]) from None
 
 
 def open_file(name: str, flags: int, dir_fd: Optional[int] = None) -> int:

@@ -1,18 +1,37 @@
-"""Helps a user who gave the directory above the dumps instead of a dump."""
+"""Helps a user who gave the directory above the dumps, or something else of msprobe, instead of a dump."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from msprobe.dump.errors import DumpError
-from msprobe.dump.reader import open_dump
+from msprobe.dump.reader import Dump, open_dump
 
 MOST_TRIED = 200
 MOST_NAMED = 5
 
 
+_OTHERS = (
+    ("watch*.sqlite", "a watched run", "msprobe watch"),
+    ("accuracy_checking_result_*.csv", "the results of run_ut", "msprobe view"),
+)
+"""Files of other parts of msprobe, what their directory is, and the verb that reads it."""
+
+
+def open_or_explain(path: Path) -> Dump:
+    """As `open_dump`; the error also says what the path is instead, and what to do."""
+    try:
+        return open_dump(path)
+    except DumpError as error:
+        raise explain_missing(path, error) from None
+
+
 def explain_missing(path: Path, error: DumpError) -> DumpError:
-    """The error of `open_dump`, or one that names the dumps one level below the path."""
+    """The error of `open_dump`, or one that names the right verb, or the dumps one level below the path."""
+    place = path if path.is_dir() else path.parent
+    for pattern, what, verb in _OTHERS:
+        if path.match(pattern) or (path.is_dir() and any(path.glob(pattern))):
+            return DumpError(f"{path} is {what}, not a dump. Use: {verb} {place}")
     inside = _dumps_inside(path)
     if not inside:
         return error

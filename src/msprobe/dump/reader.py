@@ -20,14 +20,17 @@ from typing import Any, Optional
 from msprobe.dump import journal, layout, write_errors
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import Record, items, leaves
-from msprobe.dump.json_files import events
+from msprobe.dump.json_files import OPTIONAL_KEYS, events, sources
 from msprobe.dump.parallel import Parallel, read_parallel
+from msprobe.dump.phases import Phase, read_runs
 from msprobe.dump.plural import are, count
 from msprobe.dump.record_keys import DAMAGED
+from msprobe.dump.source_lines import Lines, read_lines
 from msprobe.dump.stack_frames import frames_of, stacks_of
+from msprobe.dump.tokens import Tokens, read_tokens
+from msprobe.dump.untrusted.json_files import parse_json, read_json
 from msprobe.dump.untrusted.json_values import HEAD, clean_head
 from msprobe.dump.untrusted.parents import cut_loops
-from msprobe.dump.untrusted.regular_files import read_regular
 
 __all__ = ["Dump", "DumpError", "RankDump", "Record", "items", "leaves", "open_dump"]
 
@@ -130,11 +133,12 @@ class RankDump:
 
     @functools.cached_property
     def head(self) -> dict[str, Any]:
-        """task, level, framework, dump_data_dir."""
+        """task, level, framework, dump_data_dir; flow if the tensors have the numbers of their values."""
         if self._scan is not None:
             if not self._scan.head:
                 raise DumpError(f"{self.path / layout.JOURNAL} has lost its first line: {_NOTHING}.")
-            return clean_head({key: self._scan.head.get(key) for key in HEAD})
+            head = self._scan.head
+            return clean_head({key: head.get(key) for key in (*HEAD, *(key for key in OPTIONAL_KEYS if key in head))})
         return clean_head({key: value for key, value in self._main.items() if key != "data"})
 
     @functools.cached_property
@@ -168,6 +172,13 @@ class RankDump:
         return stacks_of(self._read_file(layout.STACK))
 
     @functools.cached_property
+    def sources(self) -> Lines:
+        """The lines of the script around its calls; empty without source.json, as in dumps of other tools."""
+        if self._scan is not None:
+            return read_lines(_parse(b"{%b}" % b", ".join(sources(self._scan)), self.path))
+        return read_lines(self._read_file(layout.SOURCE))
+
+    @functools.cached_property
     def construct(self) -> dict[str, Optional[str]]:
         """The parent of every name; empty at L1."""
         if self._scan is not None:
@@ -195,9 +206,26 @@ class RankDump:
         return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else []
 
     @functools.cached_property
+    def phases(self) -> dict[str, Phase]:
+        """The phase and the micro-batch of each record; empty if they are not recorded. Reads `records`."""
+        if self._scan is not None:
+            found = ((_name(name), entry.phase) for name, entry in self._scan.records.items())
+            return {name: phase for name, phase in found if phase is not None}
+        try:
+            return read_runs(self._read_file(layout.FLOW).get("phases", []), list(self.records), layout.FLOW)
+        except DumpError as error:
+            self._damage[layout.FLOW] = str(error).rstrip(".")
+            return {}
+
+    @functools.cached_property
     def run(self) -> dict[str, Any]:
         """run.json, the header of the run; empty without it, as in dumps of other tools."""
         return self._read_file(layout.RUN)
+
+    @functools.cached_property
+    def tokens(self) -> Optional[Tokens]:
+        """tokens.json: the sequence and position of each row; None without it. Raises DumpError if it is damaged."""
+        return read_tokens(self.path)
 
     @functools.cached_property
     def parallel(self) -> Parallel:
@@ -322,21 +350,21 @@ def _name(quoted: bytes) -> str:
 
 def _parse(text: bytes, where: Path) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise DumpError(f"{where / layout.JOURNAL} holds a damaged record ({error}).") from None
 
 
 def _read_object(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(read_regular(file, file.parent))
+        value = read_json(file, file.parent)
     except OSError as error:
         raise DumpError(f"{file} cannot be read: {error.strerror or error}.") from None
     except json.JSONDecodeError as error:
         journal_too = (file.parent / layout.JOURNAL).exists()
         advice = f" Run `msprobe recover --all {file.parent}` to make it again." if journal_too else ""
         raise DumpError(f"{file} is not JSON: line {error.lineno}, {error.msg}.{advice}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DumpError(f"{file} is not JSON: {error}.") from None
     if not isinstance(value, dict):
         raise DumpError(f"{file} is not a JSON object.")

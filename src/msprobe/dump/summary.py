@@ -112,11 +112,13 @@ def _look(
             continue
         dtype, shape, norm = str(item["dtype"]), _shape(item), read_number(item.get("Norm"))
         summary.dtypes[dtype] += 1
+        high, low = read_number(item.get("Max")), read_number(item.get("Min"))
         values = [value for key in _STATISTICS if (value := read_number(item.get(key))) is not None]
-        if any(math.isnan(value) for value in values):
+        both = (high, low) == (math.inf, -math.inf)  # the mean is then NaN although no element is
+        if any(math.isnan(value) for value in values) and not both:
             note(summary.nan, slot)
         elif any(math.isinf(value) for value in values):
-            if read_number(item.get("Max")) == math.inf or read_number(item.get("Min")) != -math.inf:
+            if high == math.inf or low != -math.inf:
                 note(summary.inf, slot)
             elif slot.startswith("input"):
                 masked = True  # only minus infinity: a mask, or the result of one
@@ -125,7 +127,7 @@ def _look(
         if norm == 0 and _is_gradient(kind, slot):
             note(summary.zero_gradient, slot)
         if norm is not None and math.isfinite(norm) and "float" in dtype.lower():
-            same = (dtype, shape, norm, read_number(item.get("Max")), read_number(item.get("Min")))
+            same = (dtype, shape, norm, high, low)
             norms.setdefault(same, Item(name, slot, dtype, shape, norm))
 
 

@@ -7,7 +7,6 @@ dump of thousands of files costs only what is read of it.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files.codec import load
+from msprobe.dump.untrusted.json_files import read_json
 from msprobe.dump.untrusted.regular_files import open_regular, read_regular
 from msprobe.graphdump.files import statistics
 from msprobe.graphdump.files.datatypes import find_type, unpack
@@ -270,8 +270,8 @@ class GraphDump:
         if path is None:
             return {}
         try:
-            found = json.loads(read_regular(path, path.parent.parent))
-        except (OSError, ValueError, RecursionError) as error:
+            found = read_json(path, path.parent.parent)
+        except (OSError, ValueError) as error:
             raise DumpError(f"Cannot read {path}: {error}.") from None
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 

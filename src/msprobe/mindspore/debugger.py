@@ -44,6 +44,7 @@ _CUSTOM_APIS = CustomApis(lambda prefix, name: Api(f"{prefix}.{name}", name))
 class MindSporeFrontend:
     name = "mindspore"
     model_kind = "a mindspore.nn.Cell"
+    numbers_values = False
 
     def __init__(self, task: Task) -> None:
         self._task = task

@@ -17,6 +17,7 @@ class SchedulerLifecycle:
 
     probe = None
     closed = False
+    wants_more = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -52,4 +53,7 @@ class SchedulerLifecycle:
         """Does nothing."""
 
     def finish_step(self) -> None:
+        """Does nothing."""
+
+    def give_up(self) -> None:
         """Does nothing."""

@@ -16,7 +16,7 @@ from msprobe.collect.tokens import RegisteredHooks
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.apis.api_patches import ApiPatches
 from msprobe.mindspore.apis.jit_regions import JitRegions
-from msprobe.mindspore.cells.cell_calls import Cells, NamedCell, is_compiled, named_below
+from msprobe.mindspore.cells.cell_calls import Cells, NamedCell, is_compiled, named_below, titles_above
 from msprobe.mindspore.gradients.backward_graph import AVAILABLE
 from msprobe.mindspore.gradients.call_gradients import Gradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
@@ -137,9 +137,10 @@ class MindSporeHooks:
     def _watch_parameters(self, cells: Sequence[NamedCell]) -> None:
         parameters = self._parameters
         if parameters is not None and self.recorder.selection.backward:
+            titles = [each.title for each in cells]
             for title, cell, _ in cells:
                 if not is_compiled(cell):
-                    parameters.watch(title, cell._params)
+                    parameters.watch(title, cell._params, titles_above(title, titles))
             parameters.install()
 
     def _suspend(self) -> None:

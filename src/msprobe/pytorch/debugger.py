@@ -32,6 +32,7 @@ from msprobe.tasks import make_task, refuse_other_tasks
 class TorchFrontend:
     name = "pytorch"
     model_kind = "a torch.nn.Module"
+    numbers_values = True
 
     def __init__(self, task: Task) -> None:
         hide_files("torch/overrides.py", "torch/_ops.py")

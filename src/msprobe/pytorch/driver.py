@@ -7,10 +7,14 @@ and a debugger that the script created exists and takes precedence. Nothing stay
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from multiprocessing import process
+from pathlib import Path
 from typing import Any, Callable, Optional
 
 import torch
@@ -22,6 +26,7 @@ from msprobe.collect import notices
 from msprobe.collect.levels import LEVELS
 from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import Settings
+from msprobe.dump.plural import count
 from msprobe.pytorch.debugger import PrecisionDebugger
 from msprobe.pytorch.kernels.kernel_replay import dumped_gradients
 from msprobe.pytorch.seed import seed_all
@@ -63,13 +68,36 @@ class StepDriver:
         ]
         self._wait_for_model()
 
+    def _make_debugger(self, settings: Settings) -> PrecisionDebugger:
+        return PrecisionDebugger._create(settings)
+
+    def say_result(self) -> None:
+        """Called after the script: what was written, and the next command."""
+        self.warn_if_nothing_ran()
+        if self._debugger is not None:
+            self._say_next(self._debugger)
+
     def warn_if_nothing_ran(self) -> None:
-        """Called after the script. If no debugger was ever created, nothing else can give this warning."""
+        """If no debugger was ever created, nothing else can give this warning."""
         if self._debugger is None and not self._script_collects:
-            notices.warn(
-                "nothing was collected: the script called no torch.nn.Module with parameters "
-                "(msprobe does not see calls inside compiled functions)."
-            )
+            notices.warn(_explain_nothing())
+
+    def _say_next(self, debugger: PrecisionDebugger) -> None:
+        summary = debugger._lifecycle.summary
+        if PrecisionDebugger._current is not debugger or not summary.steps or os.environ.get("RANK", "0") != "0":
+            return
+        path = summary.settings.dump_path
+        shown = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+        notices.inform(
+            f"{count(len(summary.steps), 'step')} written to {path}. Next: msprobe show {shown}, or, when the other "
+            f"run is dumped too, msprobe compare TARGET GOLDEN (the good run is GOLDEN; {shown} is one of them)."
+        )
+
+    def finish(self) -> None:
+        """Ends the run before the process ends: completes an open step and removes everything."""
+        self._remove()
+        if self._debugger is not None:
+            self._debugger._lifecycle.close()
 
     # The model is called: a step begins.
 
@@ -103,7 +131,7 @@ class StepDriver:
             if not self._end_step():
                 return
         if self._debugger is None:
-            self._debugger = PrecisionDebugger._create(self._settings)
+            self._debugger = self._make_debugger(self._settings)
         if not self._needs_model or self._model is not None:
             self._debugger.start()
             return
@@ -139,7 +167,7 @@ class StepDriver:
             self._without_modules = True
             if self._put_back is not None:
                 self._put_back()
-            self._debugger = PrecisionDebugger._create(self._settings)
+            self._debugger = self._make_debugger(self._settings)
             notices.warn(
                 "no torch.nn.Module was called before the first optimizer step, or only inside a compiled function: "
                 "step 0 has no records. From now on msprobe collects everything between two optimizer steps."
@@ -214,6 +242,20 @@ class StepDriver:
             self._other_model_hook = None
 
 
+@contextlib.contextmanager
+def collecting(settings: Settings) -> Iterator[None]:
+    """Collects what runs inside, as `msprobe run` collects a script. A debugger that exists already rests meanwhile."""
+    earlier = PrecisionDebugger._current
+    PrecisionDebugger._current = None
+    driver = StepDriver(settings)
+    driver.install()
+    try:
+        yield
+    finally:
+        driver.finish()
+        PrecisionDebugger._current = earlier
+
+
 def _inside_another_step() -> bool:
     """Whether the optimizer step of this hook runs inside another optimizer step in this thread."""
     step = sys._getframe(3)
@@ -221,6 +263,18 @@ def _inside_another_step() -> bool:
     while frame is not None and frame.f_code is not step.f_code:
         frame = frame.f_back
     return frame is not None
+
+
+def _explain_nothing() -> str:
+    text = "nothing was collected: the script called no torch.nn.Module with parameters "
+    if _has_started_processes():
+        return f"{text}in this process, and msprobe does not follow processes that it starts: use torchrun."
+    return f"{text}(msprobe does not see calls inside compiled functions)."
+
+
+def _has_started_processes() -> bool:
+    """Whether the script has started processes with multiprocessing, which numbers them from 1."""
+    return next(process._process_counter) > 1  # type: ignore[attr-defined]
 
 
 def _size(module: Any) -> str:

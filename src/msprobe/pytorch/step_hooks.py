@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
@@ -9,6 +10,7 @@ from typing import Any, Callable, Optional
 from msprobe.collect.custom import CustomApis
 from msprobe.collect.parallel import ParallelRecord
 from msprobe.collect.probe import Companion
+from msprobe.collect.records.phases import Phases
 from msprobe.collect.records.recorder import Recorder, Writer
 from msprobe.collect.records.saved_variables import VariableAccess
 from msprobe.collect.step_context import StepContext
@@ -19,6 +21,7 @@ from msprobe.pytorch.apis.mode_stack import is_on, take_off
 from msprobe.pytorch.apis.opaque_regions import CLOSED, effective_mode
 from msprobe.pytorch.apis.operator_names import OperatorNames
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
+from msprobe.pytorch.gradients.backward_graph import requires_grad
 from msprobe.pytorch.gradients.call_gradients import Gradients
 from msprobe.pytorch.gradients.compiled_autograd import CompiledBackward
 from msprobe.pytorch.modules.copies import RootHooks
@@ -28,10 +31,12 @@ from msprobe.pytorch.parallel.layouts import Layouts
 from msprobe.pytorch.parallel.parallel_facts import ParallelFacts
 from msprobe.pytorch.parallel.pipeline import PipelineCalls
 from msprobe.pytorch.parallel.topology import LivingObjects
+from msprobe.pytorch.rollout.trainer_tokens import TrainerTokens
 from msprobe.pytorch.tensors import accelerators
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.pytorch.tensors.variables import TorchVariables
 from msprobe.pytorch.training.training_events import TrainingEvents
+from msprobe.pytorch.training.updates import ParameterUpdates
 from msprobe.stats import CRC, STATS
 
 
@@ -84,7 +89,8 @@ class TorchHooks:
         self._compile = effective_mode(context.settings.compile, context.level.apis)
         parallel = ParallelRecord(context.header)
         layouts = Layouts(parallel)
-        self.texts = TensorTexts(wanted, context.writer, statistics, context.level.apis, layouts)
+        numbers = context.task.records_every_call and context.level.sees_calls and not context.level.kernels
+        self.texts = TensorTexts(wanted, context.writer, statistics, context.level.apis, layouts, numbers)
         self.recorder: Recorder = task.recorder(context, self._deferred or context.writer, self.texts)
         self.gradients = task.gradients(self.recorder)
         self.variables: Optional[VariableAccess] = TorchVariables(self.texts) if context.level.saves_variables else None
@@ -110,8 +116,19 @@ class TorchHooks:
         read_gradients = None if unseen is None else unseen.read_all
         pipeline = PipelineCalls(self.recorder, parallel, self.texts.forget, read_gradients)
         facts = ParallelFacts(self.recorder, parallel, layouts, living, pipeline)
-        events = TrainingEvents(self.recorder, self.texts, self._tree, unseen)
-        return [events, compiled, facts] if unseen is None else [events, compiled, unseen, facts]
+        phases = Phases(self.recorder.writer.phase, self.gradients, requires_grad)
+        if not context.level.kernels:  # at L2 there are records only of operators
+            self.recorder.phases = phases
+        updates = None
+        section = context.task.settings.section
+        selects = any(getattr(section, key, ()) for key in ("scope", "list"))  # some calls: not every parameter, then
+        if context.task.with_data and context.level.sees_calls and not context.level.kernels and not selects:
+            updates = ParameterUpdates(self.recorder, self.texts)
+        events = TrainingEvents(self.recorder, self.texts, self._tree, phases, updates, unseen)
+        watchers: list[Companion] = [events, compiled] if unseen is None else [events, compiled, unseen]
+        if context.level.modules and not context.level.kernels:
+            watchers.append(TrainerTokens(self.recorder, context.writer.directory))
+        return [*watchers, facts]
 
     def install(self, models: Sequence[Any]) -> None:
         level, parts = self.level, []
@@ -141,7 +158,10 @@ class TorchHooks:
 
     def remove(self) -> None:
         for remove in reversed(self._installed):
-            remove()
+            try:
+                remove()
+            except Exception:  # the others are removed all the same
+                self.recorder.fault("stop", traceback.format_exc())
         self._installed = []
         if self.apis is not None:
             self.apis.pause()
@@ -159,5 +179,5 @@ class TorchHooks:
         self.gradients.close()
         if self._deferred is not None:
             self._deferred.settle()
-        self.texts.forget()  # now: the rest of the step may wait for the garbage collector
+        self.texts.release()  # now: the rest of the step may wait for the garbage collector
         return warnings

@@ -8,33 +8,33 @@ from typing import Any
 from msprobe.check.core.judge import ERROR, PASS, SKIP, WARNING
 from msprobe.check.core.precheck import Checked, Report, overall
 from msprobe.dump.plural import count
-from msprobe.report.terminal import print_lines, print_table, printable
-
-_SHOWN = 40
+from msprobe.report.screen import MARK, NAME, PATH, TEXT, Column, Screen
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Report, everything: bool = False, reserved: int = 0) -> None:
+    """`reserved` lines follow."""
+    screen = Screen(everything, reserved)
     counts = [f"{report.count(status)} {word}" for status, word in _WORDS]
-    print_lines([f"{count(len(report.checked), 'call')}: {', '.join(counts)}"])
+    screen.say([f"{count(len(report.checked), 'call')}: {', '.join(counts)}"])
     groups = report.groups
     if groups:
         several = len({one.unit for one in report.checked}) > 1
         rows = [
             [_name(group, several), group[0].forward, group[0].backward, group[0].message, group[0].where]
-            for group in groups[:_SHOWN]
+            for group in groups
         ]
-        print()
-        print_table(["API", "forward", "backward", "reason", "where"], rows)
-        if len(groups) > _SHOWN:
-            print(f"… and {len(groups) - _SHOWN} more in the results file.")
+        columns = [
+            Column("API", NAME), Column("forward", MARK), Column("backward", MARK), Column("reason", TEXT),
+            Column("where", PATH, drop=1),
+        ]  # fmt: skip
+        screen.table(columns, rows, "The worst first")
     skipped = Counter(one.message for one in report.checked if overall(one) == SKIP)
     if skipped:
-        print()
-        print_table(["calls", "not checked, because"], [(count, why) for why, count in skipped.most_common(8)])
-        if len(skipped) > 8:
-            print(f"… and {count(len(skipped) - 8, 'more reason')} in the results file.")
-    for sentence in report.notes:
-        print(printable(sentence))
+        reasons = [(number, why) for why, number in skipped.most_common()]
+        screen.table([Column("calls"), Column("not checked, because", TEXT)], reasons)
+    if report.notes:
+        screen.say(report.notes, drop=1)
+    screen.show()
 
 
 def as_json(report: Report) -> dict[str, Any]:

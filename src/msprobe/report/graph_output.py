@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Optional
 
 from msprobe.dump.errors import DumpError
-from msprobe.report.terminal import print_lines, print_table, printable, progress
+from msprobe.report.json_output import print_json
+from msprobe.report.progress import progress
+from msprobe.report.screen import MARK, NAME, PATH, TEXT, Column, Screen
+from msprobe.report.terminal import printable
 
 if TYPE_CHECKING:
     from msprobe.graphdump import GraphDump, Operator, Statistics, Tensor
@@ -48,7 +50,30 @@ def relative(dump: GraphDump, tensor: Tensor) -> str:
     return str(path.relative_to(dump.root)) if path.is_relative_to(dump.root) else str(path)
 
 
-def print_head(dump: GraphDump, operator: Operator) -> None:
+def add_order(screen: Screen, rows: Sequence[Sequence[object]]) -> None:
+    columns = [
+        Column("", drop=3), Column("rank", drop=1), Column("graph", drop=2), Column("type", drop=4),
+        Column("operator", NAME), Column("line", PATH, drop=5), Column("anomalies", TEXT),
+    ]  # fmt: skip
+    screen.table(columns, rows)
+
+
+def add_findings(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
+    columns = [
+        Column("kind", MARK), Column("role", drop=6), Column("rank", drop=2), Column("graph", drop=1),
+        Column("iteration", drop=3), Column("operator", NAME), Column("slot", drop=7), Column("detail", TEXT, drop=5),
+        Column("line", PATH, drop=4),
+    ]  # fmt: skip
+    if rows:
+        screen.table(columns, [[row[column.title] for column in columns] for row in rows])
+
+
+def add_names(screen: Screen, operators: Sequence[Operator]) -> None:
+    rows = [[operator.rank, operator.graph, operator.name] for operator in operators]
+    screen.table([Column("rank"), Column("graph"), Column("operator", NAME)], rows)
+
+
+def add_head(screen: Screen, operator: Operator) -> None:
     backward = ", backward" if operator.node is not None and operator.node.backward else ""
     lines = [f"{operator.type}  {operator.name}", f"  rank {operator.rank}, graph {operator.graph}{backward}"]
     if operator.is_renumbered:
@@ -57,8 +82,7 @@ def print_head(dump: GraphDump, operator: Operator) -> None:
         lines.append(f"  {operator.line.file}:{operator.line.first}  {operator.line.text}")
     if not operator.in_files:
         lines.append("  not dumped")
-    print()
-    print_lines(lines)
+    screen.say(["", *lines])
 
 
 def _slots(node: Node) -> Iterable[tuple[str, str, str]]:
@@ -75,23 +99,23 @@ def _slots(node: Node) -> Iterable[tuple[str, str, str]]:
             )
 
 
-def print_slots(operator: Operator) -> None:
+def add_slots(screen: Screen, operator: Operator) -> None:
     if operator.node is not None:
-        print()
-        print_table(["slot", "host", "device"], _slots(operator.node))
+        screen.table([Column("slot"), Column("host", TEXT), Column("device", TEXT, drop=1)], _slots(operator.node))
 
 
-def print_neighbours(dump: GraphDump, operator: Operator) -> None:
+def add_neighbours(screen: Screen, dump: GraphDump, operator: Operator) -> None:
     lines = [
         f"  input.{slot} from {source if isinstance(source, str) else source.name}"
         for slot, source in dump.producers(operator)
     ]
     lines += [f"  used by {consumer.name}" for consumer in dump.consumers(operator)]
     lines += [f"  {name}: {value}" for name, value in dump.arguments(operator).items()]
-    print_lines(lines, bold=False)
+    if lines:
+        screen.say(lines, drop=2)
 
 
-def print_tensors(dump: GraphDump, measured: Measured) -> None:
+def add_tensors(screen: Screen, dump: GraphDump, measured: Measured) -> None:
     if not measured:
         return
     rows = []
@@ -111,8 +135,12 @@ def print_tensors(dump: GraphDump, measured: Measured) -> None:
                 relative(dump, tensor),
             ]
         )
-    print()
-    print_table(["iteration", "slot", "dtype", "shape", "max", "min", "mean", "norm", "nan", "inf", "file"], rows)
+    columns = [
+        Column("iteration"), Column("slot"), Column("dtype", drop=3), Column("shape", drop=4), Column("max"),
+        Column("min"), Column("mean", drop=2), Column("norm", drop=5), Column("nan"), Column("inf"),
+        Column("file", PATH, drop=1),
+    ]  # fmt: skip
+    screen.table(columns, rows)
 
 
 def sparkline(values: Sequence[Optional[float]]) -> str:
@@ -130,7 +158,7 @@ def sparkline(values: Sequence[Optional[float]]) -> str:
     return "".join(bars)
 
 
-def print_plots(measured: Measured) -> None:
+def add_plots(screen: Screen, measured: Measured) -> None:
     slots: dict[str, list[tuple[Tensor, Statistics]]] = {}
     for tensor, found in measured:
         if tensor.iteration is not None:
@@ -138,12 +166,13 @@ def print_plots(measured: Measured) -> None:
     for label, series in sorted(slots.items()):
         if len(series) < 2:
             continue
-        print(f"\n{label} over iterations {series[0][0].iteration} to {series[-1][0].iteration}")
+        lines = ["", f"{label} over iterations {series[0][0].iteration} to {series[-1][0].iteration}"]
         for name in ("max", "min", "norm"):
             values = [getattr(found, name) for _, found in series]
             known = [value for value in values if value is not None]
             if known:
-                print(f"  {name:<4}  {sparkline(values)}  {known[0]:.6g} to {known[-1]:.6g}")
+                lines.append(f"  {name:<4}  {sparkline(values)}  {known[0]:.6g} to {known[-1]:.6g}")
+        screen.say(lines, drop=1)
 
 
 def as_json(dump: GraphDump, operator: Operator, iteration: Optional[int]) -> dict[str, Any]:
@@ -178,16 +207,5 @@ def as_json(dump: GraphDump, operator: Operator, iteration: Optional[int]) -> di
     }
 
 
-def print_json(dump: GraphDump, result: list[dict[str, Any]]) -> None:
-    print(json.dumps({"result": _plain(result), "notes": list(dump.notes)}, indent=2, allow_nan=False))
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become text."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+def print_graph_json(dump: GraphDump, result: list[dict[str, Any]]) -> None:
+    print_json("graph", {"result": result, "notes": list(dump.notes)}, indent=2)

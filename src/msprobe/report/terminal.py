@@ -1,7 +1,8 @@
-"""Plain tables and a progress bar for the commands.
+"""Lines, one screen of tables, and a progress bar for the commands.
 
-Names in a dump are untrusted: control characters are printed escaped. In a file or a pipe a table is as wide as its
-content. On a terminal that is too narrow for it, each row becomes a block of lines: a name or a path is never split.
+Names in a dump are untrusted: control characters are printed escaped. In a file or a pipe everything is as wide as its
+content. A terminal gets at most one screen: `Screen` shortens names, leaves columns and rows out, and says how to see
+the rest.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import re
 import shutil
 import sys
 import textwrap
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Optional, TextIO, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Optional, TextIO
 
-T = TypeVar("T")
-_SHOW_BAR_AFTER = 2.0
+_BOLD = "1"
+_LABEL = re.compile(r"  (?:used at|seen in|\w*:?) +")  # "  source  …", "  source: …", or the indent of a continued line
+_LEAST = 20
+"""A terminal is taken to be at least this wide."""
 
 
 def printable(value: object) -> str:
@@ -30,95 +32,115 @@ def number(value: Optional[float]) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: Optional[str] = None) -> None:
-    """Prints a table to standard output. Numbers are aligned to the right."""
-    listed = [list(row) for row in rows]
-    right = [
-        bool(listed) and all(isinstance(row[position], (int, float)) for row in listed)
-        for position in range(len(columns))
-    ]
-    cells = [[_cell(value) for value in row] for row in listed]
-    if title:
-        print(f"\n{title}")
-    if sys.stdout.isatty():
-        _print_to_terminal(columns, cells, right)
-    else:
-        print("\n".join(_align([list(columns), *cells], right)))
-
-
 def print_lines(lines: Iterable[str], bold: bool = True, stream: Optional[TextIO] = None) -> None:
     """Prints an answer: its first line is bold on a terminal, and long lines are broken between words."""
     stream = stream or sys.stdout
-    for position, line in enumerate(map(printable, lines)):
-        if not stream.isatty():
-            print(line, file=stream)
-            continue
-        head = _LABEL.match(line)
-        indent = len(head[0]) if head is not None else 2
-        first, *rest = _wrap(line[indent:], max(shutil.get_terminal_size().columns - indent, 20))
-        for part in (line[:indent] + first, *(" " * indent + part for part in rest)):
-            print(_paint(part, _BOLD) if bold and position == 0 else part, file=stream)
+    on_terminal = stream.isatty()
+    for position, line in enumerate(lines):
+        parts = wrap_line(line, terminal_width()) if on_terminal else [printable(line)]
+        for part in parts:
+            print(paint(part, _BOLD) if on_terminal and bold and position == 0 else part, file=stream)
 
 
-def _print_to_terminal(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
-    width = shutil.get_terminal_size().columns
-    lines = list(_align([list(columns), *cells], right))
-    if max(map(_width, lines)) <= width:
-        for row, line in zip([None, *cells], lines):
-            print(_paint(line, _BOLD) if row is None else _paint_first(line, row[0]))
-        return
-    label = max(map(_width, columns))
-    for row in cells:
-        for position, (column, text) in enumerate(zip(columns, row)):
-            if not text and position:
-                continue
-            head = f"{column}{' ' * (label - _width(column))}  "
-            first, *rest = _wrap(text, max(width - label - 2, 20))
-            print(_paint_first(f"{head}{first}", text) if not position else f"{head}{first}")
-            for part in rest:
-                print(" " * (label + 2) + part)
-        print()
+def wrap_line(line: str, width: int, whole: bool = False) -> list[str]:
+    """A line of an answer in parts that fit, broken between words. A word that is too long is shortened in the middle,
+    unless the names are wanted `whole`."""
+    line = printable(line)
+    head = _LABEL.match(line)
+    indent = len(head[0]) if head is not None else 2
+    room = max(width - indent, _LEAST)
+    words = line[indent:]
+    if not whole and any(text_width(word) > room for word in words.split(" ")):
+        words = " ".join(shorten(word, room) for word in words.split(" "))
+    if text_width(words) <= room:
+        return [line[:indent] + words]
+    first, *rest = textwrap.wrap(words, room, break_long_words=False, break_on_hyphens=False) or [words]
+    return [line[:indent] + first, *(" " * indent + part for part in rest)]
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    """The text in parts that fit, broken between words only: a word that is too long stays one."""
-    if _width(text) <= width:
-        return [text]
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [text]
+def shorten(text: str, room: int) -> str:
+    """A text that is too long, shortened in the middle: the beginning says what it is, the end which one."""
+    if text_width(text) <= room:
+        return text
+    if room < 8:
+        return _last(text, room)
+    end = _last(text, -(-(room - 1) * 62 // 100) + 1)
+    return _first(text, room - text_width(end)) + end
 
 
-_LABEL = re.compile(r"  \w*:? +")  # "  source  …", "  source: …", or the indent of a continued line
-_BOLD = "1"
-_COLOURS = {
-    **dict.fromkeys(("error", "failed", "producer", "overflow"), "31"),
-    **dict.fromkeys(("warning", "too large", "too small", "all zero", "unchanged", "out of range"), "33"),
-    "pass": "32",
-}
+def shorten_end(text: str, room: int) -> str:
+    """A sentence that is too long, without its end."""
+    return text if text_width(text) <= room else _first(text, room - 1).rstrip() + "…"
 
 
-def _paint(text: str, code: str) -> str:
+def shorten_path(text: str, room: int) -> str:
+    """`…/train.py:14`: a place in a file without what follows it, then without its first directories."""
+    return text if text_width(text) <= room else _end_of_path(text.partition(" ")[0], room)
+
+
+def _end_of_path(place: str, room: int) -> str:
+    return place if text_width(place) <= room else _last(place, room)
+
+
+_PHASES = {"forward": "fwd", "backward": "bwd", "parameters_grad": "grad"}
+_LEAST_SLOT = 8
+
+
+def shorten_name(name: str, room: int) -> str:
+    """The name of a row in less space, as the page has it: first without what its neighbours also have (the class of a
+    module, the first word), then the outer modules as one letter each. What distinguishes rows stays: numbers, the
+    module, the call and its slot."""
+    parts = name.split(".")
+    phase = next((place for place, part in enumerate(parts) if part in _PHASES), -1)
+    if text_width(name) <= room or phase < 2:
+        return shorten(name, room)
+    is_module = parts[0] in ("Module", "Cell")
+    last = phase - 2 if is_module else phase - 3
+    slot = ".".join(parts[phase + (2 if is_module else 1) :])
+
+    def text() -> str:
+        return ".".join(parts).replace("….", "…")
+
+    if is_module and phase > 2:
+        parts[phase - 1] = "…"
+    if text_width(text()) > room:
+        parts[0] = "…"
+    if text_width(text()) > room:
+        parts[phase] = _PHASES[parts[phase]]
+    for place in range(1, last):
+        if text_width(text()) > room and not parts[place].isdigit():
+            parts[place] = parts[place][:1]
+    made = text()
+    call = made[: len(made) - len(slot)]
+    if text_width(call) + _LEAST_SLOT > room:
+        return shorten(made, room)
+    return call + shorten(slot, room - text_width(call))
+
+
+def _first(text: str, room: int) -> str:
+    text = text[: max(room, 0)]
+    while text and text_width(text) > room:
+        text = text[:-1]
+    return text
+
+
+def _last(text: str, room: int) -> str:
+    """The end of a text, after an ellipsis."""
+    text = text[len(text) - max(room - 1, 1) :]
+    while len(text) > 1 and text_width(text) > room - 1:
+        text = text[1:]
+    return "…" + text
+
+
+def terminal_width() -> int:
+    return max(shutil.get_terminal_size().columns, _LEAST)
+
+
+def paint(text: str, code: str = _BOLD) -> str:
     return text if os.environ.get("NO_COLOR") else f"\x1b[{code}m{text}\x1b[0m"
 
 
-def _paint_first(line: str, cell: str) -> str:
-    """A row in the colour of its verdict, which is its first cell."""
-    code = next((code for word, code in _COLOURS.items() if cell.split("  ")[-1].strip() == word), None)
-    return line if code is None else _paint(line, code)
-
-
-def _align(rows: list[list[str]], right: list[bool]) -> Iterator[str]:
-    """The lines of the table. rich needs a second of CPU time for a few thousand lines."""
-    sizes = [[_width(text) for text in row] for row in rows]
-    widths = [max(column) for column in zip(*sizes)]
-    for row, size in zip(rows, sizes):
-        parts = []
-        for text, taken, width, to_the_right in zip(row, size, widths, right):
-            space = " " * (width - taken)
-            parts.append(space + text if to_the_right else text + space)
-        yield "  ".join(parts).rstrip()
-
-
-def _width(text: str) -> int:
+def text_width(text: str) -> int:
     """The width of a text on a terminal: wide characters (Chinese) take two cells."""
     if text.isascii():
         return len(text)
@@ -127,34 +149,17 @@ def _width(text: str) -> int:
     return cell_len(text)
 
 
-def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """Yields the items; shows a bar on standard error after two seconds if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    bar: Any = None
-    started = time.monotonic()
-    try:
-        for done, item in enumerate(items):
-            if bar is None and time.monotonic() - started > _SHOW_BAR_AFTER:
-                bar = _start_bar(what, total)
-            if bar is not None:
-                bar.update(bar.task_ids[0], completed=done)
-            yield item
-    finally:
-        if bar is not None:
-            bar.stop()
-
-
-def _start_bar(what: str, total: int) -> Any:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
-    bar.add_task(what, total=total)
-    bar.start()
-    return bar
-
-
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
     return number(value) if isinstance(value, float) else printable("" if value is None else value)
+
+
+def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> Iterable[str]:
+    """The lines of a table. rich needs a second of CPU time for a few thousand lines."""
+    sizes = [[text_width(text) for text in row] for row in rows]
+    widths = [max(column) for column in zip(*sizes)]
+    for row, size in zip(rows, sizes):
+        parts = []
+        for text, taken, width, to_the_right in zip(row, size, widths, right):
+            space = " " * (width - taken)
+            parts.append(space + text if to_the_right else text + space)
+        yield "  ".join(parts).rstrip()

@@ -45,6 +45,36 @@ def _is_handler(frame: FrameType) -> bool:
     return any(isinstance(one, int) and isinstance(two, FrameType) for one, two in zip(values, values[1:]))
 
 
+class Undisturbed:
+    """A short piece of work that start(), stop() or step() in a signal handler must not change halfway.
+
+    Such a call waits until the work has ended. Only the main thread runs signal handlers."""
+
+    def __init__(self) -> None:
+        self._main = threading.main_thread().ident
+        self._depth = 0
+        self._later: deque[Callable[[], None]] = deque()
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == self._main:
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        if threading.get_ident() != self._main:
+            return
+        self._depth -= 1
+        while self._later and not self._depth:
+            self._later.popleft()()
+
+    def postpone(self, act: Callable[[], None]) -> bool:
+        """Whether `act` has to wait: it runs when the work has ended."""
+        if not self._depth or threading.get_ident() != self._main:
+            return False
+        self._later.append(act)
+        return True
+
+
+UNDISTURBED = Undisturbed()
 MOST_AT_ONCE = 100
 
 
@@ -56,6 +86,8 @@ class Turns:
         self._later: deque[Callable[[], None]] = deque()
 
     def take(self, act: Callable[[], None]) -> None:
+        if UNDISTURBED.postpone(lambda: self.take(act)):
+            return
         me = threading.get_ident()
         if self._thread == me:
             self._later.append(act)

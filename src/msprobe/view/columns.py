@@ -156,13 +156,12 @@ class Table:
         calls, slots, reasons, states = columns["call"], columns["slot"], columns["reason"], columns["state"]
         distances, targets, goldens = columns["distance"], columns["target"], columns["golden"]
         for row in rows:
-            judgement, measurement = row.judgement, row.measurement
-            reason = judgement.reason if judgement.reason.kind is not Kind.NONE else measurement.reason
+            measurement, reason = row.measurement, row.why
             slot = row.slot if row.absent != "target" else row.golden_slot
             calls.append(call)
             slots.append(known.setdefault(slot, len(known)))
             reasons.append(0 if reason.kind is Kind.NONE else self._reason(reason))
-            states.append(_VERDICT[judgement.verdict] + _ROLE[row.role])
+            states.append(_VERDICT[row.verdict] + _ROLE[row.role])
             distances.append(_NONE if measurement.distance is None else measurement.distance)
             ours, theirs = _figure(row.target), _figure(row.golden)
             if ours.__class__ is str or theirs.__class__ is str:

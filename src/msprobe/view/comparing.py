@@ -62,8 +62,8 @@ def _facts(origin: Origin) -> list[tuple[str, str]]:
         ("module", origin.module or ""),
         ("collective", origin.collective),
         ("where", ", ".join([*where, origin.direction])),
-        ("source", origin.source or ""),
-        ("inside", origin.library or ""),
+        ("source", origin.source or origin.golden_source or ""),
+        ("inside", origin.library or origin.golden_library or ""),
         *(("evidence", one) for one in origin.evidence if not one.startswith(("target: ", "golden: "))),
     ]
     if origin.spread.get("calls"):

@@ -1,8 +1,8 @@
 """The server: for this machine and this browser only. It reads only the paths of the command line.
 
-The address has a token that opens the page once and is exchanged for a cookie. Requests with another Host (a name that
-an attacker points at 127.0.0.1) or another Origin (a page of another site) are refused. The page is one document; no
-file can be requested.
+The printed address has a token that is exchanged for a cookie, in any browser, as long as the server runs. Requests
+with another Host (a name that an attacker points at 127.0.0.1) or another Origin (a page of another site) are refused.
+The page is one document; no file can be requested.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-USED = "This address has already been used: its token is valid once. Start `msprobe view` again to get a new one."
-NO_TOKEN = "Open the address that `msprobe view` printed: it has a token."
+NO_TOKEN = "Open the address that `msprobe view` printed: it has the token of this server."
 
 
 class Refused(Exception):
@@ -53,19 +52,27 @@ class ViewServer(ThreadingHTTPServer):
             raise DumpError(f"Port {port} cannot be used: {error.strerror or error}; {advice}.") from None
         self.session = session
         self.port = int(self.server_address[1])
-        self._token: Optional[str] = secrets.token_urlsafe(24)
-        self.address = f"http://{HOST}:{self.port}/?token={self._token}"
+        self._token = secrets.token_urlsafe(24)
+        self._once: Optional[str] = secrets.token_urlsafe(24)
+        self.address = self._with(self._token)
+        self.address_once = self._with(self._once)
         self.cookie = f"msprobe_{self.port}"
         self.secret = secrets.token_urlsafe(24)
         self.policy = f"{page_files.page().policy}; form-action 'none'; frame-ancestors 'none'"
         self._lock = threading.Lock()
 
+    def _with(self, token: str) -> str:
+        return f"http://{HOST}:{self.port}/?token={token}"
+
     def exchange(self, token: str) -> bool:
-        """Whether this is the token. It is valid once."""
+        """Whether this token opens the page. That of `address_once` does so once: every user of the machine can read
+        the command line with which a browser is started."""
+        if secrets.compare_digest(token.encode(), self._token.encode()):
+            return True
         with self._lock:
-            if self._token is None or not secrets.compare_digest(token.encode(), self._token.encode()):
+            if self._once is None or not secrets.compare_digest(token.encode(), self._once.encode()):
                 return False
-            self._token = None
+            self._once = None
             return True
 
     @property
@@ -150,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _enter(self, token: str) -> None:
         if not self.server.exchange(token):
-            raise Refused(403, USED)
+            raise Refused(403, NO_TOKEN)
         self.send_response(303)
         self.send_header("Location", "/")
         self.send_header("Set-Cookie", f"{self.server.cookie}={self.server.secret}; HttpOnly; SameSite=Strict; Path=/")

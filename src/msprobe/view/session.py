@@ -15,7 +15,7 @@ from msprobe.dump.errors import DumpError
 from msprobe.view.call_details import CallDetails, item_of
 from msprobe.view.columns import Table
 from msprobe.view.material import Material, Progress, open_material
-from msprobe.view.source_lines import excerpt_of
+from msprobe.view.source_lines import Recorded, excerpt_of
 from msprobe.view.tensors import TensorPair
 
 MAPPING = "msprobe_mapping"
@@ -30,7 +30,8 @@ class Contents:
     def __init__(self, material: Material) -> None:
         self.material = material
         self.table = Table(material.units)
-        self.details = CallDetails(self.table, bool(material.sides))
+        self._recorded = Recorded(material.target, material.golden)
+        self.details = CallDetails(self.table, bool(material.sides), self._recorded)
         self.answer = self._describe_answer()
 
     def _describe_answer(self) -> dict[str, Any]:
@@ -49,7 +50,9 @@ class Contents:
             "row": -1 if row is None else self.table.number_of(answer.unit, row),
             "slot": "" if row is None else row.slot,
             "sides": None if row is None else {"target": item_of(row.target), "golden": item_of(row.golden)},
-            "excerpt": excerpt_of(answer.stack),
+            "excerpt": excerpt_of(answer.stack, self._recorded.of(material.units[answer.unit]))
+            if answer.stack
+            else None,
             "watched": material.watched is not None,
             "living": material.living,
         }

@@ -93,7 +93,8 @@ class TensorPair:
             if mode == GOLDEN and self.golden is not None:
                 return _floats(self.golden[where])
             if mode == DIFFERENCE and self.target is not None and self.golden is not None:
-                return _floats(self.target[where]) - _floats(self.golden[where])
+                ours, theirs = _floats(self.target[where]), _floats(self.golden[where])
+                return np.where(_same(ours, theirs), 0.0, ours - theirs)
             # 1: only the target has NaN or infinity there, 2: only the golden run, 3: both
             total: Any = np.zeros(())
             for weight, array in ((1, self.target), (2, self.golden)):
@@ -170,7 +171,7 @@ class Sweep:
             return
         with np.errstate(all="ignore"):
             away = np.abs(blocks[TARGET] - blocks[GOLDEN])
-        same = (blocks[TARGET] == blocks[GOLDEN]) | (np.isnan(blocks[TARGET]) & np.isnan(blocks[GOLDEN]))
+        same = _same(blocks[TARGET], blocks[GOLDEN])
         away = np.where(same, 0.0, np.where(np.isnan(away), np.inf, away))
         with np.errstate(divide="ignore"):
             powers = np.floor(np.log10(away))
@@ -198,6 +199,12 @@ def _opened(item: Any, source: Any) -> Optional[Array]:
 def _flat(array: Array) -> Array:
     """The array in C order; copied only if the file has another order."""
     return array.reshape(-1)
+
+
+def _same(ours: Array, theirs: Array) -> Array:
+    """Where both have the same number, the same infinity or NaN."""
+    same: Array = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    return same
 
 
 def _floats(array: Any) -> Array:

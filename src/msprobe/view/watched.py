@@ -70,15 +70,15 @@ class Watched:
         with _opened(self.target) as run:
             rank = run.ranks[min(max(rank_number, 0), len(run.ranks) - 1)]
             steps, _, table = rank.table()
-            chosen = [one for one in rank.series() if statistic in one.statistics]
-            columns = [one.first + one.statistics.index(statistic) for one in chosen]
-        inside = [column for column in columns if column < table.shape[1]]
-        values = table[:, inside] if len(inside) == len(columns) else _padded(table, columns)
+            numbered = [(one, one.first + one.statistics.index(statistic)) for one in rank.series()
+                        if statistic in one.statistics]  # fmt: skip
+        chosen = [(one, column) for one, column in numbered if column < table.shape[1]]  # others have no number yet
+        values = table[:, [column for _, column in chosen]]
         values = np.where(is_absent(np.ascontiguousarray(values)), np.nan, values)
         spans = np.array_split(np.arange(len(steps)), min(len(steps), MOST_COLUMNS)) if steps else []
         rows = [_strongest(values[span]) for span in spans]
         matrix = np.array(rows, np.float32).T if rows else np.empty((len(chosen), 0), np.float32)
-        labels = [label_of(one.target.kind, one.target.name) for one in chosen]
+        labels = [label_of(one.target.kind, one.target.name) for one, _ in chosen]
         return {"labels": labels, "steps": [steps[int(span[0])] for span in spans], "values": matrix.tolist()}
 
     def curve(self, kind: str, name: str, statistic: str) -> list[dict[str, Any]]:
@@ -107,14 +107,6 @@ def _strongest(block: Array) -> Array:
     place = np.argmax(np.where(np.isnan(block), np.inf, np.abs(block)), axis=0)
     picked: Array = block[place, np.arange(block.shape[1])]
     return picked
-
-
-def _padded(table: Array, columns: list[int]) -> Array:
-    out = np.full((table.shape[0], len(columns)), np.nan)
-    for place, column in enumerate(columns):
-        if column < table.shape[1]:
-            out[:, place] = table[:, column]
-    return out
 
 
 @contextlib.contextmanager

@@ -9,12 +9,13 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import traceback
+import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from msprobe.collect import notices
+from msprobe.collect.guard import guarded
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.dumping import AlarmDump
 from msprobe.watch.recording import INITIAL, Recording
@@ -52,7 +53,15 @@ class BaseMonitor:
         self._dump: Optional[AlarmDump] = None
         if not self._on:
             return
-        self._recording = Recording(settings, rank, facts, start_step)
+        try:
+            self._recording = Recording(settings, rank, facts, start_step)
+        except (OSError, sqlite3.Error) as error:
+            self._on = False
+            notices.warn(
+                f"the monitor cannot write to {settings.dump_path} and is off; the script continues. "
+                f"Choose another dump_path. ({error})"
+            )
+            return
         if on_alarm is not None:
             self._recording.callbacks.append(on_alarm)
         atexit.register(self.close)
@@ -61,7 +70,7 @@ class BaseMonitor:
 
     _parameters: Any
     """The watched parameters."""
-    _optimizers: Any
+    _optimizers: Any = None
     """The hooks of the optimizers; they stay while the monitor lives."""
     _hooks: tuple[Any, ...] = ()
     """The hooks of a watched step: each has `install(found)` and `remove()`."""
@@ -104,7 +113,8 @@ class BaseMonitor:
     def _remove(self) -> None:
         """Removes every hook when the monitor ends."""
         self._uninstall()
-        self._optimizers.remove()
+        if self._optimizers is not None:
+            self._optimizers.remove()
 
     # What the script calls.
 
@@ -119,11 +129,13 @@ class BaseMonitor:
         """Removes every hook. All measured numbers are already on disk."""
         if self._on and os.getpid() == self._pid:
             self._on = False
-            self._remove()
-            if self._dump is not None:
-                self._dump.close()
-            self._recording.close()
             atexit.unregister(self.close)
+            for act in (self._remove, self._close_dump, self._recording.close):
+                guarded("the end of the monitor", act, lambda: None)()
+
+    def _close_dump(self) -> None:
+        if self._dump is not None:
+            self._dump.close()
 
     @property
     def path(self) -> Path:
@@ -183,12 +195,11 @@ class BaseMonitor:
         self._dump = self._recording.dumper = AlarmDump(self._settings, make, model, in_use)
 
     def _guarded(self, act: Callable[..., Any]) -> Callable[..., None]:
+        """A hook that returns nothing, whatever `act` returns."""
+        checked = guarded("the monitor", act, self.close)
+
         @functools.wraps(act, assigned=())
         def run(*call: Any) -> None:
-            try:
-                act(*call)
-            except Exception:
-                notices.warn(f"the monitor failed and is now off; the script continues:\n{traceback.format_exc()}")
-                self.close()
+            checked(*call)
 
         return run

@@ -7,9 +7,11 @@ returned. `ABSENT` marks a target without numbers in a step: a NaN with bits tha
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,14 +25,18 @@ from msprobe.watch.targets import Target
 FORMAT = 1
 ABSENT_BITS = 0x7FF8_0000_0000_A85E
 ABSENT = np.array([ABSENT_BITS], np.uint64).view(np.float64)
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-CREATE TABLE targets (id INTEGER PRIMARY KEY, kind TEXT, name TEXT, position INTEGER, shape TEXT, dtype TEXT,
-                      shard TEXT, first INTEGER, statistics TEXT);
-CREATE TABLE steps (step INTEGER PRIMARY KEY, time REAL, numbers BLOB);
-CREATE TABLE alarms (id INTEGER PRIMARY KEY, step INTEGER, rule TEXT, kind TEXT, name TEXT, position INTEGER,
-                     sentence TEXT, value REAL, usual REAL, around TEXT, rank INTEGER);
-"""
+_STATEMENTS = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",
+    "CREATE TABLE targets (id INTEGER PRIMARY KEY, kind TEXT, name TEXT, position INTEGER, shape TEXT, dtype TEXT, "
+    "shard TEXT, first INTEGER, statistics TEXT)",
+    "CREATE TABLE steps (step INTEGER PRIMARY KEY, time REAL, numbers BLOB)",
+    "CREATE TABLE alarms (id INTEGER PRIMARY KEY, step INTEGER, rule TEXT, kind TEXT, name TEXT, position INTEGER, "
+    "sentence TEXT, value REAL, usual REAL, around TEXT, rank INTEGER)",
+)
+TABLES = {statement.split()[2]: statement for statement in _STATEMENTS}
+"""The statement that makes each table. Readers refuse a file with others."""
+BESIDE = ("-journal", "-wal", "-shm")
+"""The files that SQLite opens next to a database."""
 _CHECK_SIZE_EVERY = 64
 _NEAR = 16
 """Steps before and after an alarm that thinning keeps."""
@@ -39,6 +45,17 @@ _KEPT_ALARMS = 256
 
 def file_name(rank: Optional[int]) -> str:
     return "watch.sqlite" if rank is None else f"watch_rank{rank}.sqlite"
+
+
+def strange_table(rows: Iterable[tuple[Any, ...]]) -> str:
+    """What a file has that a store does not make, or lacks; empty if there is nothing. `rows` are the type, the name
+    and the statement of each table, view, index and trigger. Views, triggers and generated columns are programs."""
+    found = set()
+    for kind, name, text in rows:
+        if kind != "table" or name not in TABLES or " ".join(str(text).split()) != TABLES[name]:
+            return f"the {str(kind)[:20]} {str(name)[:60]!r} is not one of its tables"
+        found.add(name)
+    return next((f"it has no table {name!r}" for name in TABLES if name not in found), "")
 
 
 def is_absent(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -52,11 +69,12 @@ class Store:
     def __init__(self, path: Path, meta: Mapping[str, Any], largest_bytes: int, keep_before: Optional[int]) -> None:
         """`keep_before`: a run that resumes at this step keeps the earlier steps of the file; None: a new file."""
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        if path.exists() and keep_before is None:
+        if keep_before is None or not os.path.lexists(path):
             _set_aside(path)
-        is_new = not path.exists()
+        is_new = not os.path.lexists(path)
         if is_new:
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o640))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640))
+        _check_files(path)
         self.path = path
         self._largest = largest_bytes
         self._written = 0
@@ -67,7 +85,7 @@ class Store:
         self._columns = 0
         self._first: dict[tuple[str, str], int] = {}
         if is_new:
-            self._database.executescript(_SCHEMA)
+            self._database.executescript(";".join(TABLES.values()))
         else:
             self._resume(keep_before or 0)
         rows = [(key, json.dumps(value)) for key, value in {"format": FORMAT, **meta}.items()]
@@ -75,6 +93,9 @@ class Store:
 
     def _resume(self, step: int) -> None:
         run = self._database.execute
+        strange = strange_table(run("SELECT type, name, sql FROM sqlite_master"))
+        if strange:
+            raise sqlite3.DatabaseError(f"{self.path} is not the database of a watched run: {strange}")
         run("DELETE FROM steps WHERE step >= ?", (step,))
         run("DELETE FROM alarms WHERE step >= ?", (step,))
         for kind, name, first, statistics in run("SELECT kind, name, first, statistics FROM targets").fetchall():
@@ -165,12 +186,28 @@ def _finite(value: float) -> Optional[float]:
     return None if value != value else value
 
 
+def _files(path: Path) -> list[Path]:
+    """The database and the files beside it that exist, also links that lead nowhere."""
+    parts = [path.with_name(path.name + suffix) for suffix in ("", *BESIDE)]
+    return [part for part in parts if os.path.lexists(part)]
+
+
 def _set_aside(path: Path) -> None:
-    """Moves the database of an earlier run to a directory `old-…`."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(path.stat().st_mtime))
+    """Moves what is in the place of the database to a directory `old-…`: an earlier run, or what somebody put there."""
+    parts = _files(path)
+    if not parts:
+        return
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(parts[0].lstat().st_mtime))
     folder = path.parent / f"old-{stamp}"
     folder.mkdir(mode=0o750, exist_ok=True)
-    for suffix in ("", "-wal", "-shm"):
-        part = path.with_name(path.name + suffix)
-        if part.exists():
-            part.rename(folder / part.name)
+    for part in parts:
+        part.rename(folder / part.name)
+
+
+def _check_files(path: Path) -> None:
+    """SQLite would follow a link to a file of somebody else, and wait at a pipe."""
+    for part in _files(path):
+        if not stat.S_ISREG(part.lstat().st_mode):
+            raise OSError(
+                errno.EINVAL, "it is not a regular file; move it away, or choose another dump_path", str(part)
+            )

@@ -67,13 +67,13 @@ class ApiCalls:
         """Runs one API and records it. Returns or raises what the API returns or raises."""
         recorder = self._recorder
         selection = recorder.selection
-        title = api.title
-        name = f"{title}.{recorder.numbers.take(title)}.{FORWARD}"
+        title = name = api.title
         parents = recorder.parents
         call: Optional[int] = None
         inputs: Any = None
         given, named = args, kwargs
         try:
+            name = f"{title}.{recorder.numbers.take(title)}.{FORWARD}"
             if self.unwritten or api.name in self.marked or "out" in kwargs:
                 given, named = self._mark_arguments(api, args, kwargs)
             wanted = selection.everything or selection.enter(name, parents)
@@ -88,11 +88,7 @@ class ApiCalls:
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
-            if api.changes or "out" in kwargs:
-                self._distrust_memory()  # it may have written before it raised, like a checkpoint that stops early
-            recorder.fail(call, error, self._members(api))
-            if not selection.everything:
-                selection.leave(name)
+            self._failed(api, call, name, error, "out" in kwargs)
             raise
         try:
             if api.changes or "out" in kwargs:
@@ -112,6 +108,17 @@ class ApiCalls:
         except Exception:
             recorder.fault(name, traceback.format_exc())
         return output
+
+    def _failed(self, api: Any, call: Optional[int], name: str, error: BaseException, has_out: bool) -> None:
+        """The API raised."""
+        try:
+            if api.changes or has_out:
+                self._distrust_memory()  # it may have written before it raised, like a checkpoint that stops early
+            self._recorder.fail(call, error, self._members(api))
+            if not self._recorder.selection.everything:
+                self._recorder.selection.leave(name)
+        except Exception:
+            self._recorder.fault(name, traceback.format_exc())
 
     def _members(self, api: Api) -> str:
         """JSON members that follow the output of a call."""

@@ -1,4 +1,4 @@
-"""Kernels (level L2): the beginning of an operator's record."""
+"""Kernels (level L2): the beginning and the end of an operator's record."""
 
 from __future__ import annotations
 
@@ -27,3 +27,18 @@ def enter_kernel(
     except Exception:
         recorder.fault(name, traceback.format_exc())
     return None
+
+
+def leave_kernel(recorder: Recorder, name: str, call: Optional[int], output: Any) -> None:
+    """The operator has returned. `call` is None if it is not wanted; it may still be the last one of a scope."""
+    if call is not None:
+        recorder.leave(call, name, output)
+    if not recorder.selection.everything:
+        recorder.selection.leave(name)
+
+
+def fail_kernel(recorder: Recorder, name: str, call: Optional[int], error: BaseException) -> None:
+    """The operator has raised an exception."""
+    recorder.fail(call, error)
+    if not recorder.selection.everything:
+        recorder.selection.leave(name)

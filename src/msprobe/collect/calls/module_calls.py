@@ -56,6 +56,8 @@ class ModuleCalls:
         call = _ModuleCall(title, name, parents, sys.exc_info()[1])
         self._calls.open.append(call)
         recorder.push(name)
+        if recorder.phases is not None and recorder.phases.between:
+            recorder.phases.begin_module()
         if recorder.on_first_batch is not None:
             recorder.first_batch(args, kwargs)
         selection = recorder.selection

@@ -24,6 +24,7 @@ class BackwardRecord:
         "done",
         "held",
         "incoming",
+        "lowest",
         "name",
         "outgoing",
         "parent",
@@ -47,6 +48,7 @@ class BackwardRecord:
         self.held: Optional[dict[int, Any]] = None  # position of an argument -> the sum so far
         self.shared: tuple[int, ...] = ()
         self.waiting = 0  # hooks that have not fired
+        self.lowest = 1 << 64  # the lowest sequence number of its nodes, where the frontend keeps it
         self.started = False
         self.unwanted = False
         self.done = False

@@ -91,11 +91,20 @@ class CallGradients:
 
     def _open_record(self, name: str, parents: list[str], outputs: int, inputs: int) -> Optional[BackwardRecord]:
         """The backward record of a forward call, or None if it is not wanted."""
-        selection = self._recorder.selection
         backward = backward_of(name)
-        if not selection.everything and not selection.may_want(backward, list(map(backward_of, parents))):
+        if not self._may_want(backward, parents):
             return None
         return BackwardRecord(backward, parents, outputs, inputs, self._recorder.chunk)
+
+    def _may_want(self, backward: str, parents: list[str]) -> bool:
+        """Asked when the forward call has returned; `parents` are those of the forward call."""
+        selection = self._recorder.selection
+        return selection.everything or selection.may_want(backward, list(map(backward_of, parents)))
+
+    def _wants(self, record: BackwardRecord) -> bool:
+        """Asked when the backward begins."""
+        selection = self._recorder.selection
+        return selection.everything or selection.enter(record.name, list(map(backward_of, record.parents)))
 
     def _fire(self, record: BackwardRecord, places: Places, leading: Places, outgoing: Any, incoming: Any) -> None:
         """A hook of one node fires. `incoming` and `outgoing` are all gradients of the node."""
@@ -128,8 +137,7 @@ class CallGradients:
             return False
         if not record.started:
             record.started = True
-            selection = self._recorder.selection
-            if not selection.everything and not selection.enter(record.name, list(map(backward_of, record.parents))):
+            if not self._wants(record):
                 record.unwanted = True
                 return False
         return True
@@ -208,7 +216,11 @@ class CallGradients:
 
     def _finish_pass(self, number: int) -> None:
         for record in self._pending.pop(number, {}).values():
-            for position, held in (record.held or {}).items():
-                self._write_sum(record, position, held)
-            record.held = None
-            self._write(record)
+            self._complete(record)
+
+    def _complete(self, record: BackwardRecord) -> None:
+        """Writes a record with the gradients that have come."""
+        for position, held in (record.held or {}).items():
+            self._write_sum(record, position, held)
+        record.held = None
+        self._write(record)

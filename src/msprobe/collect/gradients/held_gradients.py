@@ -17,6 +17,13 @@ class HeldGradients(CallGradients):
         """A gradient or None for every output and every tensor argument of the call."""
         raise NotImplementedError
 
+    def _may_want(self, backward: str, parents: list[str]) -> bool:
+        """The task asked the selection about the forward call, under each of its names."""
+        return True
+
+    def _wants(self, record: BackwardRecord) -> bool:
+        return True
+
     def _take_incoming(self, record: BackwardRecord, places: Places, grads: Any) -> None:
         for position, number in places:
             record.incoming[position] = grads[number]

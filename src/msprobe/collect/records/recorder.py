@@ -15,10 +15,11 @@ from itertools import count
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect.records.call_numbers import CallNumbers
+from msprobe.collect.records.phases import Phases
 from msprobe.collect.records.selection import Selection
 from msprobe.collect.records.stacks import Position, Stacks
 from msprobe.collect.records.values import Values
-from msprobe.system.interrupts import is_of_the_script
+from msprobe.system.interrupts import is_of_the_script, let_through
 from msprobe.system.living import Living
 
 
@@ -34,6 +35,8 @@ class Writer(Protocol):
     def place(self, name: str, parent: Optional[str]) -> None: ...
 
     def debug(self, name: str, text: str) -> None: ...
+
+    def phase(self, text: str) -> None: ...
 
     def training(self, text: str) -> None: ...
 
@@ -72,6 +75,7 @@ class Recorder:
         self.faults = 0
         self.records = 0
         self.chunk = ""  # JSON members of every call that begins now: its pipeline stage and microbatch
+        self.phases: Optional[Phases] = None
         self.on_first_batch: Optional[Callable[[object], None]] = None
         self._batch = batch
         self._with_data = with_data
@@ -132,6 +136,8 @@ class Recorder:
         if self.chunk:
             text = f"{text}, {self.chunk}" if text else self.chunk
         stack = self._stacks.number(depth + 1) if self._stacks is not None else None
+        if self.phases is not None:
+            self.phases.begin_call()
         self.writer.begin(call, name, parent, stack, text)
         return call
 
@@ -153,6 +159,8 @@ class Recorder:
         if extra:
             parts.append(extra)
         self.records += 1
+        if self.phases is not None and self.phases.between:
+            self.phases.end_call(call, output)
         self.writer.end(call, ", ".join(parts))
 
     def fail(self, call: Optional[int], error: BaseException, extra: str = "") -> None:
@@ -171,6 +179,8 @@ class Recorder:
     def write_record(self, name: str, parent: Optional[str], text: str, stack: Optional[int] = None) -> None:
         """A record with one event: backward, parameters_grad."""
         self.records += 1
+        if self.phases is not None:
+            self.phases.begin_gradient()
         self.writer.record(name, parent, stack, text if self._with_data else "")
 
     def tensors_path(self, name: str, side: str) -> str:
@@ -195,7 +205,10 @@ class Recorder:
         if error is not None and is_of_the_script(error):
             raise error
         self.faults += 1
-        self.writer.error(name, trace)
+        try:
+            self.writer.error(name, trace)
+        except Exception as failure:  # the log itself cannot be written; the step says how many errors there were
+            let_through(failure)
 
 
 def _in_forked_child() -> None:

@@ -6,9 +6,12 @@ no name filter is set.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Callable, Optional, Union
 
+from msprobe.config.kinds import name_pattern
 from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD
 
 
@@ -33,6 +36,7 @@ class Selection:
         self.everything = not scope and not wanted
         self._first, self._last = (scope[0], scope[1]) if scope else ("", "")
         self._inside = False
+        self._opened = False  # in this step
         self._wanted = tuple(wanted)
         self._files = files
         self.saves_any = files is not False
@@ -53,17 +57,23 @@ class Selection:
         if self.everything:
             return True
         if self._first:
-            if not self._inside and _names(self._first, name):
-                self._inside = True
+            if not self._inside and self._begins_scope(name, parents):
+                self._inside = self._opened = True
                 self._hits.add(self._first)
             elif not self._hits and _names(self._last, name):
                 self._last_came_first = True
             return self._inside
         return self._listed(name, parents)
 
+    def _begins_scope(self, name: str, parents: Sequence[str]) -> bool:
+        """The backward of a call can begin at the same moment as that of the module around it, and be seen first."""
+        return _names(self._first, name) or (
+            not self._opened and any(_names(self._first, parent) for parent in parents)
+        )
+
     def enter_as(self, spelling: str) -> bool:
         """Whether an entry with a dot matches another spelling of the name of a call that begins."""
-        found = [entry for entry in self._wanted if "." in entry and _names(entry, spelling)]
+        found = [entry for entry in self._wanted if "." in entry and matches(entry, spelling)]
         self._hits.update(found)
         return bool(found)
 
@@ -76,6 +86,10 @@ class Selection:
         if self._inside and _names(self._last, name):
             self._inside = False
             self._hits.add(self._last)
+
+    def note_matched(self, entries: Sequence[str]) -> None:
+        """These entries of the list have selected something elsewhere."""
+        self._hits.update(entries)
 
     def list_unmatched(self, explain: Callable[[str], Optional[str]] = lambda entry: None) -> list[str]:
         """The warnings at the end of the run: the filters that matched no call. `explain` may know the reason."""
@@ -107,7 +121,7 @@ class Selection:
 
     def restart(self) -> None:
         """A new step begins: a scope that is still open ends here."""
-        self._inside = False
+        self._inside = self._opened = False
 
     def _listed(self, name: str, parents: Sequence[str]) -> bool:
         found = False
@@ -119,11 +133,25 @@ class Selection:
 
 
 def matches(entry: str, name: str) -> bool:
-    """A list entry with a dot is a full name or the beginning of one. An entry without a dot is a part of the name of
-    an API or a module."""
+    """An entry `name-regex(...)` is a regular expression for the beginning of a name; one with a star or a question
+    mark is a pattern for the path of a module or the name of an API. An entry with a dot is a full name or the
+    beginning of one. An entry without a dot is a part of the name of an API or a module."""
+    pattern = _pattern(entry)
+    if pattern is not None:
+        return pattern.match(name) is not None
     if "." in entry:
         return _names(entry, name)
     return entry in _plain(name)
+
+
+@lru_cache(maxsize=1024)
+def _pattern(entry: str) -> Optional[re.Pattern[str]]:
+    """`layers.3.*` matches the module layers.3 and the modules inside it, wherever layers is; `*norm*` every norm."""
+    pattern = name_pattern(entry)
+    if pattern is None and ("*" in entry or "?" in entry):
+        text = re.escape(entry).replace(r"\*", ".*").replace(r"\?", ".")
+        pattern = rf"[^.]+\.(?:.*\.)?{text}(?:\.[^.]+\.[^.]+|\.{PARAMETERS_GRAD})\Z"
+    return None if pattern is None else re.compile(pattern)
 
 
 def _names(entry: str, name: str) -> bool:
@@ -132,6 +160,8 @@ def _names(entry: str, name: str) -> bool:
 
 def _inside(entry: str, parent: str, name: str) -> bool:
     """Whether `entry` names the module `parent` in a way that includes the direction of `name`."""
+    if _pattern(entry) is not None:
+        return matches(entry, parent)
     if "." not in entry or not _names(entry, parent):
         return False
     direction = _direction(entry)

@@ -6,14 +6,17 @@ A framework subclasses `Debugger`, names itself and makes the lifecycle.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional, Protocol, TypeVar
 
 from msprobe.collect import notices
+from msprobe.collect.guard import guarded
 from msprobe.collect.probe import Probe
 from msprobe.collect.run.embedding import DebuggerConfig, Service, explain_method
 from msprobe.collect.run.lifecycle import UsageError
 from msprobe.config import Settings, load
+from msprobe.dump import layout
 
 _D = TypeVar("_D", bound="Debugger")
 
@@ -57,6 +60,11 @@ class RunControl(Protocol):
 
     def finish_step(self) -> None: ...
 
+    @property
+    def wants_more(self) -> bool: ...
+
+    def give_up(self) -> None: ...
+
 
 class OnClassOrInstance:
     """A method that, called on the class, acts on the one debugger of the process."""
@@ -69,8 +77,7 @@ class OnClassOrInstance:
         target = instance if instance is not None else owner._current
         if target is None:
             raise UsageError("There is no debugger yet: call PrecisionDebugger(config_path=…) first.")
-        bound: Callable[..., Any] = self._method.__get__(target, owner)
-        return bound
+        return guarded("msprobe", self._method.__get__(target, owner), target._lifecycle.give_up)
 
 
 class Debugger:
@@ -105,6 +112,8 @@ class Debugger:
                 notices.inform(_takes_over(current._lifecycle.settings.dump_path, settings.dump_path))
             current._lifecycle.close_replaced()
         cls._refuse(settings)
+        if settings.rank is None and settings.task != "run_ut":  # else another rank may be the one that writes
+            layout.check_writable(settings.dump_path)
         debugger = cls._create(settings)
         debugger._apply_settings(settings)
         if model is not None:
@@ -166,12 +175,23 @@ class Debugger:
     # What the user calls.
 
     @OnClassOrInstance
-    def start(self, model: Any = None, token_range: Any = None, rank_id: Optional[int] = None) -> None:
+    def start(
+        self,
+        model: Any = None,
+        token_range: Any = None,
+        rank_id: Optional[int] = None,
+        scheduled_tokens: Optional[Mapping[str, int]] = None,
+    ) -> None:
         """Starts collecting. L0 and mix need `model`: one model or a list; it is remembered.
 
         token_range [first, last], both included, collects only these forwards of the model, counted from 0 in a step.
         rank_id is the rank of this process if the framework does not know it: replicas that serve requests.
+        scheduled_tokens is what vLLM-Ascend passes, the tokens of each request: msprobe records all rows of the batch.
         """
+        if scheduled_tokens is not None:
+            notices.warn_once(
+                "scheduled_tokens has no effect: records have the rows of all requests, in the order of this mapping."
+            )
         if rank_id is not None:
             self._lifecycle.use_rank(rank_id)
         self._lifecycle.start(model, token_range)

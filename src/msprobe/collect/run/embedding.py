@@ -23,6 +23,9 @@ class EmbeddedRun(Protocol):
 
     def finish_step(self) -> None: ...
 
+    @property
+    def wants_more(self) -> bool: ...
+
 
 class DebuggerConfig:
     """`debugger.config`: the settings. Only dump_path can be set; it applies from the next start() on."""
@@ -52,6 +55,11 @@ class Service:
     def __init__(self, run: EmbeddedRun) -> None:
         self._run = run
         self.config = DebuggerConfig(run)
+
+    @property
+    def should_stop_service(self) -> bool:
+        """Whether all wanted steps are over. Adapters stop calling the debugger then."""
+        return not self._run.wants_more
 
     def _reset_status(self) -> None:
         """Adapters call this between two parts of one step that go to two directories."""

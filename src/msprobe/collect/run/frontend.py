@@ -12,6 +12,8 @@ from msprobe.collect.step_context import StepContext
 class Frontend(Protocol):
     name: str
     model_kind: str
+    numbers_values: bool
+    """Whether tensors in records have the numbers of their values, at levels that see all writes."""
 
     def rank(self) -> Optional[int]:
         """The global rank, or None in a run without ranks."""

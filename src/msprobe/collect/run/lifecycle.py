@@ -9,7 +9,9 @@ still recorded. step() closes the step. Outside the wanted steps and ranks nothi
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import shutil
 import traceback
 import weakref
 from dataclasses import replace
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from msprobe.collect import notices, tokens
+from msprobe.collect.guard import MeantForTheScript, guarded
 from msprobe.collect.levels import LEVELS
 from msprobe.collect.parallel import RunHeader
 from msprobe.collect.probe import Probe
@@ -27,12 +30,13 @@ from msprobe.collect.run.run_summary import RunSummary
 from msprobe.collect.step_context import StepContext
 from msprobe.collect.task import Task
 from msprobe.dump import layout
+from msprobe.dump.journal import FLOW_FORMAT
 from msprobe.dump.writing.null_writer import NullWriter
 from msprobe.dump.writing.writer import RankWriter, Worker
 from msprobe.system.interrupts import Turns, WritesOnTerm
 
 
-class UsageError(ValueError):
+class UsageError(MeantForTheScript, ValueError):
     """start() cannot collect anything this way. The message says what to change."""
 
 
@@ -197,10 +201,29 @@ class Lifecycle:
             notices.inform(message)
         self.summary.log_result(self.step_number, self._selection.list_unmatched(self._frontend.explain_unmatched))
 
+    def give_up(self) -> None:
+        """After an error of msprobe: removes what is installed, keeps what is on disk and does nothing from now on."""
+        self.closed, self._collecting = True, False
+        atexit.unregister(self._at_exit)
+        probe, writer = self._probe, self._writer
+        self._probe = self._writer = None
+        acts: list[Callable[[], Any]] = [self._on_term.remove]
+        if probe is not None and writer is not None:
+            probe.recorder.closed = True
+            acts += [probe.remove, probe.close, writer.finish]
+        for act in (*acts, self._worker.close):
+            with contextlib.suppress(Exception):
+                act()
+
     @property
     def probe(self) -> Optional[Probe]:
         """The probe of the open step; None between steps and in a forked child."""
         return None if self._is_forked_child() else self._probe
+
+    @property
+    def directory(self) -> Optional[Path]:
+        """The rank directory of the open step; None between steps."""
+        return None if self._is_forked_child() or self._writer is None else self._writer.directory
 
     @property
     def wants_more(self) -> bool:
@@ -234,7 +257,10 @@ class Lifecycle:
     def _make_writer(self, directory: Path) -> RankWriter:
         if not self.task.writes_records:
             return NullWriter(directory)
-        return RankWriter(directory, self.task.make_head(self._frontend.name, directory), self._worker)
+        head = self.task.make_head(self._frontend.name, directory)
+        if self._frontend.numbers_values and self._level.sees_writes and self.task.records_every_call:
+            head = replace(head, flow=FLOW_FORMAT)
+        return RankWriter(directory, head, self._worker)
 
     def _write_all(self) -> None:
         """On SIGTERM: all records are in the journal when this returns."""
@@ -253,6 +279,21 @@ class Lifecycle:
         recorder.closed = True
         self.summary.close_step(self.step_number, writer.finish(), recorder.faults, writer.directory)
         self.summary.add_records(probe.hooks.records_elsewhere)
+
+    def _discard_step(self) -> None:
+        """Drops the open step with its files."""
+        probe, writer = self._probe, self._writer
+        if probe is None or writer is None:
+            return
+        self._stop()
+        self._on_term.remove()
+        self._guarded(probe.close)
+        self._probe = self._writer = None
+        probe.recorder.closed = True
+        writer.finish()
+        shutil.rmtree(writer.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the directory of another rank is next to it
+            writer.directory.parent.rmdir()
 
     def _guarded(self, action: Callable[..., Any], *args: Any) -> Any:
         """Runs code that installs or removes hooks. An error of msprobe is logged like one at a call; the script
@@ -333,7 +374,7 @@ def _close_at_exit(lifecycle: Lifecycle) -> Any:
     def close() -> None:
         alive = reference()
         if alive is not None:
-            alive.close()
+            guarded("msprobe", alive.close, alive.give_up)()
 
     atexit.register(close)
     return close

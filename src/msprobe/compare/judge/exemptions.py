@@ -9,24 +9,9 @@ from collections.abc import Sequence
 
 from msprobe.compare.calls import FORWARD, Match
 from msprobe.compare.measure.distance import ValueKey, value_key
+from msprobe.compare.operators import FILLING, RECEIVING, UNINITIALISED, VIEWS
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import Row
-
-_UNINITIALISED = {"empty", "empty_like", "empty_strided", "new_empty", "empty_permuted", "emptylike"}
-_FILLING = {
-    "copy_", "__setitem__", "setitem", "uniform_", "normal_", "zero_", "fill_", "random_", "bernoulli_", "exponential_",
-    "cauchy_", "log_normal_", "geometric_", "trunc_normal_", "_foreach_copy_", "_foreach_zero_", "index_copy_",
-    "set_", "resize_",
-}  # fmt: skip
-"""Calls that overwrite their first argument without reading it."""
-_RECEIVING = {
-    "all_gather", "all_gather_into_tensor", "_all_gather_base", "reduce_scatter", "reduce_scatter_tensor",
-    "_reduce_scatter_base", "recv", "irecv", "scatter", "gather", "all_to_all", "all_to_all_single", "broadcast",
-}  # fmt: skip
-_VIEWING = {
-    "__getitem__", "view", "reshape", "transpose", "permute", "narrow", "select", "expand", "squeeze", "unsqueeze",
-    "chunk", "split", "contiguous", "to", "t", "flatten", "view_as", "detach", "unbind", "slice", "as_strided",
-}  # fmt: skip
 
 _GATHER_BUFFER = "all_gather_copy_in"
 """The call of FSDP that returns the buffer for the next collective."""
@@ -48,38 +33,47 @@ class Exemptions:
         if call.direction != FORWARD:
             return {}
         word = call.key.rpartition(".")[2]
-        if word not in _UNINITIALISED and all(row.measurement.distance == 0.0 for row in rows):
+        if word not in UNINITIALISED and all(row.measurement.distance == 0.0 for row in rows):
             return {}
         written = _written(match, word)
         found: dict[int, Reason] = {}
         seen_unwritten = False
         for place, row in enumerate(rows):
-            if not row.distance and row.distance is not None and word not in _UNINITIALISED:
+            if not row.distance and row.distance is not None and word not in UNINITIALISED:
                 continue
             if row.is_input:
                 reason = _destination(row, written)
-                if not reason and self._unwritten and row.distance != 0.0 and self._is_unwritten(row):
+                if not reason and row.distance != 0.0 and self._is_unwritten(row):
                     reason = _UNWRITTEN
                     seen_unwritten = True
                 if reason:
                     found[place] = reason
-            elif word in _UNINITIALISED or word == _GATHER_BUFFER or (seen_unwritten and word in _VIEWING):
+            elif (
+                word in UNINITIALISED or word == _GATHER_BUFFER or is_marked(row) or (seen_unwritten and word in VIEWS)
+            ):
                 found[place] = _UNWRITTEN
                 self._unwritten.update(key for key in (value_key(row.target), value_key(row.golden)) if key)
         return found
 
     def _is_unwritten(self, row: Row) -> bool:
+        if is_marked(row):
+            return True
         return value_key(row.target) in self._unwritten and value_key(row.golden) in self._unwritten
+
+
+def is_marked(row: Row) -> bool:
+    """Whether the collector saw in both runs that some of this memory was not written yet."""
+    return all(item is not None and item.get("uninitialised") is True for item in (row.target, row.golden))
 
 
 def _written(match: Match, word: str) -> tuple[Reason, str]:
     """The reason for the arguments that the call only writes, and the start of their slot names."""
     key = match.call.key
-    if key.startswith(("Distributed.", "MintDistributed.")) and word in _RECEIVING:
+    if key.startswith(("Distributed.", "MintDistributed.")) and word in RECEIVING:
         return _BUFFER, "input.0"
     if key.startswith("Ops.fsdp."):
         return _BUFFER, "input."
-    if word in _FILLING:
+    if word in FILLING:
         return _DESTINATION, "input.0"
     return _DESTINATION, "input.out"
 

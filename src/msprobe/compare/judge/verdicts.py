@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
-from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_path
 from msprobe.compare.judge.exemptions import Exemptions
 from msprobe.compare.judge.limits import AVERAGE_CAP, COARSE, TAIL, Noise
 from msprobe.compare.judge.precision import DtypePair, float_dtypes, run_wide_dtypes
@@ -29,6 +29,7 @@ from msprobe.compare.judge.row_facts import (
     values_of,
 )
 from msprobe.compare.measure import distance
+from msprobe.compare.operators import UPDATE
 from msprobe.compare.phases import Phase, phases_of
 from msprobe.compare.reasons import Kind, Reason
 from msprobe.compare.rows import ERROR, NOT_COMPARED, PASS, PASSED, WARNING, Group, Judgement, Row, is_tensor
@@ -62,6 +63,7 @@ class Judge:
         self._groups: Sequence[Group] = ()
         self._exemptions = Exemptions()
         self._noise_gradients: set[str] = set()
+        self._noise_paths: set[str] = set()
         self._noise_keys: set[distance.ValueKey] = set()
         self._weights: set[distance.ValueKey] = set()
         self._accepted: set[tuple[object, ...]] = set()
@@ -153,6 +155,9 @@ class Judge:
         if call.kind == "module" and call.direction == BACKWARD:
             self._remember_gradient(call.key, rows)
         exempt = self._exemptions.of_call(match, rows)
+        if call.key.startswith(UPDATE) and call.key.removeprefix(UPDATE) in self._noise_paths:
+            places = [place for place, row in enumerate(rows) if row.distance]
+            exempt = {**exempt, **dict.fromkeys(places, _SCALED_UP)}
         context: Optional[Context] = None
         found: list[Judgement] = []
         for place, row in enumerate(rows):
@@ -208,7 +213,10 @@ class Judge:
         measured = None if self._measured is None else self._measured.get(row.golden_name or "", 0.0)
         limits = self.noise.limits(row, context, measured)
         extreme = limits.extreme
-        if row.is_input and self._weights and distance.value_key(row.golden) in self._weights:
+        if self.noise.level and row.match.call.key.startswith(UPDATE):
+            extreme = max(extreme, min(math.sqrt(self.noise.level), MOST_OF_A_WEIGHT), YOUNG if is_young(row) else 0.0)
+            limits = limits._replace(average=max(limits.average, extreme))
+        elif row.is_input and self._weights and distance.value_key(row.golden) in self._weights:
             extreme = max(extreme, self._weight_tolerance, YOUNG if is_young(row) else 0.0)
             limits = limits._replace(average=max(limits.average, extreme))
         elif self.run_wide and self._phase is Phase.AFTER:
@@ -272,6 +280,7 @@ class Judge:
         name = row.slot.partition("parameters_grad.")[2]
         if name:
             self._noise_gradients.add(f"{module}.{name}")
+            self._noise_paths.add(".".join(filter(None, (module_path(module), name))))
 
     def _excuse_noise(self, match: Match, rows: Sequence[Row], found: list[Judgement]) -> None:
         """Results computed from a tensor that is only rounding are only rounding: in lists of clipping and of

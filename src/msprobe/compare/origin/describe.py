@@ -12,7 +12,7 @@ from typing import Any, Optional
 from msprobe.compare.calls import BACKWARD, FORWARD
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.origin.arguments import slot_text
-from msprobe.compare.origin.source import library_line, user_line
+from msprobe.compare.origin.source import Lines, library_lines, user_lines
 from msprobe.compare.origin.trace import Trace, bad_rows, module_of
 from msprobe.compare.origin.wording import Candidate, amount, next_step, sentence, spread, summary_of
 from msprobe.compare.phases import Phase, Stacks
@@ -25,9 +25,10 @@ class Origin:
 
     `kind` is weight, input, wiring, swapped, argument, call, dtype, missing call, extra call, replaced, elsewhere,
     parameter, buffer, gradient, parameter gradient, training, random, choice or received. `direction` is the phase:
-    forward, backward or after the backward. `source` is the line of the user's code (`file:line in function`),
-    `library` the innermost line of installed code; `next` says what to run next; `spread` counts the later calls that
-    differ.
+    forward, backward or after the backward. `source` and `golden_source` are the lines of the user's code in the two
+    runs (`file:line in function`), `library` and `golden_library` the innermost lines of installed code. They are None
+    where a run does not make the call, and in a finding about the training loop that no call of it shows. `next` says
+    what to run next; `spread` counts the later calls that differ.
 
     If the ranks of a run were compared as one: `ranks` are those with the fault, `dimension` is that of the mesh,
     `collective` is the exchange between ranks just before; the kind may also be missing all-reduce, reduced twice,
@@ -47,6 +48,8 @@ class Origin:
     evidence: tuple[str, ...] = ()
     spread: dict[str, Any] = field(default_factory=dict)
     library: Optional[str] = None
+    golden_source: Optional[str] = None
+    golden_library: Optional[str] = None
     next: str = ""
     ranks: tuple[int, ...] = ()
     dimension: str = ""
@@ -92,9 +95,11 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     given = row if handed else None
     of_weight = found.kind == "weight" or (bool(found.ranks) and row is not None and "parameters." in row.slot)
     name = row.name if of_weight and row else call.name
-    module = None if found.kind == "training" else module_of(call, unit.trace.groups, given)
-    if module is None and found.phase is Phase.BACKWARD and call.direction == FORWARD:
-        module = _running_backward(unit.trace, found.index)
+    module = None
+    if found.kind != "training":
+        module = module_of(call, unit.trace.groups, given)
+        if module is None and found.phase is Phase.BACKWARD and call.direction == FORWARD:
+            module = _running_backward(unit.trace, found.index)
     evidence = [*found.evidence]
     if found.kind == "weight":
         evidence.append(_weights(unit.trace))
@@ -107,24 +112,36 @@ def describe(unit: Unit, others: Sequence[Unit], later: bool = False) -> Origin:
     if elsewhere:
         ranks = ", ".join(str(other.rank) for other in elsewhere)
         evidence.append(f"it reached rank {ranks} through {elsewhere[0].candidate.match.call.name}")  # type: ignore[union-attr]
+    source, golden_source = _about(found, user_lines(unit.stacks, match))
+    library, golden_library = _about(found, library_lines(unit.stacks, match))
     return Origin(
         name=name,
         module=module,
         direction=found.phase.text,
         step=unit.step,
         rank=found.ranks[0] if len(found.ranks) == 1 else unit.rank,
-        source=user_line(unit.stacks, match),
+        source=source,
         kind=found.kind,
         slot=row.slot if row else "",
         sentence=_not_reduced(unit, others) or sentence(found, call, module, unit.step if later else None),
         evidence=tuple(evidence),
         spread=spread(unit.trace, found),
-        library=library_line(unit.stacks, match),
-        next=next_step(found),
+        library=library,
+        golden_source=golden_source,
+        golden_library=golden_library,
+        next=next_step(found, later),
         ranks=found.ranks,
         dimension=found.dimension,
         collective=found.collective,
     )
+
+
+def _about(found: Candidate, lines: Lines) -> Lines:
+    """The lines, if they are about the finding. One about the training loop has no call of its own: the line of the
+    call before it is a different subject, but the calls of the optimizer show where it steps."""
+    if found.kind != "training" or (found.row is not None and found.phase is Phase.AFTER):
+        return lines
+    return None, None
 
 
 def _running_backward(trace: Trace, index: int) -> Optional[str]:

@@ -14,6 +14,7 @@ from typing import Any, Optional
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match
 from msprobe.compare.measure.distance import count, epsilon, is_repetition, result_key, value_key
 from msprobe.compare.measure.rows import SAME_STATISTICS
+from msprobe.compare.operators import UPDATE
 from msprobe.compare.origin.arguments import other_arguments, slot_text
 from msprobe.compare.origin.loop_findings import findings
 from msprobe.compare.origin.other_shape import blame_other_shape, first_of_other_shape, maker_of_other_shape
@@ -31,6 +32,7 @@ from msprobe.compare.origin.structure import (
 )
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.training import TrainingDifference
+from msprobe.compare.origin.updates import blame_update
 from msprobe.compare.origin.wording import UNORDERED, Candidate, argument_text
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
@@ -74,11 +76,33 @@ def suspect(trace: Trace, training: Sequence[TrainingDifference] = ()) -> Option
     lost = _lost_gradient(trace) if first[Phase.AFTER] else None
     if lost is not None:
         return lost
-    if said[Phase.AFTER]:
-        return _training(said[Phase.AFTER], trace)
+    settings = [one for one in said[Phase.AFTER] if one.kind != "class"]
+    if settings:
+        return _training(settings, trace)
+    update = blame_update(trace, [one.sentence for one in said[Phase.AFTER]]) if said[Phase.AFTER] else None
+    if update is not None or said[Phase.AFTER]:
+        return update or _training(said[Phase.AFTER], trace)
     if first[Phase.AFTER]:
-        return _blame(first[Phase.AFTER][0], trace)
-    return _lost_gradient(trace, shown=False)
+        place = first[Phase.AFTER][0]
+        update = blame_update(trace) if trace.groups[place][0].call.key.startswith(UPDATE) else None
+        return update or _blame(place, trace)
+    return _lost_gradient(trace, shown=False) or lost_write(trace)
+
+
+def lost_write(trace: Trace) -> Optional[Candidate]:
+    """A call that only one run makes, and that writes memory which outlives the step."""
+    if trace.facts is None:
+        return None
+    for index in trace.unmatched:
+        match, rows = trace.groups[index]
+        side = trace.facts.sides[match.target is None]
+        if all(row.excuse is not None for row in rows):
+            continue
+        last = side.lasting_write(match.call.name)
+        if last is not None:
+            found = candidate_of_one_run(index, trace)
+            return replace(found, evidence=(*found.evidence, "it writes memory that outlives the step"))
+    return None
 
 
 def _cut(trace: Trace) -> tuple[int, Row]:
@@ -227,6 +251,9 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
     if maker is not None:
         trace.set_role(inputs, PROPAGATED)
         return _blame(maker, trace)
+    overwriting = _overwriting(index, inputs, trace)
+    if overwriting is not None:
+        return _shifted(overwriting, index, trace)
     swapped = _swapped(inputs)
     if swapped is not None:
         one, other = swapped
@@ -267,6 +294,34 @@ def _blame_input(index: int, inputs: list[Row], trace: Trace) -> Candidate:
         return _shifted(around, index, trace)
     found = alone or candidate("input", index, row, trace, _extra_before(index, trace))
     return found if alone else replace(found, said=after_the_model(index, row, trace))
+
+
+def _overwriting(index: int, inputs: Sequence[Row], trace: Trace) -> Optional[Candidate]:
+    """The call that wrote in place, in one run only, to a tensor that this call still needs."""
+    if trace.facts is None:
+        return None
+    for row in inputs:
+        values = [side.graph.of_row.get(id(row)) for side in trace.facts.sides]
+        for golden, run, other in ((False, "target", "golden run"), (True, "golden run", "target")):
+            value, wanted = values[golden], values[not golden]
+            step = value.maker if value is not None else None
+            if value is None or wanted is None or step is None or value.memory is None:
+                continue
+            before = [part for part in step.takes if part.value.memory == value.memory and part.value is not value]
+            kept = [*wanted.rows, *(wanted.source.rows if wanted.source is not None else ())]
+            same = {id(one) for part in before for one in part.value.rows} & {id(one) for one in kept}
+            place = next((i for i, (match, _) in enumerate(trace.groups) if match is step.match), None)
+            if same and place is not None:
+                call = trace.groups[index][0].call.name
+                said = (
+                    f"{step.call.name} writes in place in the {run}, to the tensor that {call} reads as {row.slot}; "
+                    f"in the {other} it does not"
+                )
+                told = [one for one in trace.groups[place][1] if one.difference.kind is Kind.ARGUMENT]
+                found = candidate("overwritten", place, told[0] if told else None, trace)
+                more = tuple(argument_text(step.call, one) for one in told)
+                return replace(found, said=said, evidence=more)
+    return None
 
 
 def _parameter_of(index: int, row: Row, trace: Trace) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msprobe.compare.judge.clipped import last_update
 from msprobe.compare.origin.trace import Trace
 from msprobe.compare.origin.training import TrainingDifference
+from msprobe.compare.origin.updates import updates_agree
 from msprobe.compare.phases import Phase
 
 
 def findings(training: Sequence[TrainingDifference], trace: Trace) -> dict[Phase, list[TrainingDifference]]:
-    """By phase. Clipping that the other run does by itself is none."""
-    by_hand = any(one.by_hand for one in training) and last_update(trace.groups, trace.phases, trace.stacks) >= 0
+    """By phase. None if every update of a parameter agrees: what no result shows is a note."""
+    if updates_agree(trace) and not trace.introduced:
+        return {phase: [] for phase in Phase}
     seen = without_compiled(training, trace)
-    left = [one for one in seen if not (one.note_only or (one.by_hand and by_hand))]
+    left = [one for one in seen if not one.note_only]
     return {phase: [one for one in left if one.phase is phase] for phase in Phase}
 
 

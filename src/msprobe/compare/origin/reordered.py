@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-from msprobe.compare.calls import FORWARD, Call, Match
+from msprobe.compare.calls import BACKWARD, FORWARD, Call, Match, forward_name
 from msprobe.compare.measure.distance import ValueKey, is_repetition, value_key
 from msprobe.compare.origin.state import may_be_part
 from msprobe.compare.origin.trace import Trace
+from msprobe.compare.origin.wording import Candidate
+from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
-from msprobe.compare.rows import ERROR, PASS, Group, Item, Judgement, Row
+from msprobe.compare.rows import ERROR, WARNING, Group, Item, Row
 
 _REORDERING = {
     "cat", "concat", "stack", "repeat", "repeat_interleave", "tile", "flip", "roll", "gather", "index_select", "sort",
@@ -32,7 +34,7 @@ def argument_before(index: int, trace: Trace) -> Optional[tuple[int, Row]]:
             continue
         if any(not row.is_input and value_key(row.golden) in wanted for row in rows):
             for row in rows:
-                if row.verdict == PASS and row.judgement.reason.kind is Kind.ARGUMENT:
+                if _is_excused_argument(row):
                     return i, row
     return None
 
@@ -43,7 +45,7 @@ def argument_of_part(shown: Row, index: int, trace: Trace) -> Optional[tuple[int
         match, rows = trace.groups[i]
         if match.call.kind != "api" or match.call.direction != FORWARD:
             continue
-        given = [row for row in rows if row.verdict == PASS and row.judgement.reason.kind is Kind.ARGUMENT]
+        given = [row for row in rows if _is_excused_argument(row)]
         for made in rows if given else ():
             whole = made.target, made.golden
             if not made.is_input and all(one and may_be_part(part, one) for part, one in zip(_sides(shown), whole)):
@@ -55,13 +57,35 @@ def _sides(row: Row) -> tuple[Item, Item]:
     return row.target, row.golden
 
 
-def blamed_arguments(group: Group) -> dict[int, Judgement]:
-    """New judgements by the id of the row, for arguments that seemed harmless before their call became the suspect."""
-    return {
-        id(row): row.judgement._replace(verdict=ERROR)
-        for row in group[1]
-        if row.verdict == PASS and row.judgement.reason.kind is Kind.ARGUMENT
-    }
+def blame_arguments(group: Group) -> None:
+    """Takes back the excuses of arguments whose call became the suspect."""
+    for row in group[1]:
+        if _is_excused_argument(row):
+            row.excuse = None
+
+
+def blame_forward(found: Candidate, groups: Sequence[Group]) -> bool:
+    """If the suspect is the backward of a call whose forward differs, too, and that was excused because later values of
+    the forward agree: takes back these excuses of the forward. Returns whether it did."""
+    if found.phase is not Phase.BACKWARD or found.match.call.direction != BACKWARD:
+        return False
+    wanted = {forward_name(call) for call in (found.match.target, found.match.golden) if call is not None}
+    bad = [
+        (match, row)
+        for match, rows in groups
+        if match.how != "unmatched" and match.call.direction == FORWARD
+        for row in rows
+        if row.excuse is not None and row.judgement.verdict in (WARNING, ERROR) and row.difference.kind is Kind.VALUES
+    ]
+    if not any(call is not None and call.name in wanted for match, _ in bad for call in (match.target, match.golden)):
+        return False
+    for _, row in bad:
+        row.excuse = None
+    return True
+
+
+def _is_excused_argument(row: Row) -> bool:
+    return row.excuse is not None and row.difference.kind is Kind.ARGUMENT
 
 
 def reordering_before(index: int, trace: Trace) -> Optional[int]:

@@ -11,34 +11,40 @@ from msprobe.dump.stack_frames import Frame, is_debugger, is_library, parse_fram
 Stacks = tuple[Mapping[str, list[str]], Mapping[str, list[str]]]
 
 
-def user_line(stacks: Stacks, match: Match) -> Optional[str]:
-    """`train.py:14 in forward`: the innermost frame outside installed packages, of the target or else of the golden
-    run."""
-    for frames in _frames(stacks, match):
-        for frame in frames:
-            if not is_library(frame.file):
-                return f"{frame.file}:{frame.line} in {frame.function}"
-    return None
+Lines = tuple[Optional[str], Optional[str]]
+"""The line of the target and that of the golden run; None where a run does not make the call."""
 
 
-def library_line(stacks: Stacks, match: Match) -> Optional[str]:
+def user_lines(stacks: Stacks, match: Match) -> Lines:
+    """`train.py:14 in forward`: the innermost frame outside installed packages."""
+    target, golden = _frames(stacks, match)
+    return _user_line(target), _user_line(golden)
+
+
+def library_lines(stacks: Stacks, match: Match) -> Lines:
     """`adam.py:345: param.mul_(1 - lr * weight_decay)`: the innermost frame, if it is in an installed package."""
-    for frames in _frames(stacks, match):
-        inner = next((frame for frame in frames if not _passes_on(frame)), None)
-        if inner is not None and is_library(inner.file):
-            file = inner.file.replace("\\", "/").rpartition("/")[2]
-            return f"{file}:{inner.line}: {inner.text or f'in {inner.function}'}"
-    return None
+    target, golden = _frames(stacks, match)
+    return _library_line(target), _library_line(golden)
+
+
+def _user_line(frames: list[Frame]) -> Optional[str]:
+    frame = next((frame for frame in frames if not is_library(frame.file)), None)
+    return None if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
+
+
+def _library_line(frames: list[Frame]) -> Optional[str]:
+    inner = next((frame for frame in frames if not _passes_on(frame)), None)
+    if inner is None or not is_library(inner.file):
+        return None
+    file = inner.file.replace("\\", "/").rpartition("/")[2]
+    return f"{file}:{inner.line}: {inner.text or f'in {inner.function}'}"
 
 
 def _frames(stacks: Stacks, match: Match) -> Iterator[list[Frame]]:
+    """The frames of the target and of the golden run."""
     for call, known in zip((match.target, match.golden), stacks):
-        if call is None:
-            continue
-        texts = known.get(call.name) or known.get(forward_name(call)) or []
-        found = [frame for text in texts if isinstance(text, str) and (frame := parse_frame(text)) is not None]
-        if found:
-            yield found
+        texts = [] if call is None else known.get(call.name) or known.get(forward_name(call)) or []
+        yield [frame for text in texts if isinstance(text, str) and (frame := parse_frame(text)) is not None]
 
 
 def _passes_on(frame: Frame) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Call, Match, forward_name
+from msprobe.compare.excuses import StepFacts
 from msprobe.compare.measure.distance import value_key
 from msprobe.compare.phases import Phase, Stacks, phase_by_stack, phases_of
 from msprobe.compare.reasons import Kind
@@ -37,6 +38,7 @@ class Trace:
     propagated: int = 0
     roles: dict[int, str] = field(default_factory=dict)
     stacks: Stacks = ({}, {})
+    facts: Optional[StepFacts] = None
 
     def epoch(self, index: int) -> int:
         """How many collectives had completed before this call."""
@@ -52,12 +54,12 @@ def _is_weight(row: Row) -> bool:
 
 
 def bad_rows(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if row.judgement.verdict in BAD]
+    return [row for row in rows if row.verdict in BAD]
 
 
-def follow(groups: Sequence[Group], stacks: Stacks = ({}, {})) -> Trace:
+def follow(groups: Sequence[Group], stacks: Stacks = ({}, {}), facts: Optional[StepFacts] = None) -> Trace:
     """Finds where differences entered, and the role of every differing row."""
-    trace = Trace(groups, phases_of(groups), stacks=stacks)
+    trace = Trace(groups, phases_of(groups), stacks=stacks, facts=facts)
     phases = list(trace.phases)
     tree = _Tree(groups)
     seen: set[Phase] = set()

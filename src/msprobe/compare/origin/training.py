@@ -39,8 +39,6 @@ class TrainingDifference(NamedTuple):
     note_only: bool = False
     proven: bool = False
     """Whether the events alone show its effect, without records of calls."""
-    by_hand: bool = False
-    """Clipping changed the gradients of the run that clips: if all updates agree, the other run clips by itself."""
 
 
 def training_differences(target: Sequence[Event], golden: Sequence[Event]) -> list[TrainingDifference]:
@@ -90,11 +88,12 @@ def _clearing(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trai
     event, held, usual = known[0]
     if held:
         text = (
-            f"the gradients were not cleared before the backward (optimizer.zero_grad): {held} parameters still hold "
-            "one, and the backward adds to it"
+            f"the gradients were not cleared before the backward (optimizer.zero_grad): {count(held, 'parameter')} "
+            f"still {'holds' if held == 1 else 'hold'} one, and the backward adds to it"
         )
     else:
-        text = f"the gradients were cleared before the backward; the golden run adds to those of {usual} parameters"
+        those = count(usual, "parameter")
+        text = f"the gradients were cleared before the backward; the golden run adds to those of {those}"
     proven = same_total_norm(target, golden) is False
     yield TrainingDifference(text, Phase.BACKWARD, "zero_grad", _after(event), proven=proven)
 
@@ -160,16 +159,9 @@ def _other_number(
     else:
         text = f"{name} is called {_times(ours)}, not {_times(theirs)}"
     found = _of(target, kind) or _of(target, "optimizer_step")
-    acted = kind == "clip_grad_norm" and bool(ours) != bool(theirs) and _clips([*target, *golden])
     unseen = not ours and kind == "optimizer_step"
     after = _after(found[0]) if found else None
-    yield TrainingDifference(text, Phase.AFTER, "unseen step" if unseen else "clipping", after, by_hand=acted)
-
-
-def _clips(events: Sequence[Event]) -> bool:
-    """The gradients were longer than they may be."""
-    ends = _of(events, "clip_grad_norm_end")
-    return any(norm > most > 0.0 for norm, most in zip(_numbers(ends, "total_norm"), _numbers(ends, "max_norm")))
+    yield TrainingDifference(text, Phase.AFTER, "unseen step" if unseen else "clipping", after)
 
 
 def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:
@@ -222,7 +214,7 @@ def _steps(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[Trainin
     for a, b in zip(ours, theirs):
         if _type(a) != _type(b):
             text = f"the optimizer is {_type(a)}, not {_type(b)}"
-            yield TrainingDifference(text, Phase.AFTER, "optimizer", _after(a))
+            yield TrainingDifference(text, Phase.AFTER, "class", _after(a))
             continue
         yield from _groups(a, b)
         done, expected = a.get("steps_done"), b.get("steps_done")

@@ -12,6 +12,7 @@ from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.phases import Phase
 from msprobe.compare.reasons import Kind
 from msprobe.compare.rows import Row, is_tensor, slots
+from msprobe.dump.items import true_count
 
 UNORDERED = "inputs with the same statistics"
 """What is known about inputs with recorded statistics only."""
@@ -60,7 +61,8 @@ def argument_text(call: Call, row: Optional[Row]) -> str:
         name = f"argument {name}"
     if (row.target is None) != (row.golden is None):
         return f"{name} is {value_text(row)}"
-    return f"{name} is {row.why.detail}" if row.why.kind is Kind.ARGUMENT else f"{name}: {row.reason}"
+    why = row.difference
+    return f"{name} is {why.detail}" if why.kind is Kind.ARGUMENT else f"{name}: {why}"
 
 
 def amount(row: Row) -> str:
@@ -150,13 +152,15 @@ def _replaced(found: Candidate, where: str) -> str:
 _STATE = "compare how the two runs load or initialise their weights and buffers (seed, checkpoint, dtype)"
 _CODE = "compare this code of the two runs: one was changed, takes another branch, or another version is installed"
 _NEXT = {
-    "training": "make the setting the same in both runs and compare again",
+    "training": "make this the same in both runs and compare again",
     "weight": _STATE,
     "parameter": _STATE,
     "buffer": _STATE,
     "argument": "find where the two runs get this argument from, make it the same and compare again",
     "missing call": _CODE,
     "extra call": _CODE,
+    "overwritten": _CODE,
+    "update": "compare how the two optimizers compute the update of this parameter",
     "replaced": _CODE,
     "elsewhere": _CODE,
     "swapped": _CODE,
@@ -167,10 +171,14 @@ _NEXT = {
 }
 """What to do about a kind of suspect."""
 
+_UPDATE = "compare what changes weights between the two steps: optimizer settings, clipping, loss scale, loaded state"
 
-def next_step(found: Candidate) -> str:
-    """What to run next."""
+
+def next_step(found: Candidate, later: bool = False) -> str:
+    """What to run next. `later`: an earlier step was compared too, and agrees."""
     row = found.row
+    if found.kind == "weight" and later:
+        return _UPDATE
     saved = row is not None and row.measured is not None
     if found.kind in _NEXT:
         return _NEXT[found.kind]
@@ -198,6 +206,9 @@ def summary_of(item: Optional[dict[str, Any]]) -> str:
         return "nothing"
     if "value" in item:
         return str(item["value"])
+    trues = true_count(item)
+    if trues is not None:
+        return f"bool{item.get('shape', '')} {trues[0]} of {trues[1]} true"
     known = {key: distance.number(item.get(key)) for key in distance.STATISTICS}
     parts = [f"{key.lower()} {value:.6g}" for key, value in known.items() if value is not None]
     shape = item.get("shape", "")

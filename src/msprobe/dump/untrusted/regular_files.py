@@ -1,7 +1,8 @@
 """Opens files of an untrusted dump: only regular files, and none outside of the dump.
 
 Reading a pipe could wait forever, a device could fill the memory, and a symbolic link could lead to a private file of
-the reader. All readers open files here. A problem is an OSError, whose text the callers show.
+the reader. A file that is larger than the memory allows is refused before it is read: a sparse file of 64 GiB takes no
+space on the disk. All readers open files here. A problem is an OSError, whose text the callers show.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import IO, Any, Optional
 
 import numpy as np
+
+from msprobe.system.memory import largest_text, size_text
 
 
 def open_regular(path: Path, inside: Optional[Path] = None) -> IO[bytes]:
@@ -31,9 +34,19 @@ def open_regular(path: Path, inside: Optional[Path] = None) -> IO[bytes]:
 
 
 def read_regular(path: Path, inside: Optional[Path] = None, limit: int = -1) -> bytes:
-    """The content of a file; with `limit`, only its first bytes."""
+    """The content of a file; with `limit`, only its first bytes. Without, a file that is too large is an OSError."""
     with open_regular(path, inside) as file:
-        return file.read(limit)
+        size = os.fstat(file.fileno()).st_size
+        if limit < 0 and size > largest_text():
+            raise OSError(errno.EFBIG, _too_large(size))
+        return file.read(size if limit < 0 else min(limit, size))
+
+
+def _too_large(size: int) -> str:
+    return (
+        f"it has {size_text(size)}, and msprobe reads up to {size_text(largest_text())} on this machine (an eighth of "
+        'its memory). Use a machine with more memory, or collect fewer calls ("scope", "list")'
+    )
 
 
 def open_text(path: Path, inside: Optional[Path] = None) -> IO[str]:

@@ -19,6 +19,7 @@ from msprobe.dump import archive, journal, layout, write_errors
 from msprobe.dump.archive import archive_older_run
 from msprobe.dump.journal import Head
 from msprobe.dump.json_files import join_members, write_results
+from msprobe.dump.source_lines import SourceLines
 from msprobe.dump.tensor_files.codec import Payload
 from msprobe.dump.tensor_files.store import TensorStore
 from msprobe.dump.writing.descriptors import Descriptor
@@ -52,6 +53,7 @@ class RankWriter:
         self._worker = worker
         self._pending = worker.pending
         self._lines: list[str] = []
+        self._sources = SourceLines()
         self._run: Optional[Mapping[str, Any]] = None
         self._written_run: Optional[Mapping[str, Any]] = None
         """The content of run.json. Only the worker uses it: a newer header that comes meanwhile is not lost."""
@@ -97,13 +99,17 @@ class RankWriter:
         """An entry of debug.json; `text` is a complete JSON value."""
         self._add(journal.debug_line, name, text)
 
+    def phase(self, text: str) -> None:
+        """A phase of the training begins. `text`: its members as JSON without braces."""
+        self._add(journal.phase_line, text)
+
     def training(self, text: str) -> None:
         """What the training loop did, an event of training.json. `text`: its members as JSON without braces."""
         self._add(journal.training_line, text)
 
     def stack(self, number: int, frames: Union[Sequence[str], Callable[[], Sequence[str]]]) -> None:
         """A distinct stack. A callable is called on the writer thread, where source lines may be read."""
-        self._add(journal.stack_line, number, frames)
+        self._add(self._stack_line, number, frames)
 
     def tensor(self, name: str, payload: Payload) -> str:
         """Saves a tensor. Returns the `data_name` for its record. Repeated content becomes a hard link.
@@ -172,6 +178,14 @@ class RankWriter:
         except OSError as error:
             self._break(error)
         self._worker.opened(self)
+
+    def _stack_line(self, number: int, frames: Union[Sequence[str], Callable[[], Sequence[str]]]) -> str:
+        """The line of a stack; new lines of the script around its call are added before it."""
+        listed = frames() if callable(frames) else frames
+        file, text = self._sources.add(listed)
+        if text:
+            self._lines.append(journal.source_line(file, text))
+        return journal.stack_line(number, listed)
 
     def take_line(self, line: tuple[Any, ...]) -> None:
         if self._broken:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe.config.errors import ConfigError, Problem
+from msprobe.config.kinds import name_pattern
 from msprobe.graphdump.dumping.devices import is_selected
 from msprobe.graphdump.dumping.dump_settings import COMMON, E2E, EXCEPTION, OVERFLOW, DumpSettings
 from msprobe.graphdump.dumping.saving import FILE_MODE, make_directory
@@ -23,7 +24,6 @@ STAGING = "msprobe_staging"
 NO_KERNEL = "name-regex(^$)"  # matches no operator: only graphs and execution orders are written
 _NUMBERED = re.compile(r"(?P<base>.+/.+-op)\d+")
 _SPECIAL = re.compile(r"[.^$|()\[\]{}*+?\\]")  # re.escape also writes "\-", which MindSpore does not understand
-_REGEX = re.compile(r"name-regex\((?P<pattern>.*)\)")
 
 
 def make_framework_config(settings: DumpSettings, staging: Path) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def make_framework_config(settings: DumpSettings, staging: Path) -> dict[str, An
 
 
 def _widen(name: str) -> str:
-    if _REGEX.fullmatch(name):
+    if name_pattern(name) is not None:
         return name if name == NO_KERNEL else "name-regex(.+)"
     match = _NUMBERED.fullmatch(name)
     return f"name-regex({_SPECIAL.sub(_escape, match['base'])}.+)" if match else name
@@ -58,19 +58,19 @@ def _escape(special: re.Match[str]) -> str:
     return f"\\{special[0]}"
 
 
-def is_chosen(kernels: tuple[str, ...], full_name: str) -> bool:
-    """Whether `kernels` selects this operator: by name, by a regular expression, or by a part of its last segment."""
-    for entry in kernels:
-        written = _REGEX.fullmatch(entry)
-        if written is not None:
-            if re.match(written["pattern"], full_name):
-                return True
-        elif "/" in entry:
-            if entry == full_name:
-                return True
-        elif entry.lower() in full_name.rsplit("/", 1)[-1].lower():
-            return True
-    return False
+def choosing_entries(kernels: tuple[str, ...], full_name: str) -> list[str]:
+    """The entries of `kernels` that select this operator: by name, by a regular expression, or by a part of its last
+    segment."""
+    return [entry for entry in kernels if _chooses(entry, full_name)]
+
+
+def _chooses(entry: str, full_name: str) -> bool:
+    pattern = name_pattern(entry)
+    if pattern is not None:
+        return re.match(pattern, full_name) is not None
+    if "/" in entry:
+        return entry == full_name
+    return entry.lower() in full_name.rsplit("/", 1)[-1].lower()
 
 
 def prepare(settings: DumpSettings, source: str, rank: int) -> tuple[Path, Path]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msprobe.dump.errors import DumpError
 from msprobe.dump.tensor_files.npy_file import load
 from msprobe.graphdump.dumping.dump_settings import EXCEPTION, OVERFLOW, DumpSettings
-from msprobe.graphdump.dumping.framework_config import is_chosen
+from msprobe.graphdump.dumping.framework_config import choosing_entries
 from msprobe.graphdump.dumping.saving import FILE_MODE, Saver, sample
 from msprobe.graphdump.dumping.staging import StagedFile, StagingDirectory
 from msprobe.graphdump.dumping.summary import DumpSummary
@@ -144,7 +144,10 @@ class Policy:
         operator = self._staging.operators(one.rank, one.graph).get(one.name.operator.name)
         if self._settings.dump_mode == 2:
             return operator is not None and operator.marked
-        return is_chosen(self._settings.kernels, operator.full_name if operator else one.name.operator.name)
+        name = operator.full_name if operator else one.name.operator.name
+        entries = choosing_entries(self._settings.kernels, name)
+        self._summary.match(entries)
+        return bool(entries)
 
 
 class OverflowPolicy(Policy):
@@ -239,7 +242,7 @@ class ExceptionPolicy(Policy):
             for one in files:
                 self._staging.discard(one)
         if failure is None:
-            self._summary.note("no operator raised an exception: nothing was saved")
+            self._summary.note("no exception ended the script (those that it catches are not seen): nothing was saved")
 
     def _save(self, name: str, slots: dict[int, Optional[StagedFile]]) -> None:
         for slot, source in slots.items():

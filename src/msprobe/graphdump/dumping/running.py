@@ -107,6 +107,8 @@ class DumpRun:
         self._settings = settings
         self._budget = budget
         self.expects_tensors = not by_steps
+        self.matched: Optional[list[str]] = None
+        """The entries of `kernels` that selected an operator, after the end of the dump."""
 
     def resume_if_it_ends(self, process: subprocess.Popen[bytes]) -> None:
         """Resumes the training if the worker is killed while the training is paused."""
@@ -137,6 +139,7 @@ class DumpRun:
             )
             return {}
         summary: dict[str, Any] = json.loads(text)
+        self.matched = summary["matched"]
         if self._settings.kernels == (NO_KERNEL,):
             notices.inform(f"graphs and execution orders, without values, are in {self._settings.path}")
             return summary

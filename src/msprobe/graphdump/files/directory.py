@@ -8,13 +8,13 @@ iteration; the graphs are found in the rank directory above it.
 from __future__ import annotations
 
 import csv
-import json
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from msprobe.dump.untrusted.json_files import parse_json
 from msprobe.dump.untrusted.regular_files import open_text, read_regular
 from msprobe.graphdump.files import names
 
@@ -154,8 +154,8 @@ def _take_graphs(index: Index, directory: Path) -> None:
 def _device(path: Path) -> str:
     """The device that MindSpore recorded ("CPU"), or an empty string."""
     try:
-        noted = json.loads(read_regular(path, path.parent.parent, _LARGEST_NOTE))
-    except (OSError, ValueError, RecursionError):
+        noted = parse_json(read_regular(path, path.parent.parent, _LARGEST_NOTE))
+    except (OSError, ValueError):
         return ""
     return str(noted.get("device_target", "")) if isinstance(noted, dict) else ""
 

@@ -9,7 +9,7 @@ The backward of a Cell is read from the graph, like that of an API. So Cells wit
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from msprobe.collect.calls.module_calls import ModuleCalls
@@ -52,6 +52,13 @@ def named_below(models: Sequence[Any], inside: bool = False) -> Iterator[NamedCe
 
     for title, cell, around in name_modules(models, "Cell", isinstance(models, Models), describe):
         yield NamedCell(title, cell, around)
+
+
+def titles_above(title: str, titles: Iterable[str]) -> list[str]:
+    """The titles of the Cells around one, outermost first: `Cell.a.SequentialCell` for `Cell.a.0.Dense`."""
+    place = title.rpartition(".")[0]
+    found = {one for one in titles if place.startswith(one.rpartition(".")[0] + ".")}
+    return sorted(found, key=len)
 
 
 class Cells(ModuleCalls):

@@ -6,6 +6,7 @@ kept in our own numpy memory until the last hook has fired.
 
 from __future__ import annotations
 
+import traceback
 from contextlib import nullcontext
 from typing import Any, Optional
 
@@ -94,7 +95,9 @@ class Gradients(CallGradients):
             # A scope needs the order in which calls begin: a call is hooked before the calls inside it.
             for key, node in entries.items():
                 record.waiting += 1
-                node.register_prehook(self._before(record, places[key]))
+                sequence = node._sequence_nr()
+                record.lowest = min(record.lowest, sequence)
+                node.register_prehook(self._before(record, places[key], sequence))
             places = {}
         for key, node in entries.items():
             leading = leaving.pop(key, [])
@@ -110,24 +113,52 @@ class Gradients(CallGradients):
         A hook costs MindSpore more than the work in it. The sequence number distinguishes a node from an older one with
         the same identity.
         """
-        identity = (key, node._sequence_nr())
-        interests = self._hooked.get(identity)
+        sequence = node._sequence_nr()
+        interests = self._hooked.get((key, sequence))
         if interests is None:
-            interests = self._hooked[identity] = []
-            node.register_hook(self._after(interests))
+            interests = self._hooked[key, sequence] = []
+            node.register_hook(self._after(interests, sequence))
         interests.append((record, places, leading))
         record.waiting += 1
+        record.lowest = min(record.lowest, sequence)
 
-    def _after(self, interests: list[tuple[BackwardRecord, Places, Places]]) -> Any:
+    def _after(self, interests: list[tuple[BackwardRecord, Places, Places]], sequence: int) -> Any:
         def hook(grad_inputs: Any, grad_outputs: Any) -> None:
-            with self._texts.unchanging():
-                for record, places, leading in interests:
-                    self._fire(record, places, leading, grad_inputs, grad_outputs)
+            try:
+                with self._texts.unchanging():
+                    self._finish_above(sequence)
+                    for record, places, leading in interests:
+                        self._fire(record, places, leading, grad_inputs, grad_outputs)
+            except Exception:
+                self._recorder.fault("backward", traceback.format_exc())
 
         return hook
 
-    def _before(self, record: BackwardRecord, places: Places) -> Any:
-        return lambda grad_outputs: self._fire(record, places, (), (), grad_outputs)
+    def _before(self, record: BackwardRecord, places: Places, sequence: int) -> Any:
+        def hook(grad_outputs: Any) -> None:
+            try:
+                self._finish_above(sequence)
+                self._fire(record, places, (), (), grad_outputs)
+            except Exception:
+                self._recorder.fault(record.name, traceback.format_exc())
+
+        return hook
+
+    def _finish_above(self, sequence: int) -> None:
+        """Writes the records that wait for gradients that never come: of outputs that nothing uses, of integers.
+
+        A pass runs the nodes from the newest to the oldest. So a record is over when a node runs that is older than all
+        its nodes.
+        """
+        pending = self._pending.get(self.running_pass())
+        over = [record for record in pending.values() if record.lowest > sequence] if pending else ()
+        for record in over:
+            assert pending is not None
+            del pending[id(record)]
+            try:
+                self._complete(record)
+            except Exception:
+                self._recorder.fault(record.name, traceback.format_exc())
 
     # Sums over several edges.
 

@@ -8,7 +8,7 @@ but removing them waits for the runtime and is impossible after an operator has 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
 from mindspore._c_expression import TensorPy
@@ -24,14 +24,17 @@ class ParameterGradients:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._places: dict[int, tuple[str, str]] = {}
+        self._above: dict[str, Sequence[str]] = {}  # record -> the Cells around its Cell
         self._original: Optional[Callable[..., Any]] = None
         self._depth = 0
 
-    def watch(self, cell: str, parameters: dict[str, Any]) -> None:
-        """Parameters of one Cell, by their names in it. A shared parameter belongs to its first Cell."""
+    def watch(self, cell: str, parameters: dict[str, Any], above: Sequence[str]) -> None:
+        """Parameters of one Cell, by their names in it. A shared parameter belongs to its first Cell. `above` are the
+        Cells around it."""
         record = f"{cell}.parameters_grad"
+        self._above[record] = above
         selection = self._recorder.selection
-        if parameters and (selection.everything or selection.may_want(record)):
+        if parameters and selection.outputs and selection.may_want(record, above):
             for name, parameter in parameters.items():
                 self._places.setdefault(id(parameter), (record, name))
 
@@ -72,17 +75,17 @@ class ParameterGradients:
             recorder.fault("parameters_grad", traceback.format_exc())
 
     def _keep(self, pairs: Iterable[tuple[Any, Any]]) -> None:
-        recorder = self._recorder
-        texts: dict[str, list[str]] = {}
+        recorder, selection = self._recorder, self._recorder.selection
+        found: dict[str, list[tuple[str, Any]]] = {}
         for parameter, gradient in pairs:
             place = self._places.get(id(parameter))
             if place is not None and gradient is not None:
-                record, name = place
-                path = recorder.tensors_path(record, name)
-                text = recorder.values.value(gradient, path) if recorder.with_outputs else "null"
-                texts.setdefault(record, []).append(f"{quoted(name)}: [{text}]")
-        selection = recorder.selection
-        for record, members in texts.items():
-            if not selection.everything and not selection.enter(record, ()):  # after the end of a scope
-                continue
-            recorder.write_record(record, None, ", ".join(members))
+                found.setdefault(place[0], []).append((place[1], gradient))
+        for record, members in found.items():
+            if not selection.enter(record, self._above[record]):
+                continue  # a scope has ended
+            texts = [
+                f"{quoted(name)}: [{recorder.values.value(gradient, recorder.tensors_path(record, name))}]"
+                for name, gradient in (members if recorder.with_outputs else ())
+            ]
+            recorder.write_record(record, None, ", ".join(texts))

@@ -19,6 +19,7 @@ from msprobe.collect import notices
 from msprobe.collect.run.lifecycle import UsageError
 from msprobe.collect.task import Task
 from msprobe.config import Settings
+from msprobe.config.kinds import name_pattern
 from msprobe.dump.layout import make_directory, write_file
 from msprobe.dump.plural import count
 from msprobe.graphdump.dumping.devices import ASCEND
@@ -46,7 +47,7 @@ def refuse_for_acl(settings: Settings, has_acl: bool) -> None:
         )
     if settings.task == "structure":
         raise UsageError('on Ascend at jit_level O2, level "L2" has no task "structure": use jit_level O0 or O1.')
-    if any(name.startswith("name-regex(") for name in getattr(settings.section, "list", ())):
+    if any(name_pattern(name) is not None for name in getattr(settings.section, "list", ())):
         raise UsageError("on Ascend at jit_level O2, list takes names of operators, no regular expressions.")
 
 

@@ -72,6 +72,10 @@ class CallTemplates:
     def __getitem__(self, number: int) -> CallTemplate:
         return self._made[number]
 
+    @property
+    def titles(self) -> set[str]:
+        return {template.title for template in self._made}
+
     def new(self, title: str, side: str) -> CallTemplate:
         template = CallTemplate(len(self._made), title, side)
         self._made.append(template)

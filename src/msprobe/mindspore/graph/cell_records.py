@@ -18,6 +18,7 @@ from msprobe.collect.records.recorder import Recorder
 from msprobe.collect.records.values import quoted
 from msprobe.dump.names import FORWARD, backward_of
 from msprobe.frameworks.mindspore.tensors import Array, bits
+from msprobe.mindspore.cells.cell_calls import titles_above
 from msprobe.mindspore.graph.call_templates import CallTemplate, CallTemplates
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
 from msprobe.stats import CRC
@@ -201,19 +202,24 @@ class GraphCells:
     def _wants_backward(self, call: _Call) -> bool:
         """Whether the selection wants the backward of this call. A scope needs an order of calls, and the operators of
         a backward graph have none: the reverse order of the forward is used."""
-        selection = self._recorder.selection
-        if selection.everything:
+        if self._recorder.selection.everything:
             return True
         if call.wanted_backward is None:
-            events = [*self._events, *((one, False) for one in reversed(self._around))]
-            for one, begins in reversed(events):
-                name = backward_of(one.name)
-                if begins:
-                    selection.leave(name)
-                else:
-                    one.wanted_backward = selection.enter(name, [backward_of(parent) for parent in one.parents])
-            self._events.clear()
+            self._select_backward()
         return bool(call.wanted_backward)
+
+    def _select_backward(self) -> None:
+        """Decides about all calls so far, once: the end of a forward call may be seen after its first gradient."""
+        selection = self._recorder.selection
+        events = [*self._events, *((one, False) for one in reversed(self._around))]
+        decided = {one for one, _ in events if one.wanted_backward is not None}
+        for one, begins in reversed([event for event in events if event[0] not in decided]):
+            name = backward_of(one.name)
+            if begins:
+                selection.leave(name)
+            else:
+                one.wanted_backward = selection.enter(name, [backward_of(parent) for parent in one.parents])
+        self._events.clear()
 
     def _write_backward(self, call: _Call) -> None:
         recorder = self._recorder
@@ -235,8 +241,12 @@ class GraphCells:
         recorder = self._recorder
         record = f"{template.title}.{template.side}"
         selection = recorder.selection
-        if not selection.backward or not (selection.everything or selection.may_want(record)):
+        if not selection.backward or not selection.outputs:
             return
+        if not selection.everything:
+            self._select_backward()  # a scope has ended before the gradients of parameters come
+            if not selection.enter(record, titles_above(template.title, self._templates.titles)):
+                return
         name = template.slots[0].path
         text = self._text(template, 0, array, recorder.tensors_path(record, name)) if recorder.with_outputs else "null"
         self._parameters[template.number] = (record, f"{quoted(name)}: [{text}]")

@@ -22,7 +22,7 @@ from msprobe.config import Settings
 from msprobe.dump import layout
 from msprobe.dump.writing.writer import RankWriter, Worker
 from msprobe.mindspore import header
-from msprobe.mindspore.cells.cell_calls import is_compiled, named_below
+from msprobe.mindspore.cells.cell_calls import is_compiled, named_below, titles_above
 from msprobe.mindspore.executor import synchronize
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
 from msprobe.mindspore.graph.cell_records import NO_CALL, GraphCells
@@ -151,9 +151,11 @@ class CompiledCells(Companion):
         if compiled and self._context.selection.backward:
             parameters = self._directory().parameters
             roots = tuple(root.title.rpartition(".")[0] + "." for root in compiled)
-            for each in named_below(models, inside=True):
+            every = list(named_below(models, inside=True))
+            titles = [each.title for each in every]
+            for each in every:
                 if each.title.startswith(roots):
-                    parameters.watch(each.title, each.cell._params)
+                    parameters.watch(each.title, each.cell._params, titles_above(each.title, titles))
             parameters.install()
 
     def remove(self) -> None:

@@ -22,6 +22,7 @@ from msprobe.graphdump.dumping.framework_config import NO_KERNEL
 from msprobe.graphdump.dumping.running import DISK_BUDGET, lay_out, leave_to_framework, rank_here
 from msprobe.mindspore import header
 from msprobe.mindspore.graph.graph_dump import begin, begin_in_framework, graph_has_run, is_on, set_first_iteration
+from msprobe.mindspore.kernels.optimizer_kernels import UpdateEnds
 
 NET = "Net"
 _MODES = {"aicore": 1, "atomic": 2, "all": 3}
@@ -73,12 +74,14 @@ class GraphKernels:
 
     probe = None
     closed = False
+    wants_more = True  # MindSpore counts the iterations of its graphs
 
     def __init__(self, task: Task) -> None:
         self.settings = task.settings
         self._task = task
         self._initial = 0
         self._started = False
+        self._updates = UpdateEnds(self._see_update)
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
         """The first call starts the dump; later calls do nothing."""
@@ -93,8 +96,14 @@ class GraphKernels:
                 "Nothing is dumped. Call start() after set_context and before the model runs."
             )
             return
-        if self.settings.rank is None or header.local_rank() in self.settings.rank:
+        rank = header.local_rank()
+        if self.settings.rank is None or rank in self.settings.rank:
             self._begin()
+        else:
+            notices.warn(
+                f"nothing is collected: this process is rank {rank}, and the configuration collects rank "
+                f"{sorted(self.settings.rank)}."
+            )
 
     def _begin(self) -> None:
         value = data_dump(self._task, self._initial)
@@ -112,7 +121,17 @@ class GraphKernels:
         found = lay_out(checked, source, json.dumps(value, indent=4), device)
         if found is not None:
             begin(found, DISK_BUDGET)
+            self._updates.install()
             notices.inform(f"level L2 in graph mode: dumping every graph from now on to {Path(checked.path)}.")
+
+    def _see_update(self) -> None:
+        """The script has called an optimizer: it is a graph of its own, next to that of the gradients."""
+        self._updates.remove()
+        notices.warn_once(
+            "level L2 in graph mode: the optimizer is a graph of its own, and MindSpore counts runs of graphs: its "
+            "kernels of step N are in the directory of step N+1. Add N+1 to the key step, or train with "
+            "nn.TrainOneStepCell, which makes one graph of the step."
+        )
 
     def stop(self) -> None:
         self._check_mode()
@@ -145,6 +164,10 @@ class GraphKernels:
 
     def finish_step(self) -> None:
         """MindSpore finishes each file when it writes it."""
+
+    def give_up(self) -> None:
+        """After an error of msprobe: MindSpore goes on with what it dumps."""
+        self._started = True
 
     def _check_mode(self) -> None:
         if mindspore.get_context("mode") != mindspore.GRAPH_MODE:

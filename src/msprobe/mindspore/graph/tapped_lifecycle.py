@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,15 +38,10 @@ class TappedLifecycle(Lifecycle):
 
     def set_init_step(self, step: int) -> None:
         """MsprobeInitStep knows the number when training begins: start(model) may have opened step 0 by then."""
-        writer, probe = self._writer, self._probe
-        if writer is not None and probe is not None and isinstance(probe.hooks, GraphHooks) and probe.hooks.is_empty:
+        probe = self._probe
+        if probe is not None and isinstance(probe.hooks, GraphHooks) and probe.hooks.is_empty:
             self.stop()
-            self._guarded(probe.close)
-            self._probe = self._writer = None
-            writer.finish()
-            shutil.rmtree(writer.directory, ignore_errors=True)
-            with contextlib.suppress(OSError):  # the directory of another rank is next to it
-                writer.directory.parent.rmdir()
+            self._discard_step()
         super().set_init_step(step)
 
     def _attach(self, models: Sequence[Any]) -> None:

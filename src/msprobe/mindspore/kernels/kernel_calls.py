@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-from msprobe.collect.calls.kernel_calls import enter_kernel
+from msprobe.collect.calls.kernel_calls import enter_kernel, fail_kernel, leave_kernel
 from msprobe.collect.calls.module_calls import ModulePlaces
 from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import BACKWARD, FORWARD, backward_of
@@ -95,11 +95,12 @@ class Kernels:
         title = f"Kernel.{api}"
         name = f"{title}.{recorder.numbers.take(f'{title}.{FORWARD}')}.{FORWARD}"
         parents = recorder.parents
-        if selection.forward and (selection.everything or selection.enter(name, parents)):
+        wanted = selection.everything or selection.enter(name, parents)
+        call = None
+        if wanted and selection.forward:
             recorder.place(parents)
             call = recorder.enter(name, parents[-1], args, kwargs, 5)
-            if call is not None:
-                recorder.leave(call, name, output)
+        leave_kernel(recorder, name, call, output)
         if inputs is not None:
             self._watch(name, parents, inputs, output)
 
@@ -136,11 +137,10 @@ class Kernels:
             output = func(*args, **kwargs)
         except BaseException as error:
             clear_after_error()
-            recorder.fail(call, error)
+            fail_kernel(recorder, name, call, error)
             raise
         try:
-            if call is not None:
-                recorder.leave(call, name, output)
+            leave_kernel(recorder, name, call, output)
             if inputs is not None and old:
                 self._watch(name, parents, inputs, output)
             elif inputs is not None:

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from mindspore import nn
 
-from msprobe.collect.calls.kernel_calls import enter_kernel
+from msprobe.collect.calls.kernel_calls import enter_kernel, fail_kernel, leave_kernel
 from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import FORWARD
 
@@ -73,7 +73,7 @@ class Optimizers(_OptimizerCalls):
         recorder = self._recorder
 
         def call(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if recorder.closed or not recorder.selection.forward:
+            if recorder.closed:
                 return original(optimizer, *args, **kwargs)
             title = f"Kernel.{type(optimizer).__name__}"
             name = f"{title}.{recorder.numbers.take(f'{title}.{FORWARD}')}.{FORWARD}"
@@ -83,15 +83,14 @@ class Optimizers(_OptimizerCalls):
             try:
                 output = original(optimizer, *args, **kwargs)
             except BaseException as error:
-                recorder.fail(number, error)
+                fail_kernel(recorder, name, number, error)
                 raise
             finally:
                 recorder.pop(name)
-            if number is not None:
-                try:
-                    recorder.leave(number, name, parameters)
-                except Exception:
-                    recorder.fault(name, traceback.format_exc())
+            try:
+                leave_kernel(recorder, name, number, parameters)
+            except Exception:
+                recorder.fault(name, traceback.format_exc())
             return output
 
         return call

@@ -6,7 +6,8 @@ debugger knows which files belong to which step. So it sends the begin and the e
 worker keeps the files written in between: in `{dump_path}/rank_{r}/Net/{graph}/{step}/`, as in graph mode.
 
 A script may call only start(), before it creates its model: MindSpore's guide writes level L2 this way. Then msprobe
-collects only the kernels of compiled regions, and each call of an optimizer ends a step.
+collects only the kernels of compiled regions, and each call of an optimizer ends a step. A script without a model looks
+the same at first, so the operators of the dynamic graph are collected too, until a Cell with parameters runs.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import mindspore
 from mindspore import nn
@@ -26,6 +29,7 @@ from msprobe.collect.run.frontend import Frontend
 from msprobe.collect.run.lifecycle import Lifecycle
 from msprobe.collect.task import Task
 from msprobe.config import ConfigError, Settings
+from msprobe.config.kinds import name_pattern
 from msprobe.dump.archive import move_old_directory
 from msprobe.graphdump.dumping.dump_settings import COMMON, parse_settings
 from msprobe.graphdump.dumping.running import DISK_BUDGET, DumpRun, lay_out, rank_here
@@ -55,6 +59,10 @@ class RegionDump:
             self._open = None
             self._send({"at": _now()})
 
+    def matched_entries(self, wanted: tuple[str, ...]) -> Sequence[str]:
+        """Which of the wanted names selected an operator. All of them while the dump goes on: it is not known yet."""
+        return wanted if self._running.matched is None else self._running.matched
+
     def expect_tensors(self, expected: bool) -> None:
         """Whether to warn if no compiled region ran."""
         self._running.expects_tensors = expected
@@ -76,6 +84,7 @@ class RegionLifecycle(Lifecycle):
         self._regions: Optional[RegionDump] = None
         self._asked = False
         self._alone: Optional[UpdateEnds] = None  # only start() was called, before the model
+        self._model = FirstModel(self._see_model)
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
         if self._is_forked_child():
@@ -85,6 +94,11 @@ class RegionLifecycle(Lifecycle):
             self._regions = start_region_dump(self.task)
             if self._regions is not None and model is None and not _has_cells():
                 self._start_alone()
+                if not is_distributed():  # start() may come before communication.init(): the rank is not known yet
+                    super().start(model, token_range)
+                    self._model.install()
+                else:
+                    self._log_alone()
                 return
         self._end_alone()
         super().start(model, token_range)
@@ -107,12 +121,20 @@ class RegionLifecycle(Lifecycle):
         self._alone.install()
         if self._regions is not None:
             self._regions.expect_tensors(True)
+        self._open_update()
+
+    def _see_model(self) -> None:
+        """A model runs that was made after start(): the script follows MindSpore's guide."""
+        if self._alone is not None and not self._is_forked_child():
+            self._turns.take(self._discard_step)
+            self._log_alone()
+
+    def _log_alone(self) -> None:
         notices.inform(
             "level L2: start() came before the model: the kernels of compiled regions (mindspore.jit, optimizers) are "
             "collected, and each call of an optimizer ends a step. Call start(), stop() and step() in the training "
             "loop to collect the other operators too."
         )
-        self._open_update()
 
     def _open_update(self) -> None:
         if self._regions is not None and self._wants_step():
@@ -132,6 +154,7 @@ class RegionLifecycle(Lifecycle):
     def _end_alone(self) -> None:
         """The script calls start() and step() itself from now on."""
         if self._alone is not None and not self._is_forked_child():
+            self._model.remove()
             self._alone.remove()
             self._alone = None
             if self._regions is not None:
@@ -140,9 +163,15 @@ class RegionLifecycle(Lifecycle):
             self.summary.steps.clear()
 
     def _close(self) -> None:
+        if self._alone is not None and self._probe is not None:  # no model ran: a script of functions
+            self._end_alone()
+        if self._regions is not None:
+            listed = tuple(getattr(self.settings.section, "list", ()))
+            self._selection.note_matched(self._regions.matched_entries(_names_operators(listed)))
         if self._alone is None or self.closed:
             super()._close()
             return
+        self._model.remove()
         self._alone.remove()
         if self._regions is not None:
             self._regions.end()
@@ -151,6 +180,35 @@ class RegionLifecycle(Lifecycle):
         self._worker.close()
         self.summary.add_records(1)  # the dump of the graphs has its own count
         self.summary.log_result(self.step_number, ())
+
+
+class FirstModel:
+    """Calls `found` when the first Cell with parameters runs."""
+
+    def __init__(self, found: Callable[[], None]) -> None:
+        self._found = found
+        self._original: Optional[Callable[..., Any]] = None
+
+    def install(self) -> None:
+        original = self._original = nn.Cell.__call__
+
+        def call(cell: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._original is not None and next(iter(cell.get_parameters()), None) is not None:
+                self.remove()
+                self._found()
+            return original(cell, *args, **kwargs)
+
+        nn.Cell.__call__ = call
+
+    def remove(self) -> None:
+        if self._original is not None:
+            nn.Cell.__call__ = self._original
+            self._original = None
+
+
+def is_distributed() -> bool:
+    """Whether a launcher started this process as one of several."""
+    return any(name in os.environ for name in ("MS_ROLE", "MS_WORKER_NUM", "RANK_ID", "RANK_SIZE"))
 
 
 def _has_cells() -> bool:
@@ -214,7 +272,7 @@ def _wanted(task: Task) -> dict[str, Any]:
 def _names_operators(listed: tuple[str, ...]) -> tuple[str, ...]:
     """Whether an entry can mean an operator of a graph: its name with a scope, a part of its type, a regular
     expression."""
-    return tuple(name for name in listed if "/" in name or "." not in name or name.startswith("name-regex("))
+    return tuple(name for name in listed if "/" in name or "." not in name or name_pattern(name) is not None)
 
 
 def _now() -> int:

@@ -92,7 +92,7 @@ class FreeBenchmarkApis(Apis):
 
     def _wanted(self, api: Api, name: str) -> bool:
         selection = self._recorder.selection
-        if selection.everything or selection.enter(f"{name}.forward", self._recorder.parents):
+        if self.second.wants(selection, name, self._recorder.parents):
             return True
         place = _PLACES.get(api.title.partition(".")[0])
         if place is None:

@@ -113,7 +113,10 @@ def _add_noise(array: Array, row: dtypes.Dtype) -> Array:
         large = np.abs(wide) > math.sqrt(noise)
         if not large.any():
             raise NotChanged
-        return _narrow(wide + large.astype(wide.dtype) * wide.dtype.type(noise), row)
+        new = _narrow(wide + large.astype(wide.dtype) * wide.dtype.type(noise), row)
+    if new.tobytes() == array.tobytes():  # the noise is less than half the spacing of these values
+        raise NotChanged
+    return new
 
 
 def _bit_noise(array: Array, row: dtypes.Dtype) -> Array:

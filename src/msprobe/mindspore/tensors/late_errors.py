@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Callable
 
+from msprobe.collect.guard import hand_over
+
 KEPT: list[Exception] = []
 
 
@@ -28,4 +30,4 @@ def raise_kept() -> None:
         error = KEPT.pop()
     except IndexError:  # another thread has raised it
         return
-    raise error
+    raise hand_over(error)

@@ -48,10 +48,14 @@ class Monitor(BaseMonitor):
         facts = {"framework": "mindspore", "version": mindspore.__version__}
         facts["world_size"] = mindspore_facts()["world_size"]
         super().__init__(config, rank(), facts, start_step, on_alarm)
-        settings = self._settings
         self._stepped = False
-        if not self._on:
-            return
+        if self._on:
+            self._guarded(self._make_sources)(models, optimizer)
+        if self._on:
+            self._guarded(self._begin)()
+
+    def _make_sources(self, models: list[Any], optimizer: Any) -> None:
+        settings = self._settings
         outside = gauge.bounds(settings.low_precision)
         optimizers = (
             [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
@@ -69,7 +73,6 @@ class Monitor(BaseMonitor):
             from msprobe.mindspore import PrecisionDebugger
 
             self._make_dump(PrecisionDebugger, models[0] if len(models) == 1 else models)
-        self._guarded(self._begin)()
 
     def _guarded(self, act: Callable[..., Any]) -> Callable[..., None]:
         """An error of an operator that the monitor waited for belongs to the script."""

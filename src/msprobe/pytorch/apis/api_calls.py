@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from types import FunctionType
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar, Optional
 
 import torch
 import torch.fx
@@ -62,6 +62,8 @@ class Apis(ApiCalls, TorchFunctionMode):
 
     frames = 2
     marked = MARKED
+    current: ClassVar[Optional[Apis]] = None
+    """The mode between start() and stop()."""
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class Apis(ApiCalls, TorchFunctionMode):
         self._lookup = table.lookup
         self._plain = table.plain - MAKERS
         self._spelling = spelling
+        self.resting = False  # after stop(): it may still be on the stack, and records nothing
         self.wrapped: dict[Any, Any] = {}  # wrapper of the script around a method -> the method
         self._twins: dict[Any, Callable[..., Any]] = {}
         self._plain_globals: dict[int, dict[str, Any]] = {}
@@ -92,21 +95,27 @@ class Apis(ApiCalls, TorchFunctionMode):
         if func in self._plain and not kwargs:
             return func(*args)
         kwargs = kwargs or {}
-        api = self._lookup.get(func)
-        if self.wrapped and func in self.wrapped:
-            func = self.wrapped[func]
-            api = api or self._lookup.get(func)
-        if api is None:
-            inside = self._inside.get(func)
-            if inside is not None and not _overridden(types):
-                return inside(func, args, kwargs)
-            if isinstance(func, _OPERATORS):
-                api = self._lookup[func]
-        if func in _SPELLED:
-            spelled = self._spelling.take(func)
-            if spelled is not None:
-                api = self._table.operators.get(spelled)
-        if api is not None and not self._recorder.closed and _tracing_state() is None:
+        api = inside = None
+        try:
+            api = self._lookup.get(func)
+            if self.wrapped and func in self.wrapped:
+                func = self.wrapped[func]
+                api = api or self._lookup.get(func)
+            if api is None:
+                inside = self._inside.get(func)
+                if inside is not None and _overridden(types):
+                    inside = None
+                if inside is None and isinstance(func, _OPERATORS):
+                    api = self._lookup[func]
+            if func in _SPELLED:
+                spelled = self._spelling.take(func)
+                if spelled is not None:
+                    api = self._table.operators.get(spelled)
+        except Exception:
+            self._recorder.fault("torch function", traceback.format_exc())
+        if inside is not None:
+            return inside(func, args, kwargs)
+        if api is not None and not self._recorder.closed and not self.resting and _tracing_state() is None:
             if "out" in kwargs and "extern_kernels" in sys._getframe(1).f_globals:  # Inductor's backward
                 return func(*args, **kwargs)
             # A method without arguments arrives with the type of its tensor; others with those that handle functions.
@@ -116,11 +125,14 @@ class Apis(ApiCalls, TorchFunctionMode):
                 with _NoTorchFunction():
                     return self.record(api, _with_torch_function(func), args, kwargs)
             return self.record(api, func, args, kwargs)
-        if func in self._table.untracked:
-            self._distrust(func, args)
-        elif "out" in kwargs or self._table.writes[func]:
-            with _NoTorchFunction():
-                self._note_write(self._table.writes[func], args, kwargs)
+        try:
+            if func in self._table.untracked:
+                self._distrust(func, args)
+            elif "out" in kwargs or self._table.writes[func]:
+                with _NoTorchFunction():
+                    self._note_write(self._table.writes[func], args, kwargs)
+        except Exception:
+            self._recorder.fault("torch function", traceback.format_exc())
         return func(*args, **kwargs)
 
     def _distrust(self, func: Any, args: Any) -> None:
@@ -233,17 +245,29 @@ class Apis(ApiCalls, TorchFunctionMode):
         running = self._leaf.running
         if func in running:  # a function inside the copy has passed it to us again
             return func(*args, **kwargs)
-        twin = self._twins.get(func)
-        if twin is None:
-            twin = self._twins[func] = self._transparent_copy(func)
-        running.append(func)
-        put_on(self)
+        twin = func
+        try:
+            twin = self._twins.get(func) or self._transparent_copy(func)
+            running.append(func)
+            put_on(self)
+        except Exception:
+            self._recorder.fault(func.__name__, traceback.format_exc())
         try:
             return twin(*args, **kwargs)
         finally:
-            running.remove(func)
-            if is_on(self):  # not after a stop() inside it
-                take_off(self)
+            try:
+                running.remove(func)
+                if is_on(self):  # not after a stop() inside it
+                    take_off(self)
+                self._put_on_later()
+            except Exception:
+                self._recorder.fault(func.__name__, traceback.format_exc())
+
+    def _put_on_later(self) -> None:
+        """A start() inside a backward pass has put its mode on the pass's own stack, which has ended."""
+        later = Apis.current
+        if later is not None and later is not self and not is_on(later):
+            put_on(later)
 
     def _transparent_copy(self, func: Any) -> Callable[..., Any]:
         """A transparent copy of a function: the same code, with globals in which no argument and no mode has torch
@@ -259,6 +283,7 @@ class Apis(ApiCalls, TorchFunctionMode):
                     plain[name] = _never
         twin = FunctionType(func.__code__, plain, func.__name__, func.__defaults__, func.__closure__)
         twin.__kwdefaults__ = func.__kwdefaults__
+        self._twins[func] = twin
         return twin
 
 

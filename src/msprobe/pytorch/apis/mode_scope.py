@@ -6,6 +6,7 @@ A new thread starts without the mode: the global hooks of `OpaqueRegions` turn i
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -14,7 +15,7 @@ import torch
 from msprobe.collect import notices
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.apis.api_calls import Apis
-from msprobe.pytorch.apis.mode_stack import is_on, modes, put_on, take_off
+from msprobe.pytorch.apis.mode_stack import is_on, is_set_aside, modes, put_on, take_off
 from msprobe.pytorch.apis.opaque_regions import CLOSED, EAGER, OpaqueRegions, log_compiled
 from msprobe.pytorch.apis.wrapped_methods import wrapped_methods
 from msprobe.pytorch.compiled.switch import CompilesUnseen, name_region
@@ -35,7 +36,9 @@ class ApiModeScope(OpaqueRegions):
             if isinstance(mode, Apis) and mode.recorder.closed:
                 take_off(mode)
         self._apis.wrapped = wrapped_methods()
-        put_on(self._apis)
+        self._apis.resting, Apis.current = False, self._apis
+        if not is_on(self._apis) and not is_set_aside(self._apis):
+            put_on(self._apis)
         self._install_hooks()
         self._install_switch()
         self._swap_tensors, torch.utils.swap_tensors = torch.utils.swap_tensors, self._around_swap
@@ -44,9 +47,11 @@ class ApiModeScope(OpaqueRegions):
         super().remove()
         if torch.utils.swap_tensors == self._around_swap:
             torch.utils.swap_tensors = self._swap_tensors
+        # Torch may put it back: after the call in which a signal handler runs, and after a backward pass.
+        self._apis.resting, Apis.current = True, None
         if is_on(self._apis):
             take_off(self._apis)
-        else:
+        elif not is_set_aside(self._apis):
             notices.warn_once(
                 "The script removed msprobe's mode from torch's stack of modes between start() and stop(): "
                 "later API calls were recorded only inside modules."
@@ -54,7 +59,10 @@ class ApiModeScope(OpaqueRegions):
 
     def _around_swap(self, *tensors: Any) -> None:
         """Replaces torch.utils.swap_tensors, which refuses a tensor with weak references, such as ours."""
-        self._apis.drop_tensors()
+        try:
+            self._apis.drop_tensors()
+        except Exception:
+            self._recorder.fault("swap_tensors", traceback.format_exc())
         self._swap_tensors(*tensors)
 
 

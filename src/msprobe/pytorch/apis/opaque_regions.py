@@ -118,9 +118,9 @@ class OpaqueRegions:
         OpenScope.current = None
 
     def _before(self, module: Any, args: Any, kwargs: Any = None) -> None:
-        if is_traced() or (self._open.regions and self._open.without_us() and not self._was_interrupted(_depth())):
-            return
         try:
+            if is_traced() or (self._open.regions and self._open.without_us() and not self._was_interrupted(_depth())):
+                return
             mode = self._mode
             on = mode is not None and is_on(mode)
             first = mode is not None and self._recorder.on_first_batch is not None
@@ -142,16 +142,16 @@ class OpaqueRegions:
             self._recorder.fault("module hook", traceback.format_exc())
 
     def _after(self, module: Any, args: Any, *kwargs_and_output: Any) -> None:
-        if is_traced():
-            return
-        hooks = self._hooks.get(id(module))
-        if hooks is None and not self._open.regions:
-            return
-        ends = self._open.ends_with(module)
-        if not ends and (hooks is None or self._open.without_us()):
-            return
-        output = kwargs_and_output[-1]
         try:
+            if is_traced():
+                return
+            hooks = self._hooks.get(id(module))
+            if hooks is None and not self._open.regions:
+                return
+            ends = self._open.ends_with(module)
+            if not ends and (hooks is None or self._open.without_us()):
+                return
+            output = kwargs_and_output[-1]
             with torch._C.DisableTorchFunction():
                 if ends:
                     self._end(output)

@@ -22,6 +22,12 @@ _search = TensorSearch(torch.Tensor)
 tensors_in = _search.in_value
 
 
+def requires_grad(result: Any) -> bool:
+    """Whether the result of a call requires a gradient."""
+    tensors = (result,) if isinstance(result, torch.Tensor) else tensors_in(result, [])
+    return any(tensor.requires_grad for tensor in tensors)
+
+
 class InputEdges:
     """The edges that lead to the inputs of a call, taken before it: an in-place call changes them."""
 

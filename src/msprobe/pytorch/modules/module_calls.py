@@ -173,9 +173,9 @@ class Modules(ModuleCalls):
         """Does the same as register_forward_pre_hook and register_forward_hook (with kwargs, always called), without
         a handle for each of thousands of modules."""
         key = self.key
-        module._forward_pre_hooks[key] = partial(Modules._before, self, name)
+        module._forward_pre_hooks[key] = partial(type(self)._before, self, name)
         module._forward_pre_hooks_with_kwargs[key] = True
-        module._forward_hooks[key] = partial(Modules._after, self, name)
+        module._forward_hooks[key] = partial(type(self)._after, self, name)
         module._forward_hooks_with_kwargs[key] = True
         module._forward_hooks_always_called[key] = True
 
@@ -239,17 +239,18 @@ class Modules(ModuleCalls):
         except Exception:
             recorder.fault(title, traceback.format_exc())
 
-    def _after(self, title: str, module: Any, args: Any, *kwargs_and_output: Any) -> None:
-        """There may be no kwargs, as in `_before`."""
+    def _after(self, title: str, module: Any, args: Any, *kwargs_and_output: Any) -> Any:
+        """There may be no kwargs, as in `_before`. Returns None: the output stays as it is."""
         output = kwargs_and_output[-1]
         recorder = self._recorder
         if recorder.closed or is_traced():
-            return
+            return None
         try:
             with _NoTorchFunction():
                 self._leave(title, module, output)
         except Exception:
             recorder.fault(title, traceback.format_exc())
+        return None
 
     def _with_parameters(self, name: str, module: Any, extra: str) -> str:
         compiled = id(module) in self._opaque or module._compiled_call_impl is not None

@@ -12,6 +12,8 @@ from torch import nn
 from msprobe.collect import notices
 
 _CALL = nn.Module.__call__
+_CONTAINERS = (nn.ParameterDict, nn.ParameterList)
+"""They hold parameters, and calling them is an error."""
 
 
 class OwnCalls:
@@ -21,7 +23,7 @@ class OwnCalls:
         self._found: list[tuple[str, Any]] = []
 
     def add(self, name: str, module: Any) -> None:
-        if type(module).__call__ is not _CALL:
+        if type(module).__call__ is not _CALL and not isinstance(module, _CONTAINERS):
             self._found.append((name, module))
 
     def report(self, name_of: Callable[[int], Optional[str]], was_called: Callable[[str], bool]) -> None:

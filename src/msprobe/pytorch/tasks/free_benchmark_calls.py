@@ -31,12 +31,11 @@ class FreeBenchmarkApis(Apis):
 
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
         recorder = self._recorder
-        selection = recorder.selection
         title = f"{api.prefix}.{api.name}"
         name = f"{title}.{recorder.numbers.take(title)}"
-        if not (selection.everything or selection.enter(f"{name}.forward", recorder.parents)):
-            return func(*args, **kwargs)
         second = self.second
+        if not second.wants(recorder.selection, name, recorder.parents):
+            return func(*args, **kwargs)
         if api.collective or second.run.section.fuzz_stage == "backward":
             if api.collective:
                 second.run.skip(title, "a collective is never run a second time")

@@ -74,7 +74,10 @@ def _add_noise(tensor: Any) -> Any:
     large = tensor.abs() > math.sqrt(noise)
     if not bool(large.any()):
         raise NotChanged
-    return tensor + large.to(tensor.dtype).mul_(noise)
+    new = tensor + large.to(tensor.dtype).mul_(noise)
+    if torch.equal(new, tensor):  # the noise is less than half the spacing of these values
+        raise NotChanged
+    return new
 
 
 def _bit_noise(tensor: Any) -> Any:

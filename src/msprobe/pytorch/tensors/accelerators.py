@@ -132,6 +132,9 @@ class DeferredWriter:
     def debug(self, name: str, text: str) -> None:
         self._hold(self._writer.debug, name, text)
 
+    def phase(self, text: str) -> None:
+        self._hold(self._writer.phase, text)
+
     def training(self, text: str) -> None:
         self._hold(self._writer.training, text)
 

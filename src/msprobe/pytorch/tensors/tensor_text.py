@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, NamedTuple, Optional, Protocol
 
 import torch
 
@@ -29,6 +29,35 @@ _strided = torch.strided
 EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 """torch 2.10 and later: C functions, one of which describes a tensor; see exchange.h."""
 _FLAGS = ('"requires_grad": false', '"requires_grad": true')
+
+
+TensorState = tuple[int, int]
+"""The version and the address of a tensor."""
+
+
+def state_of(tensor: Any) -> Optional[TensorState]:
+    """The state of a tensor, that of the local part for a DTensor; None if it has no version or no memory."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    try:
+        return local._version, local.data_ptr()
+    except RuntimeError:
+        return None
+
+
+def storage_of(tensor: Any) -> Optional[int]:
+    """The address of the storage of a tensor; None if it has no memory of its own."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except RuntimeError:
+        return None
+
+
+class KnownText(NamedTuple):
+    """The text of a tensor that was measured before. Further members go to position `at`."""
+
+    text: str
+    at: int
+    saved: list[str]
 
 
 class FileWriter(Protocol):
@@ -57,16 +86,20 @@ class TensorTexts:
         device_statistics: Optional[DeviceStatistics] = None,
         remembers: bool = True,
         layouts: Optional[LayoutTexts] = None,
+        numbers: bool = False,
     ) -> None:
         """Without `remembers`, measures every tensor each time: used if no mode sees the calls that change memory.
-        `layouts` renders the layouts of DTensors."""
+        `layouts` renders the layouts of DTensors. With `numbers`, texts have the numbers of values and memory."""
         self._want = want
         self._files = files
         self._layouts = layouts
         self._device_statistics = device_statistics
         checks = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
-        self._cache = TensorCache(EXCHANGE, _HEADS, _strided, want, remembers, checks)
+        self._cache = TensorCache(EXCHANGE, _HEADS, _strided, want, remembers, checks, numbers)
         self._text = self._cache.text
+        self.sees_writes = remembers
+        self._followed: dict[int, Optional[tuple[Optional[TensorState], KnownText]]] = {}
+        self.on_write: Optional[Callable[[Any], None]] = None  # called with each tensor that was or may be written
         self.dependents: list[dict[Any, Any]] = []  # caches of others that must be cleared together with ours
 
     def forget(self) -> None:
@@ -75,9 +108,15 @@ class TensorTexts:
         for dependent in self.dependents:
             dependent.clear()
 
+    def release(self) -> None:
+        """The step ends: drops all references to tensors and storages, also the weak ones."""
+        self.forget()
+        self._cache.release()
+
     def written(self, changed: Iterable[Any]) -> None:
         """Reports that the memory of these tensors (or lists of tensors) was written, or will be before it is read."""
-        mark, plain = self._cache.mark_written, self.tensor_types
+        mark = self._cache.mark_written if self.on_write is None else self._mark_and_report
+        plain = self.tensor_types
         for value in changed:
             if type(value) in plain:
                 mark(value)
@@ -86,26 +125,70 @@ class TensorTexts:
                     if type(tensor) in plain or _is_of_torch(tensor):
                         mark(tensor)
 
+    def _mark_and_report(self, tensor: Any) -> None:
+        self._cache.mark_written(tensor)
+        if self.on_write is not None:
+            self.on_write(tensor)
+
     def expose(self, tensor: Any) -> None:
         """Reports that this memory may change without its version counter: it is measured each time from now on."""
+        if self.on_write is not None:
+            self.on_write(tensor)
         if not _is_of_torch(tensor) or self._cache.expose(tensor):
             self.forget()
 
     def is_ours_to_remember(self, tensor: Any) -> bool:
         return self._cache.is_private(tensor)
 
+    # Parameters, whose texts are needed again later in the step.
+
+    def follow(self, parameters: Iterable[int]) -> None:
+        """Keeps the last text of these parameters (by id) for `known`, where the cache does not."""
+        self._followed = {} if self.sees_writes else dict.fromkeys(parameters)
+
+    def known(self, tensor: Any) -> Optional[KnownText]:
+        """The text of a tensor that has not changed since it was measured; None if it must be measured."""
+        if self.sees_writes:
+            return self.cached(tensor)
+        state, text = self._followed.get(id(tensor)) or (None, None)
+        return text if state is not None and state == state_of(tensor) else None
+
+    def cached(self, tensor: Any) -> Optional[KnownText]:
+        """The text in the cache, which also knows writes that leave the version as it is."""
+        entry = self._cache.recall(tensor) if type(tensor) in self.tensor_types else None
+        return None if entry is None else self._as_known(entry)
+
+    def _as_known(self, entry: Entry) -> KnownText:
+        return KnownText(entry.text, entry.at, [] if self._files is None else entry.saved)
+
+    def text_of(self, known: KnownText, path: str) -> str:
+        """The text again; with `path` also with the file that has the tensor."""
+        if not path or self._files is None or not known.saved:
+            return known.text
+        name = quoted(self._files.link(path, known.saved[0]))
+        return f'{known.text[: known.at]}, "data_name": {name}{known.text[known.at :]}'
+
+    def differs(self, tensor: Any, known: KnownText) -> bool:
+        """Measures a tensor. Returns whether it has other statistics than it had, and drops what is cached if so."""
+        found = self._measure(tensor)
+        if found is None or (known.text.startswith(found[0]) and found[1] in known.text):
+            return False
+        self.written((tensor,))
+        return True
+
     def tensor_text(self, tensor: Any, path: str) -> str:
-        if path and self._files is not None:
-            entry = self._find_entry(tensor, path)
-            if entry is None:
-                return self._fresh(tensor, path)
-            return f"{entry.text[: entry.at]}, {self._file(tensor, path, entry.saved)}{entry.text[entry.at :]}"
-        if self._device_statistics is None:
+        wants_file = bool(path) and self._files is not None
+        if not wants_file and self._device_statistics is None and not self._followed:
             text = self._text(tensor)
-        else:
-            entry = self._find_entry(tensor, path)
-            text = None if entry is None else entry.text
-        return self._fresh(tensor, path) if text is None else text
+            return self._fresh(tensor, path) if text is None else text
+        entry = self._find_entry(tensor, path)
+        if entry is None:
+            return self._fresh(tensor, path)
+        if id(tensor) in self._followed:
+            self._followed[id(tensor)] = (state_of(tensor), self._as_known(entry))
+        if not wants_file:
+            return entry.text
+        return f"{entry.text[: entry.at]}, {self._file(tensor, path, entry.saved)}{entry.text[entry.at :]}"
 
     def _find_entry(self, tensor: Any, path: str) -> Optional[Entry]:
         """The cache entry of a plain tensor, measured if needed. On an accelerator the numbers come later, unless the
@@ -165,7 +248,13 @@ class TensorTexts:
         text = f"{body}{_FLAGS[bool(tensor.requires_grad)]}"
         if path and self._files is not None and found is not None:
             text += f", {self._file(plain, path, [])}"
-        return f"{text}{digest}{notes}}}"
+        return f"{text}{digest}{notes}{self._memory_member(tensor)}}}"
+
+    def _memory_member(self, tensor: Any) -> str:
+        """The number of the memory of a tensor that cannot be cached; that of the local part for a DTensor."""
+        local = getattr(tensor, "_local_tensor", tensor)
+        memory = self._cache.memory(local) if _is_of_torch(local) else None
+        return "" if memory is None else f', "memory": {memory}'
 
     def _file(self, tensor: Any, path: str, saved: list[str]) -> str:
         """Saves the tensor, or links the file that already has it. Returns the `data_name` member."""

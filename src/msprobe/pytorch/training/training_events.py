@@ -17,6 +17,7 @@ import torch
 import torch.nn.utils.clip_grad as clip_grad
 
 from msprobe.collect.probe import Companion
+from msprobe.collect.records.phases import CLIPPING, OTHER, Phases
 from msprobe.collect.records.recorder import Recorder
 from msprobe.pytorch.gradients.after_backward import GradientsAfterBackward
 from msprobe.pytorch.modules.model_tree import ModelTree
@@ -25,6 +26,7 @@ from msprobe.pytorch.tensors import nonplain_tensors
 from msprobe.pytorch.tensors.tensor_text import TensorTexts
 from msprobe.pytorch.training import optimizer_hooks
 from msprobe.pytorch.training.hyper_parameters import groups_of, names_in, number, plain_value, steps_done
+from msprobe.pytorch.training.updates import ParameterUpdates
 
 _graph_task = torch._C._current_graph_task_id
 _Note = Callable[..., Any]
@@ -34,11 +36,19 @@ class TrainingEvents(Companion):
     """The events of one step. `around` is called when a backward pass begins and ends."""
 
     def __init__(
-        self, recorder: Recorder, texts: TensorTexts, tree: ModelTree, around: Optional[GradientsAfterBackward] = None
+        self,
+        recorder: Recorder,
+        texts: TensorTexts,
+        tree: ModelTree,
+        phases: Phases,
+        updates: Optional[ParameterUpdates],
+        around: Optional[GradientsAfterBackward] = None,
     ) -> None:
         self._recorder = recorder
         self._tree = tree
         self._texts = texts
+        self._phases = phases
+        self._updates = updates
         self._around = around
         self._models: Sequence[Any] = ()
         self._modules: list[tuple[str, Any]] = []
@@ -55,22 +65,27 @@ class TrainingEvents(Companion):
         if self._replacements:
             return
         self._models = models
+        self._phases.set_models(models)
         self._guarded(self._find_modules)()
         self._guarded(self._record_buffers)()
+        if self._updates is not None:
+            self._guarded(self._updates.begin)(self._named_parameters())
         optimizer_hooks.install(self._guarded(self._step_begins), self._guarded(self._step_ends))
         self._put_around(torch.autograd, "_engine_run_backward", self._backward_begins, self._backward_ends)
-        self._put_around(clip_grad, "_get_total_norm", self._clip_begins, None)
-        self._put_around(clip_grad, "_clip_grads_with_norm_", None, self._clip_ends)
-        self._put_around(torch.nn.utils, "clip_grad_value_", self._clip_value_begins, None)
-        self._put_around(torch.optim.Optimizer, "zero_grad", self._zero_begins, None)
-        self._put_around(torch.nn.Module, "zero_grad", self._zero_begins, None)
+        self._put_around(clip_grad, "_get_total_norm", self._clip_begins, self._clip_pauses)
+        self._put_around(clip_grad, "_clip_grads_with_norm_", self._clip_continues, self._clip_ends)
+        self._put_around(torch.nn.utils, "clip_grad_value_", self._clip_value_begins, self._clip_pauses)
+        self._put_around(torch.optim.Optimizer, "zero_grad", self._zero_begins, self._zero_ends)
+        self._put_around(torch.nn.Module, "zero_grad", self._zero_begins, self._zero_ends)
         self._put_around(torch.amp.GradScaler, "step", self._scaler_begins, self._scaler_ends)
         self._put_around(torch.amp.GradScaler, "update", None, self._scaler_updated)
 
     def remove(self) -> None:
         self._replacements.remove()
         optimizer_hooks.remove()
+        self._guarded(self._record_updates)()
         self._models, self._modules = (), []
+        self._phases.set_models(())
         self._guarded(self._record_rates)()
 
     def _put_around(self, owner: Any, name: str, before: Optional[_Note], after: Optional[_Note]) -> None:
@@ -111,17 +126,23 @@ class TrainingEvents(Companion):
         if self._recorded_buffers:
             return
         self._recorded_buffers = True
-        buffers, parameters = self._texts_of(self._buffers()), self._texts_of(self._own_parameters())
+        texts = [(name, buffer, self._texts.read_again(buffer)) for name, buffer in _on_host(self._buffers())]
+        buffers = ", ".join(f"{json.dumps(name)}: {text}" for name, _, text in texts)
+        ours = _on_host(self._own_parameters())
+        parameters = ", ".join(f"{json.dumps(name)}: {self._texts.read_again(parameter)}" for name, parameter in ours)
+        if self._updates is not None:
+            for name, buffer, text in texts:
+                self._updates.add_buffer(name, buffer, text)
         if buffers or parameters:
             own = f', "parameters": {{{parameters}}}' if parameters else ""
             self._recorder.writer.training(f'"event": "buffers", "tensors": {{{buffers}}}{own}')
 
-    def _texts_of(self, tensors: Iterator[tuple[str, Any]]) -> str:
-        return ", ".join(
-            f"{json.dumps(name)}: {self._texts.read_again(tensor)}"
-            for name, tensor in tensors
-            if tensor.device.type == "cpu"
-        )
+    def _record_updates(self) -> None:
+        """stop(): records the parameters and buffers that have changed since start()."""
+        self._texts.on_write = None
+        members = "" if self._updates is None else self._updates.end(_on_host(self._buffers()))
+        if members:
+            self._recorder.writer.training(f'"event": "update", {members}')
 
     def _number(self, optimizer: Any) -> int:
         return self._numbers.setdefault(optimizer, len(self._numbers))
@@ -131,6 +152,11 @@ class TrainingEvents(Companion):
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._steps += 1
         self._running.add(self._number(optimizer))
+        has_closure = _has_closure(args, kwargs)
+        self._phases.enter_optimizer(has_closure)
+        if self._updates is not None:
+            self._texts.on_write = None
+            self._updates.begin_step(self._optimizer_parameters(optimizer), has_closure)
         self._note_step(optimizer, steps_done(optimizer))
 
     def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -140,6 +166,7 @@ class TrainingEvents(Companion):
             done = steps_done(optimizer)
             self._note_step(optimizer, None if done is None else max(done - 1.0, 0.0), late=True)
         self._running.discard(index)
+        self._phases.leave_optimizer(_has_closure(args, kwargs))
         self._note("optimizer_step_end", optimizer=index)
 
     def _note_step(self, optimizer: Any, done: Optional[float], **more: bool) -> None:
@@ -155,13 +182,26 @@ class TrainingEvents(Companion):
         name = f"{kind.__module__}.{kind.__qualname__}"
         self._note("optimizer_step", optimizer=index, type=name, steps_done=done, groups=groups, **more)
 
-    def _parameter_names(self) -> dict[int, str]:
-        names: dict[int, str] = {}
+    def _named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Each parameter of the models under each of its names."""
         for prefix, module in self._modules:
             for name, parameter in module._parameters.items():
                 if parameter is not None:
-                    names.setdefault(id(parameter), f"{prefix}{name}")
+                    yield f"{prefix}{name}", parameter
+
+    def _parameter_names(self) -> dict[int, str]:
+        names: dict[int, str] = {}
+        for name, parameter in self._named_parameters():
+            names.setdefault(id(parameter), name)
         return names
+
+    def _optimizer_parameters(self, optimizer: Any) -> Iterator[tuple[str, Any]]:
+        """The parameters of an optimizer: by their names in the model, or by their places in it."""
+        index = self._number(optimizer)
+        start = f"optimizer.{index}." if index else ""
+        for group, names in enumerate(names_in(optimizer, self._parameter_names())):
+            for place, (name, parameter) in enumerate(zip(names, optimizer.param_groups[group]["params"])):
+                yield f"{start}group.{group}.{place}" if name is None else name, parameter
 
     def _buffers(self) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
@@ -184,6 +224,10 @@ class TrainingEvents(Companion):
         if isinstance(owner, torch.optim.Optimizer):
             whose = {"optimizer": self._number(owner)}
         self._note("zero_grad", **whose, set_to_none=bool(set_to_none))
+        self._phases.enter(OTHER)
+
+    def _zero_ends(self, owner: Any, set_to_none: bool = True) -> None:
+        self._phases.leave(OTHER)
 
     def _record_rates(self) -> None:
         """Records learning rates that a scheduler has changed since the last optimizer step."""
@@ -197,14 +241,21 @@ class TrainingEvents(Companion):
 
     def _backward_begins(self, outputs: Any, *args: Any, accumulate_grad: bool = False, **kwargs: Any) -> None:
         if _graph_task() < 0:  # not a pass inside another one: that is a recomputation
+            self._phases.begin_backward()
+            if self._updates is not None:
+                self._updates.begin_backward()
             self._note("backward", call="backward" if accumulate_grad else "grad", **self._held_gradients())
             if self._around is not None:
                 self._around.begin()
 
-    def _backward_ends(self, outputs: Any, *args: Any, **kwargs: Any) -> None:
+    def _backward_ends(self, outputs: Any, *args: Any, accumulate_grad: bool = False, **kwargs: Any) -> None:
         if _graph_task() < 0:
             if self._around is not None:
                 self._around.end()
+            if self._updates is not None and self._updates.end_backward():
+                self._texts.on_write = self._guarded(self._updates.note_write)
+            if accumulate_grad:  # not autograd.grad in the middle of a forward
+                self._phases.end_backward()
             self._note("backward_end")
 
     def _held_gradients(self) -> dict[str, int]:
@@ -221,12 +272,23 @@ class TrainingEvents(Companion):
         self, tensors: Any, norm_type: Any = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
     ) -> None:
         self._note("clip_grad_norm", norm_type=plain_value(norm_type), gradients=len(list(tensors)), foreach=foreach)
+        self._phases.enter(CLIPPING)
+
+    def _clip_pauses(self, *args: Any, **kwargs: Any) -> None:
+        self._phases.leave(CLIPPING)
+
+    def _clip_continues(self, *args: Any, **kwargs: Any) -> None:
+        self._phases.enter(CLIPPING)
 
     def _clip_ends(self, parameters: Any, max_norm: Any, total_norm: Any, foreach: Any = None) -> None:
+        self._phases.leave(CLIPPING)
+        if self._updates is not None:
+            self._updates.take_late_gradients()
         self._note("clip_grad_norm_end", max_norm=plain_value(max_norm), total_norm=number(total_norm))
 
     def _clip_value_begins(self, parameters: Any, clip_value: Any, foreach: Any = None) -> None:
         self._note("clip_grad_value", clip_value=plain_value(clip_value), foreach=foreach)
+        self._phases.enter(CLIPPING)
 
     # Loss scaling.
 
@@ -239,6 +301,15 @@ class TrainingEvents(Companion):
 
     def _scaler_updated(self, scaler: Any, *args: Any, **kwargs: Any) -> None:
         self._note("scaler_update", scale=number(scaler.get_scale()))
+
+
+def _on_host(tensors: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    return ((name, tensor) for name, tensor in tensors if tensor.device.type == "cpu")
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Whether an optimizer step was called with a closure. These are the arguments of its hook: the optimizer first."""
+    return any(callable(one) for one in (*args[1:], *kwargs.values()))
 
 
 def _modules_below(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:

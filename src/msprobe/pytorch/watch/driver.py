@@ -71,7 +71,7 @@ class WatchDriver:
             losses, self._losses = self._losses, []
             self._monitor.step(loss=sum(float(loss) for loss in losses) / len(losses) if losses else None)
 
-    def warn_if_nothing_ran(self) -> None:
+    def say_result(self) -> None:
         """Called after the script."""
         if self._monitor is None:
             notices.warn("nothing was watched: the script called no torch.nn.Module that has parameters.")

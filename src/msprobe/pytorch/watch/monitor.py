@@ -51,7 +51,8 @@ class Monitor(BaseMonitor):
         self._overflowed = False
         self._scale = 1.0
         if self._on:
-            self._make_sources(self._settings, models, torch_optimizers(optimizer))
+            self._guarded(self._make_sources)(self._settings, models, torch_optimizers(optimizer))
+        if self._on:
             self._guarded(self._begin)()
 
     def _make_sources(self, settings: WatchSettings, models: list[Any], optimizers: list[Any]) -> None:

@@ -44,6 +44,7 @@ Entry *new_entry(void) {
     if (!entry) return NULL;
     entry->tensor = entry->text = entry->saved = entry->storage = NULL;
     entry->at = 0;
+    entry->value_id = entry->memory = -1;
     return entry;
 }
 

@@ -71,6 +71,7 @@ class BackwardCheck:
             again = self._backward.run_again(kept, incoming, first)
             differences = second.differences(call, again, "backward", incoming)
         except NotChanged:
+            second.run.unchanged += 1
             return
         except Exception as error:
             second.run.skip(title, f"its backward cannot be run again, {type(error).__name__}: {short(error)}")

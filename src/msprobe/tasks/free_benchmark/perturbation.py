@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Protocol
 
 NO_CHANGE, IMPROVE, TO_CPU = "no_change", "improve_precision", "to_cpu"
-CHANGE_VALUE = "change_value"
+CHANGE_VALUE, ADD_NOISE = "change_value", "add_noise"
 RAISING = (IMPROVE, TO_CPU)
 # Noise moves an input by about one spacing of its dtype.
-NOISY = ("add_noise", "bit_noise")
+NOISY = (ADD_NOISE, "bit_noise")
 NOISE = {"bfloat16": 1e-4, "float16": 1e-6, "float32": 1e-8, "float64": 1e-16}
 
 

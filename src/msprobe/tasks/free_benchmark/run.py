@@ -19,7 +19,7 @@ from msprobe.config.settings import FreeBenchmarkSettings
 from msprobe.dump import layout
 from msprobe.dump.plural import count, were
 from msprobe.tasks.free_benchmark.limits import limit_of
-from msprobe.tasks.free_benchmark.perturbation import IMPROVE
+from msprobe.tasks.free_benchmark.perturbation import ADD_NOISE, IMPROVE, NOISE
 
 CSV = "free_benchmark.csv"
 COLUMNS = ("rank", "pert_mode", "stage", "step", "api_name", "max_rel", "dtype", "shape", "output_index")
@@ -119,35 +119,43 @@ class FreeBenchmarkRun:
             self._skipped[title] = reason
             notices.warn(f"free_benchmark: {title} is not checked: {reason}.")
 
-    def _why_none(self) -> str:
-        if not self.unchanged:
-            return ""
+    def _why_unchanged(self) -> str:
+        calls = count(self.unchanged, "call")
         if self.section.pert_mode == IMPROVE:
             return (
-                f": {count(self.unchanged, 'call')} had no float16 or bfloat16 input, and only those can be raised. "
-                "Use another pert_mode, such as add_noise or to_cpu"
+                f"{calls} had no float16 or bfloat16 input, and only those can be raised. "
+                "Use another pert_mode, such as bit_noise or to_cpu"
             )
-        return f": {count(self.unchanged, 'call')} had no input that this mode changes"
+        if self.section.pert_mode == ADD_NOISE:
+            return (
+                f"{calls} had no value that the noise changes: {NOISE['float32']:g} in float32 is less than half the "
+                "spacing of values from 0.25 on, and values up to its square root are left alone. Use bit_noise"
+            )
+        return f"{calls} had no input that this mode changes"
 
     def summary(self) -> list[str]:
         """The message at the end of the run: the APIs, the most unstable first."""
         mode = self.section.pert_mode
         checked = sum(one.checked for one in self._results.values())
         if not checked:
-            return [f"free_benchmark ({mode}): no call was checked{self._why_none()}."]
+            why = f": {self._why_unchanged()}" if self.unchanged else ""
+            return [f"free_benchmark ({mode}): no call was checked{why}."]
+        unchanged = []
+        if self.unchanged and mode == ADD_NOISE:
+            unchanged.append(f"free_benchmark ({mode}): not checked: {self._why_unchanged()}.")
         failing = sorted(
             ((title, one) for title, one in self._results.items() if one.failed),
             key=lambda item: (-item[1].worst, -item[1].failed, item[0]),
         )
         head = f"free_benchmark ({mode}): {count(checked, 'call')} {were(checked)} checked"
         if not failing:
-            return [f"{head}, and none differs too much."]
+            return [f"{head}, and none differs too much.", *unchanged]
         lines = [
             f"{title}: {one.failed} of {one.checked} calls, max_rel {one.worst - 1.0:.3g}, {one.where}"
             for title, one in failing[:_SHOWN]
         ]
         more = [f"and {len(failing) - _SHOWN} more"] if len(failing) > _SHOWN else []
-        return ["\n  ".join([f"{head}; the most unstable first ({self._csv.path}):", *lines, *more])]
+        return ["\n  ".join([f"{head}; the most unstable first ({self._csv.path}):", *lines, *more]), *unchanged]
 
 
 class Results:

@@ -12,6 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
+from msprobe.collect.records.selection import Selection
 from msprobe.collect.records.stacks import Stacks
 from msprobe.dump.stack_frames import source_line
 from msprobe.stats import dtypes
@@ -72,6 +73,11 @@ class SecondRun:
         raise NotImplementedError
 
     # The same for all frameworks.
+
+    def wants(self, selection: Selection, name: str, parents: Sequence[str]) -> bool:
+        """Whether scope or list names this call, or its backward in the backward stage."""
+        stages = ("forward",) if self.run.section.fuzz_stage == "forward" else ("forward", "backward")
+        return selection.everything or any(selection.enter(f"{name}.{stage}", parents) for stage in stages)
 
     def first_float(self, args: Any, kwargs: Any) -> Optional[Any]:
         """The first floating-point tensor of the arguments."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable, Optional
 
+from msprobe.collect.guard import MeantForTheScript
 from msprobe.collect.records.recorder import Recorder
 from msprobe.collect.records.stacks import Stacks
 from msprobe.collect.step_context import StepContext
@@ -13,7 +14,7 @@ from msprobe.stats.finiteness import WORDS
 from msprobe.tasks.overflow_check.policy import PRODUCER, Finding, OverflowPolicy
 
 
-class OverflowStop(RuntimeError):
+class OverflowStop(MeantForTheScript, RuntimeError):
     """overflow_nums overflows were found: everything is on disk, and training stops here on purpose."""
 
 

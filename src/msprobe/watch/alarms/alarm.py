@@ -6,7 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from msprobe.watch.targets import label_of
+from msprobe.dump.strict_json import strict
+from msprobe.watch.targets import label_of, order_of
+
+OUTSIDE = "weight_outside"
+"""The rule of a weight that something outside the optimizer changed. It is found at the end of the step, and happened
+before."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +33,22 @@ class Alarm:
     rank: Optional[int] = None
 
     @property
+    def order(self) -> tuple[int, bool, tuple[int, int]]:
+        """Sorts alarms by step, then by place in it (forward by depth, loss, backward from end, optimizer, weights)."""
+        return self.step, self.rule != OUTSIDE, order_of(self.kind, self.name, self.position)
+
+    @property
     def target(self) -> str:
         return label_of(self.kind, self.name)
 
     def as_json(self) -> dict[str, Any]:
-        """JSON has no NaN and no infinity: they become strings."""
         return {
             "step": self.step,
             "rank": self.rank or 0,
             "target": self.target,
             "rule": self.rule,
             "sentence": self.sentence,
-            "value": plain(self.value),
-            "usual": plain(self.usual),
-            "around": [[step, plain(value)] for step, value in self.around],
+            "value": strict(self.value),
+            "usual": strict(self.usual),
+            "around": [[step, strict(value)] for step, value in self.around],
         }
-
-
-def plain(value: float) -> Any:
-    return value if math.isfinite(value) else str(value)

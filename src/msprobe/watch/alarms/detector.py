@@ -65,7 +65,7 @@ class Detector:
             ]
         alarms += self._of_loss(frame)
         history.add(frame.step, frame.logs())
-        return sorted(alarms, key=lambda alarm: (alarm.step, order_of(alarm.kind, alarm.name, alarm.position)))
+        return sorted(alarms, key=lambda alarm: alarm.order)
 
     def _of_loss(self, frame: Frame) -> Iterator[Alarm]:
         loss = frame.scalars.get(LOSS)

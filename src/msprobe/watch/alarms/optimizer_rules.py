@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from msprobe.watch.alarms.alarm import OUTSIDE
 from msprobe.watch.alarms.frame import Frame
 from msprobe.watch.alarms.history import SETTLED, Array, History, Onset, Streak, extended
 from msprobe.watch.alarms.rules import Hit, _g, _rows, weight_norm
@@ -22,6 +23,8 @@ class UpdateLarge:
 
     STEPS = 5
     JUMP = 3.0
+    UNEXPLAINED = 20.0
+    """So many times the largest usual update: momentum adds up about ten gradients."""
 
     def __init__(self, threshold: float) -> None:
         self._limit = threshold
@@ -50,9 +53,31 @@ class UpdateLarge:
             holds[: len(old)] &= old / each[: len(old)] > 1e-3  # a matrix that starts at zero can grow by any factor
         holds &= frame.rows.mask("weight") & frame.rows.mask("matrix") & frame.present
         for row in _rows(self._onset.of(holds)):
-            sentence = f"jumped from norm {_g(old[row])} to {_g(norms[row])} (is the learning rate too high?)"
-            yield Hit("update_large", row, frame.step, sentence, float(norms[row]), float(old[row]))
+            sentence = f"jumped from norm {_g(old[row])} to {_g(norms[row])}"
+            change = float(norms[row] - old[row])
+            if change > self.UNEXPLAINED * _largest_update(frame, row):
+                sentence += ", which neither the learning rate nor its gradient explains: something outside the "
+                sentence += "optimizer changed it"
+                yield Hit(OUTSIDE, row, frame.step, sentence, float(norms[row]), float(old[row]))
+            else:
+                sentence += " (is the learning rate too high?)"
+                yield Hit("update_large", row, frame.step, sentence, float(norms[row]), float(old[row]))
         self._before = norms.copy()
+
+
+def _largest_update(frame: Frame, row: int) -> float:
+    """About the largest norm by which an optimizer changes a weight in one step: the learning rate times the gradient,
+    or times one per element (Adam). Infinity if one of them is not known."""
+    name = frame.rows.targets[row].name
+    norms = [
+        float(frame.column(NORM)[other])
+        for other, target in enumerate(frame.rows.targets)
+        if (target.kind, target.name) == (GRAD, name) and frame.present[other]
+    ]
+    rate = frame.scalars.get(LEARNING_RATE, np.inf)
+    if not norms or not np.isfinite(rate):
+        return np.inf
+    return rate * max(norms[0], float(np.sqrt(frame.rows.elements()[row])))
 
 
 class UpdateSmall:

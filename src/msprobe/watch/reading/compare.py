@@ -15,7 +15,7 @@ import numpy as np
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.plural import count
-from msprobe.watch.alarms.alarm import plain
+from msprobe.dump.strict_json import strict
 from msprobe.watch.reading.run import Array, RankRun, Run
 from msprobe.watch.store import is_absent
 from msprobe.watch.targets import RATIO, VALUE, order_of
@@ -39,7 +39,7 @@ class Place:
     b: float
 
     def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "a": plain(self.a), "b": plain(self.b)}
+        return {**vars(self), "a": strict(self.a), "b": strict(self.b)}
 
     def in_words(self) -> str:
         return (

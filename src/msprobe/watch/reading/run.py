@@ -56,7 +56,7 @@ class RankRun:
         return self._database.rows(query, arguments, kinds)
 
     def series(self) -> list[Series]:
-        found = []
+        found: list[Series] = []
         query = "SELECT kind, name, position, shape, dtype, shard, first, statistics FROM targets ORDER BY id"
         kinds = (str, str, int, str, str, str, int, str)
         for kind, name, position, shape, dtype, shard, first, statistics in self._rows(query, (), kinds):
@@ -65,6 +65,8 @@ class RankRun:
             names = tuple(statistics.split(","))
             if not 0 <= first < _MOST_COLUMNS or not _STATISTICS.issuperset(names):
                 raise self._database.damaged("a target has unknown statistics")
+            if found and first < found[-1].first + len(found[-1].statistics):
+                raise self._database.damaged("two targets share a column")
             if not all(isinstance(dim, int) for dim in dims):
                 raise self._database.damaged("a target has an invalid shape")
             found.append(Series(Target(kind, name, position, tuple(dims), dtype, shard), first, names))

@@ -10,7 +10,7 @@ import numpy as np
 from msprobe.watch.alarms.agreement import odd_rank, sentence
 from msprobe.watch.alarms.alarm import Alarm
 from msprobe.watch.alarms.detector import threshold
-from msprobe.watch.targets import GRAD, WEIGHT, order_of
+from msprobe.watch.targets import GRAD, WEIGHT
 
 if TYPE_CHECKING:
     from msprobe.watch.reading.run import RankRun, Run
@@ -22,8 +22,8 @@ _EQUAL = 1e-7
 
 
 def in_order(alarms: Iterable[Alarm]) -> list[Alarm]:
-    """By step, then by place in it (forward by depth, loss, backward from end, optimizer, weights), then by rank."""
-    return sorted(alarms, key=lambda one: (one.step, order_of(one.kind, one.name, one.position), one.rank or 0))
+    """By step, then by place in it, then by rank."""
+    return sorted(alarms, key=lambda one: (one.order, one.rank or 0))
 
 
 def rank_alarms(run: Run, known: set[str]) -> list[Alarm]:

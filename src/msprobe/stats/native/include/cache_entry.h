@@ -11,8 +11,9 @@ typedef struct {
     Py_ssize_t at;
     PyObject *storage; /* the address of its storage, NULL if the entry is not in the cache */
     int64_t version, writes;
-    void *memory;
+    void *address;
     int grad;
+    int64_t value_id, memory; /* the numbers in the text; -1: it has none */
 } Entry;
 
 /* An empty entry, or NULL with an error. */

@@ -12,7 +12,12 @@ int make_memory(void);
 int is_private(PyObject *tensor);
 
 /* The address of the storage, None if the tensor has no memory of its own, NULL on error. If `private` is not NULL, it
-   gets the result of is_private. */
-PyObject *storage_of(PyObject *tensor, int *private);
+   gets the result of is_private. If `numbers` is not NULL, `number` gets the number of the storage. */
+PyObject *storage_of(PyObject *tensor, int *private, PyObject *numbers, int64_t *number);
+
+/* The number of the storage of a tensor; -1 if it has none, -2 on error. `numbers` is a dict: a storage gets the next
+   number, and a weak reference, so that no later storage has its address. release_storages drops these. */
+int64_t number_of(PyObject *tensor, PyObject *numbers);
+int release_storages(PyObject *numbers);
 
 #endif

@@ -15,11 +15,12 @@ function start(row, described) {
   return { row, described, mode: described.modes.includes("difference") ? "difference" : described.modes[0], axes: rank > 1 ? [rank - 2, rank - 1] : [0, 0], index: described.shape.map(() => 0), window: null, picture: null, swept: null };
 }
 
-// Blue below zero, red above, on a scale of the fourth root: small differences are visible next to large ones.
+// Blue below zero, red above, on a scale of the fourth root: small differences are visible next to large ones. An
+// infinity is the strongest of its colour; NaN stands out.
 function ink(value, largest, mode) {
   if (mode === "not_finite") return [[0, 0, 0, 0], [192, 42, 32, 255], [26, 86, 196, 255], [138, 63, 176, 255]][value | 0];
   if (Number.isNaN(value)) return [255, 0, 255, 255];
-  const part = largest > 0 ? Math.pow(Math.min(Math.abs(value) / largest, 1), 0.25) : 0, fade = Math.round(255 * (1 - part));
+  const part = Number.isFinite(value) ? largest > 0 ? Math.pow(Math.abs(value) / largest, 0.25) : 0 : 1, fade = Math.round(255 * (1 - part));
   return value > 0 ? [255, fade, fade, 255] : [fade, fade, 255, 255];
 }
 
@@ -39,6 +40,14 @@ function paint(canvas, picture, mode) {
   return largest;
 }
 
+// The largest finite magnitude, and how many cells have no finite number: a limit alone would hide them.
+function limits(picture, largest) {
+  let infinite = 0, nan = 0;
+  for (const value of picture.numbers) if (Number.isNaN(value)) nan++; else if (!Number.isFinite(value)) infinite++;
+  const parts = [largest > 0 ? `|x| ≤ ${figure(largest)}` : infinite + nan ? "" : t("all_zero"), infinite ? `${t("infinite_cells")} ${infinite}` : "", nan ? `${t("nan_cells")} ${nan}` : "", picture.every > 1 ? `${t("every")} ${picture.every}` : ""];
+  return parts.filter((part) => part).join(" · ");
+}
+
 function indexAt(event, canvas) {
   const box = canvas.getBoundingClientRect(), { picture, axes, index, described } = current, [top, bottom, left, right] = picture.window;
   const part = (value) => Math.max(0, Math.min(0.9999, value));
@@ -51,7 +60,7 @@ function indexAt(event, canvas) {
 
 function heatmap(canvas, caption) {
   const { picture, mode } = current, largest = paint(canvas, picture, mode);
-  caption.textContent = mode === "not_finite" ? t("not_finite") : `|x| ≤ ${figure(largest)}` + (picture.every > 1 ? ` · ${t("every")} ${picture.every}` : "");
+  caption.textContent = mode === "not_finite" ? t("not_finite") : limits(picture, largest);
   canvas.onmousemove = (event) => {
     const { at } = indexAt(event, canvas), box = canvas.getBoundingClientRect();
     const cell = Math.min(picture.height - 1, Math.max(0, Math.floor((event.clientY - box.top) / box.height * picture.height))) * picture.width + Math.min(picture.width - 1, Math.max(0, Math.floor((event.clientX - box.left) / box.width * picture.width)));

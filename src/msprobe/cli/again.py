@@ -1,0 +1,96 @@
+"""`msprobe again`: runs a script twice and says whether it repeats itself, bit for bit; if not, where and why."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from msprobe.cli.run import add_script, split_module
+
+if TYPE_CHECKING:
+    from msprobe.rerun.launch import Script
+
+EPILOG = """example:
+  msprobe again train.py --epochs 1
+  msprobe again --fix train.py                      also runs it twice with the remedy, and says whether that helps
+  msprobe again --step 0-99 -m mypackage.train
+  msprobe again torchrun --nproc_per_node 2 train.py
+  msprobe again -o first train.py; msprobe again --against first/run1/dump train.py
+  all words after SCRIPT or MODULE are arguments of the script. A step ends with optimizer.step(); the script is ended
+  after the last wanted step. Only for PyTorch scripts.
+exit code: 0 the run repeats itself, 1 it does not, 2 failed"""
+_OPTIONS = ("--step", "--level", "--against", "-o", "--output")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "msprobe again [options] SCRIPT ...\n       msprobe again [options] -m MODULE ..."
+    parser.epilog = EPILOG
+    parser.add_argument("--step", default="", metavar="STEPS", help="the steps to compare, such as 0-99; default 0-9")
+    parser.add_argument("--level", default="mix", choices=("L0", "L1", "mix"), help="default mix: modules and APIs")
+    parser.add_argument("--against", metavar="DIR", help="compare with this dump, with checksums; run the script once")
+    parser.add_argument("--fix", action="store_true", help="run the script with the remedy, twice: does it help?")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("-o", "--output", metavar="DIR", help="keep the dumps in this new directory")
+    add_script(parser)
+
+
+def split_words(words: Sequence[str]) -> Sequence[str]:
+    return split_module(words, _OPTIONS)
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.dump.errors import DumpError
+    from msprobe.report.terminal import print_lines
+    from msprobe.rerun.again import Request, again
+
+    directory = None
+    try:
+        script = script_of(args)
+        directory = make_directory(args.output)
+        against = Path(args.against) if args.against else None
+        request = Request(script, directory, args.step, args.level, against, args.fix)
+        answer = again(request, lambda text: print(f"[msprobe] {text}", file=sys.stderr, flush=True))
+        if args.json:
+            from msprobe.report.json_output import print_json
+
+            print_json("again", answer.summary())
+        else:
+            print_lines(answer.lines())
+        return 0 if answer.repeats else 1
+    except DumpError as error:
+        print(f"msprobe again: {str(error).rstrip('.')}.", file=sys.stderr)
+        return 2
+    finally:
+        if directory is not None and not args.output:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def script_of(args: argparse.Namespace) -> Script:
+    """The script of the command line. Raises DumpError if there is none."""
+    from msprobe.dump.errors import DumpError
+    from msprobe.rerun.launch import Script
+
+    words = args.script[args.script[:1] == ["--"] :] if args.module is None else args.module
+    if not words:
+        raise DumpError("give a SCRIPT, or -m MODULE, after the options of msprobe")
+    script = Script(tuple(words), args.module is not None)
+    script.check()
+    return script
+
+
+def make_directory(output: Optional[str]) -> Path:
+    """A new directory for the dumps. Never one that has something in it."""
+    from msprobe.dump.errors import DumpError
+
+    if not output:
+        return Path(tempfile.mkdtemp(prefix="msprobe_again_"))
+    directory = Path(output).resolve()
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DumpError(f"{output} exists and is not empty: give a new directory")
+    directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+    return directory

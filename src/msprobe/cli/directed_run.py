@@ -1,0 +1,52 @@
+"""Runs the script of `msprobe again` or `msprobe prove` in a process of its own, as a file of directions says.
+
+`python -m msprobe.cli.directed_run DIRECTIONS SCRIPT …`: not a verb; only msprobe starts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from msprobe.cli.run import ScriptError, ScriptImports, find_start, run_as_main
+from msprobe.config.directions import Directions, read_directions
+
+
+class _DirectedImports(ScriptImports):
+    def __init__(self, directions: Directions) -> None:
+        super().__init__()
+        self._directions = directions
+        self._driver: Any = None
+
+    def _after_torch_import(self) -> None:
+        from msprobe.pytorch.directed.driver import DirectedDriver
+
+        self._driver = DirectedDriver(self._directions)
+        self._driver.install()
+
+    def finish(self) -> None:
+        if self._driver is not None:
+            self._driver.finish()
+
+
+def main() -> None:
+    logging.getLogger("msprobe").setLevel(logging.WARNING)  # the user did not ask for a dump
+    words = sys.argv[2:]
+    module = words[1:] if words[:1] == ["-m"] else None
+    try:
+        start = find_start(argparse.Namespace(script=words, module=module))
+    except ScriptError as error:
+        print(f"msprobe: {error}.", file=sys.stderr)
+        raise SystemExit(2) from None
+    imports = _DirectedImports(read_directions(Path(sys.argv[1])))
+    imports.watch()
+    atexit.register(imports.finish)
+    run_as_main(start)
+
+
+if __name__ == "__main__":
+    main()

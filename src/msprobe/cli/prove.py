@@ -1,0 +1,73 @@
+"""`msprobe prove`: runs a script with the golden result in place of the blamed call: is it really the cause?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from msprobe.cli.again import make_directory, script_of
+from msprobe.cli.run import add_script, split_module
+
+EPILOG = """example:
+  msprobe prove --golden golden_dump train.py
+  msprobe prove --golden golden_dump --target target_dump -o proof train.py
+  msprobe prove --golden golden_dump --call Functional.softmax.3.forward train.py
+  the golden dump needs the tensors of the blamed call (task tensor); if it has none, msprobe says how to collect just
+  these. All words after SCRIPT or MODULE are arguments of the script. Only for PyTorch scripts.
+exit code: 0 proved, 1 not proved or not the cause, 2 failed"""
+_OPTIONS = ("--golden", "--target", "--tensors", "--call", "--most", "-o", "--output")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "msprobe prove --golden DIR [options] SCRIPT ...\n       msprobe prove --golden DIR [options] -m MODULE ..."
+    )
+    parser.epilog = EPILOG
+    parser.add_argument("--golden", metavar="DIR", required=True, help="the dump of the good run")
+    parser.add_argument("--target", metavar="DIR", help="a dump of this script; without it, the script runs once more")
+    parser.add_argument("--tensors", metavar="DIR", help="a second dump of the good run, with tensors of the call")
+    parser.add_argument("--call", metavar="NAME", default="", help="graft this call, not the origin of compare")
+    parser.add_argument("--most", metavar="N", type=int, default=3, help="the most causes to look for; default 3")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("-o", "--output", metavar="DIR", help="keep the dumps and proof.json in this new directory")
+    add_script(parser)
+
+
+def split_words(words: Sequence[str]) -> Sequence[str]:
+    return split_module(words, _OPTIONS)
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.dump.errors import DumpError
+    from msprobe.report.terminal import print_lines
+    from msprobe.rerun.prove import PROVED, Request, prove
+
+    directory = None
+    try:
+        script = script_of(args)
+        directory = make_directory(args.output)
+        target = Path(args.target) if args.target else None
+        tensors = Path(args.tensors) if args.tensors else None
+        request = Request(script, Path(args.golden), directory, target, tensors, args.call, args.most)
+        proof = prove(request, lambda text: print(f"[msprobe] {text}", file=sys.stderr, flush=True))
+        if args.output:
+            text = json.dumps({"schema": "msprobe/prove/1", **proof.summary()}, indent=1)
+            (directory / "proof.json").write_text(text, encoding="utf-8")
+            (directory / "proof.json").chmod(0o640)
+        if args.json:
+            from msprobe.report.json_output import print_json
+
+            print_json("prove", proof.summary())
+        else:
+            print_lines(proof.lines())
+        return 0 if proof.verdict == PROVED else 1
+    except DumpError as error:
+        print(f"msprobe prove: {str(error).rstrip('.')}.", file=sys.stderr)
+        return 2
+    finally:
+        if directory is not None and not args.output:
+            shutil.rmtree(directory, ignore_errors=True)

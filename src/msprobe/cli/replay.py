@@ -1,0 +1,87 @@
+"""`msprobe replay`: runs one recorded call again: is it deterministic, how exact is it, and whose result is nearer?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from msprobe.analyze.repeat_record import Part
+    from msprobe.dump.reader import RankDump
+
+EPILOG = """example:
+  msprobe replay ./dump/step0/rank/Functional.softmax.3.forward
+  msprobe replay ./target/step0/rank/Torch.matmul.1.backward --golden ./golden/step0/rank/Torch.matmul.1.backward
+  the dump needs the tensors of the call (task tensor). The call runs in its dtype, and once with wider floats
+  (float32 in float64, bfloat16 in float32). Distances are in units of the last place (ulp).
+exit code: 0 deterministic, 1 not deterministic, 2 failed"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.add_argument("record", metavar="RECORD", help="a rank directory and the name of a record in it")
+    parser.add_argument("--golden", metavar="RECORD", help="the same call in the dump of the good run")
+    parser.add_argument("--times", type=int, default=16, metavar="N", help="how often to run it; default 16")
+    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda, npu, …; default cpu")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.analyze.repeat_record import repeat_record
+    from msprobe.cli.framework import require_framework
+    from msprobe.dump.errors import DumpError
+    from msprobe.report.json_output import print_json
+
+    rank, name = find_record(Path(args.record))
+    if args.times < 1:
+        raise DumpError(f"--times is {args.times}; give 1 or more")
+    golden = find_record(Path(args.golden)) if args.golden else None
+    require_framework(str(rank.head.get("framework")), f"replaying {name}")
+    found = repeat_record(rank, name, args.times, args.device, golden)
+    if args.json:
+        parts = [{**vars(part), "nearer": part.nearer} for part in found.parts]
+        answer = {"name": name, "device": found.device, "times": found.times, "results": found.results}
+        print_json("replay", {**answer, "parts": parts})
+    else:
+        word = "deterministic" if found.results == 1 else f"not deterministic: {found.results} different results"
+        print(f"{name}: {word} in {found.times} runs on {found.device}")
+        for part in found.parts:
+            print(f"  {_text(part)}")
+    return 0 if found.results == 1 else 1
+
+
+def find_record(path: Path) -> tuple[RankDump, str]:
+    """The rank directory and the name of `DUMP/step0/rank/NAME`. Raises DumpError if there is no such record."""
+    from msprobe.check.core.framework import FRAMEWORKS
+    from msprobe.dump.errors import DumpError
+    from msprobe.dump.reader import open_dump
+
+    try:
+        dump = open_dump(path.parent)
+    except DumpError:
+        raise DumpError(
+            f"{path} is neither a dump nor a record; give the rank directory and a name in its dump.json, "
+            "such as ./dump_path/step0/rank/Torch.exp.3.forward."
+        ) from None
+    rank, name = dump.ranks[0], path.name
+    if len(dump.ranks) > 1 or name not in rank.records:
+        raise DumpError(f"{path.parent} has no record {name!r}; give the rank directory and the name of a record.")
+    if rank.head.get("framework") not in FRAMEWORKS:
+        raise DumpError(f"{rank.label} does not name its framework; replay needs a dump of msprobe.")
+    return rank, name
+
+
+def _text(part: Part) -> str:
+    said = [f"{part.slot}, {part.dtype}: {_ulp(part.here)} from wider floats"]
+    if part.recorded is not None:
+        said.append(f"recorded in the target {_ulp(part.recorded)}")
+    if part.golden is not None:
+        said.append(f"in the golden run {_ulp(part.golden)}")
+    if part.nearer:
+        said.append(f"nearer: {part.nearer}")
+    return ", ".join(said)
+
+
+def _ulp(value: Optional[float]) -> str:
+    return "no distance" if value is None else f"{value:.3g} ulp"

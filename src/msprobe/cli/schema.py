@@ -1,0 +1,32 @@
+"""`msprobe schema`: the JSON Schema of what a verb prints with --json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+EPILOG = """examples:
+  msprobe schema                 all names
+  msprobe schema compare         a JSON Schema (2020-12)
+exit code: 0 printed, 2 there is no such schema"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="a verb, or one of the names that are listed without it"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from msprobe.dump.errors import DumpError
+    from msprobe.schemas import schema, schema_names
+
+    if args.name is None:
+        print("\n".join(schema_names()))
+        return 0
+    try:
+        print(json.dumps(schema(args.name), indent=1))
+    except KeyError:
+        raise DumpError(f"There is no schema {args.name!r}; choose from {', '.join(schema_names())}.") from None
+    return 0

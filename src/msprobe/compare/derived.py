@@ -1,0 +1,106 @@
+"""Results of a step that are no call: the loss, and each parameter and buffer before and after its update.
+
+They are made from what the collector recorded (training.json) and compared like calls, so that every rule sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from msprobe.compare.calls import Call, Match
+from msprobe.compare.operators import LOSS, UPDATE
+from msprobe.dump.names import BACKWARD, FORWARD, forward_of, is_module, parse_name
+
+
+def with_results(records: Mapping[str, Any], events: Sequence[Any]) -> dict[str, Any]:
+    """The records with those of the loss (before its backward) and of the updates (last)."""
+    roots = _roots(records, events)
+    if not roots and not any(isinstance(event, Mapping) and event.get("event") == "update" for event in events):
+        return dict(records)
+    found: dict[str, Any] = {}
+    for name, record in records.items():
+        if name in roots:
+            number = sum(key.startswith(f"{LOSS}.") for key in found)
+            found[f"{LOSS}.{number}.{FORWARD}"] = {"input_args": [roots[name]], "input_kwargs": {}}
+        found[name] = record
+    found.update(_updates(events))
+    return found
+
+
+def in_both(target: dict[str, Any], golden: dict[str, Any]) -> None:
+    """Leaves out results that only one dump tells of (a different framework, an older msprobe)."""
+    for prefix in (f"{LOSS}.", UPDATE):
+        told = [[name for name in side if name.startswith(prefix)] for side in (target, golden)]
+        if len(told[0]) != len(told[1]) if prefix != UPDATE else not all(told):
+            for side, names in zip((target, golden), told):
+                for name in names:
+                    del side[name]
+
+
+def take_updates(calls: list[Call]) -> dict[str, Call]:
+    """Takes the updates, which come last, out of the calls."""
+    taken = {call.name: call for call in calls if call.key.startswith(UPDATE)}
+    del calls[len(calls) - len(taken) :]
+    return taken
+
+
+def match_updates(target: Mapping[str, Call], golden: Mapping[str, Call]) -> list[Match]:
+    """Updates belong together by the name of the parameter. A wrapper around the model puts its own name before it."""
+    other = dict(golden)
+    found = []
+    for name, call in target.items():
+        path = name.removeprefix(UPDATE)
+        fitting = [one for one in other if one == name or _is_wrapped(path, one.removeprefix(UPDATE))]
+        partner = other.pop(name if name in fitting else fitting[0]) if fitting else None
+        found.append(Match(call, partner, "exact" if partner else "unmatched", 1.0 if partner else 0.0))
+    return [*found, *(Match(None, call, "unmatched", 0.0) for call in other.values())]
+
+
+def _is_wrapped(one: str, other: str) -> bool:
+    return one.endswith(f".{other}") or other.endswith(f".{one}")
+
+
+def _roots(records: Mapping[str, Any], events: Sequence[Any]) -> dict[str, Any]:
+    """What each backward pass began with, by the name of its first record: the result of the forward of that call."""
+    starts = [event.get("after") for event in events if isinstance(event, Mapping) and event.get("event") == "backward"]
+    found: dict[str, Any] = {}
+    waiting = not starts or None in starts
+    wanted = set(starts)
+    for name in records:
+        if waiting and parse_name(name).direction == BACKWARD:
+            waiting = False
+            root = None if is_module(name) else _result(records.get(forward_of(name)))
+            if root is not None:
+                found[name] = root
+        waiting = waiting or name in wanted
+    return found
+
+
+def _result(record: Any) -> Optional[Mapping[str, Any]]:
+    """The one number that a call returns."""
+    output = record.get("output") if isinstance(record, Mapping) else None
+    if isinstance(output, list) and len(output) == 1 and isinstance(output[0], Mapping):
+        return output[0] if output[0].get("shape") in ([], [1]) else None
+    return None
+
+
+def _updates(events: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    for event in events:
+        if not isinstance(event, Mapping) or event.get("event") != "update":
+            continue
+        for kind in ("parameters", "buffers"):
+            named = event.get(kind)
+            for name, sides in named.items() if isinstance(named, Mapping) else ():
+                if isinstance(sides, Mapping) and isinstance(sides.get("after"), Mapping) and not _is_idle(sides):
+                    given = {key: sides[key] for key in ("before", "gradient") if isinstance(sides.get(key), Mapping)}
+                    record = {"input_args": [], "input_kwargs": given, "output": {"after": sides["after"]}}
+                    yield f"{UPDATE}{name}.0.{FORWARD}", record
+
+
+def _is_idle(sides: Mapping[str, Any]) -> bool:
+    """Whether a parameter has no gradient and did not change: the step does nothing with it."""
+    before, after = sides.get("before"), sides["after"]
+    if sides.get("gradient") is not None or not isinstance(before, Mapping) or before.get("Norm") is None:
+        return False
+    return all(before.get(key) == after.get(key) for key in ("shape", "Max", "Min", "Mean", "Norm", "md5"))

@@ -1,0 +1,537 @@
+"""Excuses: why a difference is harmless. One table of rules; each is a function from a row and the step to an excuse.
+
+An excuse is accepted only with evidence: rows that agree and lie behind what is excused. Without evidence the row stays
+as it was judged. The first rule that applies wins; the first judgement stays on the row.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from msprobe.compare.align.translate import operation_of
+from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_path
+from msprobe.compare.flow.graph import Graph, Part, Step
+from msprobe.compare.flow.settle import LARGE, Settled, at_least, is_evidence, moved_rows, same_values, same_writes
+from msprobe.compare.measure.distance import count, epsilon, number, scale
+from msprobe.compare.operators import UPDATE, is_derived
+from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
+from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind, Reason
+from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Item, Row, is_tensor
+
+_BAD = (WARNING, ERROR)
+_NEVER = frozenset([Kind.DTYPE, Kind.UNREADABLE, Kind.MISSING_FILE])
+"""Differences that no later value can excuse: a different precision, and what could not be read."""
+CLEARER = 1 / 3
+"""How much better than a difference at the limit later values must agree."""
+FADING = 1 / 300
+"""How much better than a small difference later values must agree."""
+_SAME_ADDED = 1e-5
+"""How far off the number that is added to a running total may be, relative to the total."""
+_UPDATING = ("clipping", "optimizer")
+
+Phases = Mapping[str, tuple[str, int]]
+
+
+class Given(NamedTuple):
+    """What is known about the two runs of a step: the phase of each call by name (empty if not recorded), whether
+    values have numbers, whether the runs use a different number of micro-batches, whether the ranks of a step are
+    compared as one, and whether the optimizers are of the same class and compute their step in the same way."""
+
+    phases: tuple[Phases, Phases] = ({}, {})
+    identity: tuple[bool, bool] = (False, False)
+    other_parts: bool = False
+    is_joined: bool = False
+    same_optimizer: bool = False
+
+
+class StepFacts:
+    """Both graphs of a step, and what was compared in it as a whole."""
+
+    def __init__(self, groups: Sequence[Group], stacks: Stacks, given: Given) -> None:
+        self.groups = groups
+        self.stacks = stacks
+        self.given = given
+        self.phases = phases_of(groups)
+        self.updates = [row for match, rows in groups if match.call.key.startswith(UPDATE) for row in rows]
+        self.packed = packed_rows(groups)
+        self.updates_agree = bool(self.updates) and all(map(self._agrees, self.updates)) and same_changes(groups)
+        self.moved = moved_rows(groups)
+        self.sides = self._side(False), self._side(True)
+        same_values(*self.sides)
+        same_writes(*self.sides)
+        for side in self.sides:
+            side.accept_packed(self.packed)
+        for side in self.sides:
+            side.sweep()
+
+    def _agrees(self, row: Row) -> bool:
+        return is_evidence(row) or id(row) in self.packed or row.why.kind in BENIGN
+
+    def _side(self, golden: bool) -> Settled:
+        updating, engine = self._named(golden, self.is_update), self._named(golden, self.is_in_backward)
+        graph = Graph(self.groups, golden, self.given.identity[golden])
+        return Settled(
+            graph,
+            self.groups,
+            updating.__contains__,
+            self.updates_agree,
+            engine.__contains__,
+            self.backward_agrees,
+            self._named(golden, self.is_forward).__contains__,
+            self.gradients,
+            self.moved,
+            self.given.same_optimizer,
+        )
+
+    def _named(self, golden: bool, wanted: Callable[[int], bool]) -> set[str]:
+        """The names of the calls of one side for whose place this is true."""
+        calls = ((place, match.golden if golden else match.target) for place, (match, _) in enumerate(self.groups))
+        return {call.name for place, call in calls if call is not None and wanted(place)}
+
+    def is_update(self, place: int) -> bool:
+        """Whether a call belongs to clipping, the loss scaler or an optimizer."""
+        match = self.groups[place][0]
+        if match.call.direction != FORWARD:
+            return False
+        recorded = self.phase(match)
+        if recorded is not None:
+            by_hand = recorded == "other" and self.phases[place] is Phase.AFTER and place < self._first_update
+            return recorded in _UPDATING or by_hand
+        return self.phases[place] is Phase.AFTER and updates_weights(match, self.stacks)
+
+    @functools.cached_property
+    def _first_update(self) -> int:
+        """The place of the first call of an optimizer: what a script does before it, it does to the gradients."""
+        places = (place for place, (match, _) in enumerate(self.groups) if self.phase(match) == "optimizer")
+        return next(places, -1)
+
+    def is_in_backward(self, place: int) -> bool:
+        """Whether the backward of a function of the script made this forward call."""
+        match = self.groups[place][0]
+        if match.call.direction != FORWARD or match.call.recompute:
+            return False
+        recorded = self.phase(match)
+        return recorded == "backward" if recorded is not None else is_made_by_engine(match, self.stacks)
+
+    def is_forward(self, place: int) -> bool:
+        """Whether a call belongs to a forward, of training or of an evaluation."""
+        return self.phase(self.groups[place][0]) in ("forward", "evaluation")
+
+    def phase(self, match: Match) -> Optional[str]:
+        for call, known in zip((match.target, match.golden), self.given.phases):
+            if call is not None and known:
+                return known.get(call.name, ("other", 0))[0]
+        return None
+
+    @functools.cached_property
+    def backward_agrees(self) -> bool:
+        rows = [row for match, rows in self.groups if match.call.direction in (BACKWARD, GRADS) for row in rows]
+        return any(map(is_evidence, rows)) and not any(row.judgement.verdict in _BAD for row in rows)
+
+    @functools.cached_property
+    def gradients(self) -> list[Row]:
+        """The gradients of parameters, if all of them agree; else nothing."""
+        rows = [row for match, rows in self.groups if match.call.kind == "grads" for row in rows]
+        if any(row.judgement.verdict in _BAD or (row.absent and id(row) not in self.packed) for row in rows):
+            return []
+        return [row for row in rows if is_evidence(row)]
+
+    @functools.cached_property
+    def at_the_limit(self) -> set[Optional[float]]:
+        """The sizes of differences that were warnings where they first appeared."""
+        return {row.distance for _, rows in self.groups for row in rows if row.judgement.verdict == WARNING}
+
+    @functools.cached_property
+    def loses_gradients(self) -> bool:
+        """Whether a parameter has a gradient in one run only."""
+        rows = [row for match, rows in self.groups if match.call.kind == "grads" for row in rows]
+        return any((row.absent or row.why.kind is Kind.NULL) and id(row) not in self.packed for row in rows)
+
+    @functools.cached_property
+    def results(self) -> list[Row]:
+        """What shows all gradients of the step, if all of it agrees: the updates; else what clipping and the optimizer
+        compute; else nothing."""
+        rows = self.updates
+        if not rows:
+            places = [place for place, phase in enumerate(self.phases) if phase is Phase.AFTER]
+            rows = [row for place in places for row in self.groups[place][1] if is_tensor(row.golden)]
+        if any(not is_evidence(row) and id(row) not in self.packed and row.why.kind not in BENIGN for row in rows):
+            return []
+        return [row for row in rows if is_evidence(row)]
+
+
+class Case(NamedTuple):
+    """One row that does not agree."""
+
+    row: Row
+    match: Match
+    rows: Sequence[Row]
+    place: int
+    facts: StepFacts
+
+
+Rule = Callable[[Case], Optional[Excuse]]
+
+
+def excuse(groups: Sequence[Group], stacks: Stacks = ({}, {}), given: Optional[Given] = None) -> Optional[StepFacts]:
+    """Gives each row whose difference is harmless its excuse. Returns what is known about the step, if anything
+    differs."""
+    odd = [
+        (place, row)
+        for place, (match, rows) in enumerate(groups)
+        for row in rows
+        if row.judgement.verdict != PASS and row.why.kind not in BENIGN and row.why.kind not in _NEVER
+    ]
+    if not odd:
+        return None
+    facts = StepFacts(groups, stacks, given or Given())
+    found = []
+    for place, row in odd:
+        match, rows = groups[place]
+        case = Case(row, match, rows, place, facts)
+        made = next((made for rule in RULES.values() if (made := rule(case)) is not None and made.evidence), None)
+        if made is not None:
+            found.append((row, made))
+    for row, made in found:
+        row.excuse = made
+    return facts
+
+
+def _excuse(rule: str, sentence: str, evidence: Iterable[Row], row: Optional[Row] = None) -> Excuse:
+    said = str(row.why) if row is not None and not row.absent else ""
+    return Excuse(rule, Reason(Kind.COVERED, f"{said}; {sentence}" if said else sentence), tuple(evidence))
+
+
+def settled(case: Case) -> Optional[Excuse]:
+    """Everything that follows from it was compared and agrees."""
+    row, match = case.row, case.match
+    if row.slot.startswith("parameters.") or match.call.direction == GRADS or row.why.kind is Kind.GRADIENT:
+        return None
+    if is_derived(match.call.key):
+        return None  # an observable
+    if case.facts.given.is_joined and row.judgement.verdict in _BAD and not is_other_api(match):
+        return None  # a value of a rank that is not put together wrongly differs
+    evidence: dict[int, Row] = {}
+    for golden, side in enumerate(case.facts.sides):
+        call = match.golden if golden else match.target
+        if call is None:
+            continue
+        found = _behind(row, call.name, side, bool(golden))
+        if found is None:
+            return None
+        behind = [one for one in found if one is not row and not (one.is_input and one.match is match)]
+        evidence.update((id(one), one) for one in behind)
+    unknown = id(row) in case.facts.moved or row.difference.kind is Kind.BYTES
+    size = math.inf if unknown else _size(row, case.rows)
+    if not evidence and case.facts.updates_agree and match.how == "unmatched":
+        evidence = {id(one): one for one in case.facts.updates[:3]}  # it writes memory beside the model
+    if not evidence or size is None or not all(_would_show(size, row, one) for one in evidence.values()):
+        return None
+    names = " and ".join(dict.fromkeys(one.name for one in list(evidence.values())[:2]))
+    return _excuse("settled", f"what follows from it agrees: {names}", evidence.values(), row)
+
+
+def is_other_api(match: Match) -> bool:
+    return match.target is not None and match.golden is not None and match.target.key != match.golden.key
+
+
+def _size(row: Row, rows: Sequence[Row]) -> Optional[float]:
+    """How large the difference is, for an argument that of the results. None if an argument with a fraction (an eps)
+    has a small effect: results that agree within rounding do not show it."""
+    if is_tensor(row.golden) and is_tensor(row.target) and row.distance is not None:
+        return row.distance
+    if row.absent or not row.is_input or is_tensor(row.golden) or is_tensor(row.target):
+        return math.inf
+    away = max((one.distance or 0.0 for one in rows if not one.is_input), default=math.inf)
+    if away >= LARGE or not away:
+        return math.inf
+    fraction = any(isinstance((item or {}).get("value"), float) for item in (row.target, row.golden))
+    drops = "dropout" in row.match.call.key.lower()
+    agrees = all(one.judgement.verdict == PASS for one in rows if not one.is_input)
+    return (math.inf if drops or not fraction else None) if agrees else away
+
+
+def _would_show(size: float, row: Row, evidence: Row) -> bool:
+    """Whether a difference of this size would show in a later row. A large one would. A small one fades: only elements
+    that agree far better say that it was compensated."""
+    if row.judgement.verdict == WARNING and size < math.inf:
+        clearer = evidence.distance is not None and evidence.distance <= CLEARER * size
+        return clearer and evidence.tolerance <= size
+    if size >= at_least(evidence):
+        return True
+    close = evidence.distance is not None and evidence.distance <= FADING * size
+    return close and evidence.measured is not None and count(evidence.golden or evidence.target or {"shape": []}) > 1
+
+
+def _behind(row: Row, name: str, side: Settled, golden: bool) -> Optional[list[Row]]:
+    """The rows that agree behind one side of a row; None if something behind it does not agree."""
+    backward = side.graph.backward.get(name)
+    if backward is not None:
+        return _behind_gradient(row, backward, side, golden)
+    step = side.graph.steps.get(name)
+    if step is None:
+        return None
+    if row.is_input:
+        effects = list(step.effects)
+        if effects:
+            return side.evidence(effects) if all(map(side.ok, effects)) else None
+        return [] if step.alone else None
+    value = side.graph.of_row.get(id(row))
+    if value is None:  # this side has no such result
+        return []
+    return side.evidence([value]) if side.ok(value) else None
+
+
+def _behind_gradient(row: Row, step: Step, side: Settled, golden: bool) -> Optional[list[Row]]:
+    slot = row.golden_slot if golden else row.slot
+    if row.slot.startswith("input"):
+        if not step.gives:  # a module around the model: what it is given reaches the calls inside
+            taken = [part for part in step.takes if part.slot == slot]
+            same = step.is_border and all(side.gradient_ok(part.value) for part in taken)
+            return side.backward_evidence(taken, step) if same else None
+        return side.backward_evidence(step.gives, step) if side.given_back(step) else None
+    parts: list[Part] = [part for part in step.gives if part.slot == slot]
+    if not parts:
+        return []
+    if not all(side.gift_ok(part, step) for part in parts):
+        return None
+    return side.backward_evidence(parts, step)
+
+
+def unused(case: Case) -> Optional[Excuse]:
+    """Only one run makes this call, nothing uses its result, and what the step computes agrees."""
+    facts, match = case.facts, case.match
+    golden = match.target is None
+    if match.how != "unmatched" or not facts.given.identity[golden] or match.call.direction != FORWARD:
+        return None
+    if is_derived(match.call.key):
+        return None
+    side = facts.sides[golden]
+    step = side.graph.steps.get(match.call.name)
+    if step is None or not all(map(side.ok, step.effects)):
+        return None
+    return _excuse("unused", "its result is unused", facts.results or facts.gradients or _forward_results(facts))
+
+
+def _forward_results(facts: StepFacts) -> list[Row]:
+    """Results of the forward, if all that was compared there agrees."""
+    rows = [row for match, rows in facts.groups if match.call.direction == FORWARD for row in rows]
+    if any(row.judgement.verdict in _BAD for row in rows):
+        return []
+    return [row for row in rows if not row.is_input and is_evidence(row)][-3:]
+
+
+def gradient_flag(case: Case) -> Optional[Excuse]:
+    """`requires_grad` differs, or a gradient is None on one side, and the gradients of all parameters agree."""
+    kind = case.row.why.kind
+    lost = kind is Kind.NULL and case.match.call.direction == BACKWARD
+    if (kind is not Kind.GRADIENT and not lost) or case.row.slot.startswith("parameters."):
+        return None
+    evidence = _same_flags(case) or case.facts.gradients
+    return _excuse("gradient flag", "the gradients behind it agree", evidence, case.row)
+
+
+def _same_flags(case: Case) -> list[Row]:
+    """The results of the module around a call, if they agree and need a gradient in both runs, and no parameter lost
+    its gradient: the call is inside a function with a backward of its own."""
+    if case.row.is_input or case.facts.loses_gradients or case.match.call.kind != "api":
+        return []
+    side = case.facts.sides[0]
+    step = side.graph.steps.get(case.match.target.name) if case.match.target is not None else None
+    border = side.border(step) if step is not None else None
+    rows = [part.row for part in border.results if part.row is not None] if border is not None else []
+    needed = [row for row in rows if is_evidence(row) and (row.target or {}).get("requires_grad")]
+    return needed if len(needed) == len(rows) else []
+
+
+def optional(case: Case) -> Optional[Excuse]:
+    """A tensor that one run passes or returns, and the other does not, where the results of the call agree."""
+    row, call = case.row, case.match.call
+    one_sided = row.why.kind is Kind.NULL or (row.absent and case.match.how != "unmatched")
+    if not one_sided or call.direction != FORWARD or row.slot.startswith("parameters."):
+        return None
+    results = [one for one in case.rows if not one.is_input and one.why.kind is not Kind.NULL and not one.absent]
+    if not all(is_evidence(one) or not is_tensor(one.golden) for one in results):
+        return None
+    results = [one for one in results if is_evidence(one)]
+    for side in case.facts.sides:
+        value = side.graph.of_row.get(id(row))
+        if not row.is_input and value is not None and value.uses:
+            return None
+    return _excuse("optional", f"the results of {call.name} agree", results, row)
+
+
+def packed(case: Case) -> Optional[Excuse]:
+    """Parameters that the runs pack differently (one fused projection, or several): together they are the same."""
+    rows = case.facts.packed.get(id(case.row))
+    return _excuse("packed", "the runs pack these parameters differently; together they agree", rows) if rows else None
+
+
+def packed_rows(groups: Sequence[Group]) -> dict[int, tuple[Row, ...]]:
+    """Gradients and updates of parameters that only one run has, by the id of the row, with those of the other run in
+    the same module that have the same numbers."""
+    sides: dict[tuple[str, str], tuple[list[Row], list[Row]]] = {}
+    for match, rows in groups:
+        call = match.call
+        is_update, is_gradient = call.key.startswith(UPDATE), call.direction == GRADS
+        if match.how != "unmatched" or not (is_update or is_gradient or call.kind == "module"):
+            continue
+        path = call.key.removeprefix(UPDATE).rpartition(".")[0] if is_update else module_path(call.key)
+        for row in rows:
+            if is_tensor(row.target or row.golden) and (call.kind != "module" or row.slot.startswith("parameters.")):
+                kind = row.slot if is_update else "gradient" if is_gradient else "parameter"
+                sides.setdefault((path.rpartition(".")[0], kind), ([], []))[match.target is None].append(row)
+    found: dict[int, tuple[Row, ...]] = {}
+    for ours, theirs in sides.values():
+        first, second = (_together([row.target or row.golden or {} for row in side]) for side in (ours, theirs))
+        if first and second and all(math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-12) for a, b in zip(first, second)):
+            found.update((id(row), tuple(theirs)) for row in ours)
+            found.update((id(row), tuple(ours)) for row in theirs)
+    return found
+
+
+def _together(items: Sequence[dict[str, Any]]) -> tuple[float, ...]:
+    """Number of elements, maximum, minimum, sum and norm of several tensors as one; empty without these."""
+    known = [[number(item.get(key)) for key in ("Max", "Min", "Mean", "Norm")] for item in items]
+    if not known or any(value is None for one in known for value in one):
+        return ()
+    most, least, means, norms = ([value for value in column if value is not None] for column in zip(*known))
+    sizes = [count(item) for item in items]
+    total = math.hypot(*norms)
+    mean = sum(size * mean for size, mean in zip(sizes, means)) / max(sum(sizes), 1)
+    return sum(sizes), max(most), min(least), total, 1.0 + mean * math.sqrt(sum(sizes)) / (total or 1.0)
+
+
+def micro_batches(case: Case) -> Optional[Excuse]:
+    """The runs divide the batch differently: before the gradients are complete, they compute different things."""
+    if not case.facts.given.other_parts or case.facts.phases[case.place] is Phase.AFTER:
+        return None
+    why = "the runs use a different number of micro-batches; the accumulated gradients agree"
+    return _excuse("micro-batches", why, case.facts.results)
+
+
+def update(case: Case) -> Optional[Excuse]:
+    """The runs update their parameters by different calls; each parameter was compared before and after."""
+    facts = case.facts
+    row = case.row
+    if not facts.is_update(case.place) or not facts.updates_agree or row.why == UNSPLIT:
+        return None
+    by_hand = facts.phase(case.match) == "other"
+    alike = (
+        facts.given.same_optimizer and not by_hand and case.match.how != "unmatched" and not is_other_api(case.match)
+    )
+    if alike and row.judgement.verdict == ERROR and not _passes_on(case):
+        return None  # the state of the optimizer differs
+    return _excuse("update", "every parameter agrees after its update", facts.updates, row)
+
+
+def _passes_on(case: Case) -> bool:
+    """Whether a call was given a different tensor and the same plain arguments."""
+    bad = [row for row in case.rows if row.is_input and row.judgement.verdict in _BAD]
+    return bool(bad) and all(is_tensor(row.golden) and (row.distance or 0.0) < LARGE for row in bad)
+
+
+def observables(case: Case) -> Optional[Excuse]:
+    """A difference of the backward at the limit, where the gradients and the updates of all parameters agree."""
+    facts = case.facts
+    if case.match.call.direction != BACKWARD or not facts.gradients or not facts.updates_agree:
+        return None
+    if case.row.judgement.verdict == ERROR and case.row.distance not in facts.at_the_limit:
+        return None
+    return _excuse("observables", "the gradients and updates of all parameters agree", facts.gradients, case.row)
+
+
+def same_changes(groups: Sequence[Group]) -> bool:
+    """Whether parameters that were the same, with the same gradient, also change by the same. A small learning rate
+    changes a weight by little more than its rounding; a mean is linear and shows the change."""
+    for match, rows in groups:
+        named = {row.slot.rpartition(".")[2]: row for row in rows} if match.call.key.startswith(UPDATE) else {}
+        before, gradient, after = (named.get(key) for key in ("before", "gradient", "after"))
+        if before is None or after is None or gradient is None or after.target is None or after.golden is None:
+            continue
+        if before.distance != 0.0 or (gradient.distance or 0.0) > 1e-7:
+            continue
+        ours, theirs = (change_of_mean(before.target, after.target), change_of_mean(before.golden, after.golden))
+        item = after.golden or {}
+        noise = 8.0 * epsilon(item) * scale(item) / math.sqrt(max(count(item), 1))
+        if ours is not None and theirs is not None and abs(ours - theirs) > max(0.02 * abs(theirs), noise):
+            return False
+    return True
+
+
+def change_of_mean(before: Item, after: Item) -> Optional[float]:
+    start, end = (number((item or {}).get("Mean")) for item in (before, after))
+    return None if start is None or end is None else end - start
+
+
+def cleared(case: Case) -> Optional[Excuse]:
+    """zero_grad fills gradients with zeros in one run, and sets them to None in the other."""
+    if case.match.how != "unmatched" or not clears_gradients(case.match, case.facts.stacks):
+        return None
+    why = "zero_grad fills the gradients with zeros; the other run sets them to None"
+    return _excuse("cleared", why, case.facts.results or case.facts.gradients)
+
+
+def in_backward(case: Case) -> Optional[Excuse]:
+    """The backward of a function of the script makes this call; all gradients that were compared agree."""
+    facts = case.facts
+    if not facts.is_in_backward(case.place) or not facts.backward_agrees:
+        return None
+    rows = [row for match, rows in facts.groups if match.call.direction in (BACKWARD, GRADS) for row in rows]
+    why = "made in the backward of a function; all gradients that were compared agree"
+    return _excuse("in backward", why, [row for row in rows if is_evidence(row)][:3])
+
+
+def running_total(case: Case) -> Optional[Excuse]:
+    """A sum of losses for the log that began earlier in one run: both runs add the same number to it."""
+    call, rows = case.match.call, case.rows
+    if call.parent is not None or call.kind != "api" or call.direction != FORWARD or operation_of(call.key) != "add":
+        return None
+    bad = [row for row in rows if row.judgement.verdict in _BAD]
+    if [row.slot for row in bad] != ["input.0", "output.0"] or not all(map(_is_number, bad)):
+        return None
+    if case.row not in bad or any(row.judgement.verdict != PASS for row in rows if row not in bad):
+        return None
+    ours, theirs = _added(bad[0].target, bad[1].target), _added(bad[0].golden, bad[1].golden)
+    size = max(abs(number((item or {}).get("Max")) or 0.0) for row in bad for item in (row.target, row.golden))
+    if ours is None or theirs is None or not math.isclose(ours, theirs, rel_tol=0.0, abs_tol=_SAME_ADDED * size):
+        return None
+    for golden, side in enumerate(case.facts.sides):
+        step = side.graph.steps.get((case.match.golden if golden else case.match.target or call).name)  # type: ignore[union-attr]
+        if step is not None and any(effect.uses or effect.views for effect in step.effects):
+            return None
+    why = "a running total with a different start; the increments agree"
+    return _excuse("running total", why, [row for row in rows if row not in bad and is_evidence(row)])
+
+
+def _is_number(row: Row) -> bool:
+    """A float tensor of one element, without a gradient."""
+    items = (row.target, row.golden)
+    return all(item and is_tensor(item) and count(item) == 1 and epsilon(item) for item in items) and not any(
+        item and item.get("requires_grad") for item in items
+    )
+
+
+def _added(before: Item, after: Item) -> Optional[float]:
+    start, end = (number((item or {}).get("Max")) for item in (before, after))
+    return None if start is None or end is None else end - start
+
+
+RULES: dict[str, Rule] = {
+    "settled": settled,
+    "unused": unused,
+    "optional": optional,
+    "gradient flag": gradient_flag,
+    "packed": packed,
+    "update": update,
+    "observables": observables,
+    "micro-batches": micro_batches,
+    "cleared": cleared,
+    "in backward": in_backward,
+    "running total": running_total,
+}
+"""In this order. What a call only writes, memory that was not written yet, buffers of collectives, recomputed calls and
+rounding noise are not judged in the first place (judge/)."""

@@ -1,0 +1,1 @@
+"""The flow of values through one run: which call made a value, which calls use it, and what follows from it."""

@@ -1,0 +1,1 @@
+"""A run that msprobe directs: it records as `msprobe run` does, and acts at chosen calls."""

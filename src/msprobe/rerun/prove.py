@@ -1,0 +1,465 @@
+"""`msprobe prove`: is this call really the cause? Runs the target again with the golden result in place of its own.
+
+The first run is recorded and compared with the golden dump, which gives the origin. In the next run the blamed call
+gets the golden values. If the run then agrees with the golden run, the call is proved to be the cause; if a different
+call differs now, that one is grafted too, and so on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Optional
+
+from msprobe.compare import Comparison, Origin, UnitResult, compare
+from msprobe.config.directions import Directions, Graft
+from msprobe.dump import layout
+from msprobe.dump.errors import DumpError
+from msprobe.dump.names import BACKWARD, FORWARD, PARAMETERS_GRAD, backward_of, forward_of, is_module, parse_name
+from msprobe.dump.plural import count
+from msprobe.dump.reader import Dump, RankDump, items, open_dump
+from msprobe.dump.record_keys import INPUT_ARGS, INPUT_KWARGS
+from msprobe.rerun.launch import Script, run_script
+from msprobe.stats.shares import shares
+
+PROVED, NOT_PROVED, NOT_THE_CAUSE = "proved", "not proved", "not the cause"
+SAME = "same"
+_INPUTS = ("input", "received")
+_AROUND = ("missing call", "extra call", "replaced", "wiring", "swapped", "elsewhere")
+
+
+class NeedsTensors(DumpError):
+    """The golden dump has no tensors of a call that is to be grafted."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """`target` is a dump of the script that exists already; without it the script runs once more. `call` is grafted in
+    place of the origin that compare finds. `tensors` is a second dump of the golden run, with tensors."""
+
+    script: Script
+    golden: Path
+    directory: Path
+    target: Optional[Path] = None
+    tensors: Optional[Path] = None
+    call: str = ""
+    most: int = 3
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A call that was given the golden values. `ran` counts the grafts, `changed` the elements that were different."""
+
+    name: str
+    module: Optional[str]
+    source: Optional[str]
+    sentence: str
+    ran: int
+    changed: int
+    share: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The answer. `numbers` are the loss of the target, of the golden run, and after each further graft."""
+
+    verdict: str
+    causes: tuple[Cause, ...]
+    exact: bool
+    step: Optional[int]
+    target: Optional[float]
+    golden: Optional[float]
+    after: tuple[float, ...]
+    rest: str = ""
+
+    def lines(self) -> list[str]:
+        return list(_lines(self))
+
+    def summary(self) -> dict[str, Any]:
+        """The answer for programs, and for `msprobe view`."""
+        return {
+            "verdict": self.verdict, "exact": self.exact, "rest": self.rest, "step": self.step, "target": self.target,
+            "golden": self.golden, "after": list(self.after), "causes": [vars(one) for one in self.causes],
+        }  # fmt: skip
+
+
+def prove(request: Request, say: Callable[[str], None]) -> Proof:
+    """Raises DumpError with one sentence if there is nothing to prove or nothing to graft."""
+    golden = open_dump(request.golden)
+    runs = _Runs(request, golden, say)
+    target = request.target if request.target is not None else runs.record()
+    found = _compare(target, request.golden, runs.steps)
+    if found.origin is None:
+        raise DumpError(f"there is nothing to prove: the target and {request.golden} have verdict {found.verdict!r}")
+    blamed = found.origin
+    grafts: list[Graft] = []
+    causes: list[Cause] = []
+    losses: list[Optional[float]] = []
+    origin: Optional[Origin] = found.origin
+    verdict = NOT_PROVED
+    while origin is not None:
+        wanted = _name_to_graft(origin, request.call if not causes else "")
+        is_new = not any(_belongs_to(one, wanted) for one in causes)
+        new = [one for one in runs.plan(found, wanted, origin) if one not in grafts]
+        if not new or (is_new and len(causes) == request.most):
+            break  # the difference stays where a graft already is, or there are too many causes
+        grafts += new
+        place, fired = runs.graft(grafts, wanted)
+        found = _compare(place, request.golden, runs.steps)
+        if is_new:
+            causes.append(_describe(origin, wanted, fired))
+            losses.append(None)
+        losses[-1] = _loss(open_dump(place), runs.steps)
+        if found.verdict == SAME:
+            verdict = PROVED
+            break
+        origin = found.origin
+        if origin is not None and origin.name == blamed.name and wanted != _name_to_graft(blamed, ""):
+            verdict = NOT_THE_CAUSE
+            break
+    if not causes:
+        raise DumpError(
+            f"the golden run has no call in place of the origin, so nothing can be grafted: {blamed.sentence}"
+        )
+    return _conclude(verdict, runs, target, causes, losses, found)
+
+
+def _compare(target: Path, golden: Path, steps: Sequence[int]) -> Comparison:
+    return compare(target, golden, steps=list(steps) or None)
+
+
+def _name_to_graft(origin: Origin, call: str) -> str:
+    """The call of the origin; the module around it if the calls themselves do not correspond."""
+    if call:
+        return call
+    if origin.kind == "training" or not origin.name:
+        raise DumpError(f"this origin has no call that could be grafted: {origin.sentence}")
+    name = origin.name.partition(".parameters.")[0]
+    if origin.kind in _AROUND and origin.module:
+        return origin.module if is_module(origin.module) else name
+    return name
+
+
+def _belongs_to(cause: Cause, name: str) -> bool:
+    """Whether a call is part of a cause: its backward, or the module that got the same wrong input."""
+    return forward_of(cause.name) == forward_of(name) or cause.module == parse_name(name).key
+
+
+def _describe(origin: Origin, name: str, fired: tuple[int, int]) -> Cause:
+    blamed = origin.name.startswith(name) or origin.module == name
+    sentence = origin.sentence if blamed else "grafted on request"
+    return Cause(name, origin.module if blamed else None, origin.source if blamed else None, sentence, *fired)
+
+
+def _conclude(
+    verdict: str, runs: _Runs, target: Path, causes: list[Cause], losses: list[Optional[float]], found: Comparison
+) -> Proof:
+    wrong, right = _loss(open_dump(target), runs.steps), _loss(runs.golden, runs.steps)
+    after = [one for one in losses if one is not None]
+    if wrong is not None and right is not None and len(after) == len(causes):
+        parts = shares(wrong, right, after)
+        causes = [replace(cause, share=share) for cause, share in zip(causes, parts)]
+    exact = all(row.distance in (0, 0.0, None) for _, row in found.rows())
+    rest = "" if found.origin is None else found.origin.sentence
+    return Proof(verdict, tuple(causes), exact, max(runs.steps, default=None), wrong, right, tuple(after), rest)
+
+
+class _Runs:
+    """The runs of one request. All are recorded as the golden dump is: the same steps and the same level."""
+
+    def __init__(self, request: Request, golden: Dump, say: Callable[[str], None]) -> None:
+        self._request = request
+        self._say = say
+        self._count = 0
+        self.golden = golden
+        tensors = open_dump(request.tensors) if request.tensors is not None else golden
+        self._golden = {(rank.step, rank.rank): rank for rank in golden.ranks}
+        self._names: dict[str, str] = {}
+        """The golden name of each grafted call."""
+        self._tensors = {(rank.step, rank.rank): rank for rank in tensors.ranks}
+        self.steps = [step for step in dict.fromkeys(rank.step for rank in tensors.ranks) if step is not None]
+        head = golden.ranks[0].head
+        self._level = str(head.get("level"))
+        if self._level not in ("L0", "L1", "mix"):
+            raise DumpError(f"{request.golden} has level {self._level}: prove needs a dump of level L0, L1 or mix")
+
+    def record(self) -> Path:
+        return self._run(self._begin(""), ())
+
+    def graft(self, grafts: Sequence[Graft], name: str) -> tuple[Path, tuple[int, int]]:
+        """Runs the script with the grafts. Returns the dump, how often this graft ran, and what it changed."""
+        directory = self._begin(f", with {name} replaced")
+        dump = self._run(directory, tuple(grafts))
+        self._accept(dump, grafts)
+        done = changed = 0
+        for file in sorted((directory / "report").iterdir()):
+            found = json.loads(file.read_text(encoding="utf-8"))
+            for problem in found["problems"]:
+                raise DumpError(f"the graft failed at {problem}")
+            done += sum(times for one, times in found["done"].items() if _is_of(one, name))
+            changed += sum(times for one, times in found["changed"].items() if _is_of(one, name))
+        if not done:
+            raise DumpError(f"the graft never ran: the script did not call {name} where msprobe sees it")
+        return dump, (done, changed)
+
+    def _accept(self, dump: Path, grafts: Sequence[Graft]) -> None:
+        """Writes the golden run's plain arguments into the records of grafted calls, and its records of the calls
+        inside grafted modules: the run no longer depends on them, so they are no difference of this run."""
+        for rank in open_dump(dump).ranks:
+            source = self._golden.get((rank.step, rank.rank))
+            names = [one.name for one in grafts if (one.step, one.rank) == (rank.step, rank.rank)]
+            if source is None or not names:
+                continue
+            content = json.loads((rank.path / layout.DUMP).read_bytes())
+            for name in names:
+                record, golden = content["data"].get(name), source.records.get(self._names.get(name, name))
+                for key in (INPUT_ARGS, INPUT_KWARGS):
+                    if isinstance(record, dict) and isinstance(golden, dict) and key in record and key in golden:
+                        record[key] = _with_plain(record[key], golden[key])
+            modules = {
+                one.name: self._names.get(one.name, one.name)
+                for one in grafts
+                if one.name in names and one.what == "output" and is_module(one.name)
+            }
+            if modules:
+                content["data"] = _with_golden_inside(content["data"], rank, source, modules)
+                _add_places(rank.path, source)
+            layout.write_file(rank.path / layout.DUMP, [json.dumps(content).encode()])
+
+    def plan(self, found: Comparison, name: str, origin: Origin) -> Iterator[Graft]:
+        """The grafts of one call: in every step and rank of the golden dump."""
+        what = "output"
+        if parse_name(name).direction == BACKWARD:
+            what = "gradient"
+        elif origin.kind in ("weight", "parameter") and origin.name.startswith(name):
+            what = "parameters"
+        elif origin.kind in _INPUTS and origin.name == name:
+            what = "input"
+        for unit in found.units:
+            source = self._tensors.get((unit.step, unit.rank))
+            if source is None or unit.step is None or (what == "parameters" and unit.step != min(self.steps)):
+                continue
+            for own_name, golden_name in _find_calls(unit, name):
+                if golden_name not in source.records:
+                    raise NeedsTensors(self._explain(golden_name, unit.step))
+                self._names[forward_of(own_name)] = forward_of(golden_name)
+                yield self._graft(forward_of(own_name), source, golden_name, what)
+                backward = backward_of(golden_name)
+                if what == "output" and self._has_tensors(source, backward):
+                    yield self._graft(own_name, source, backward, "gradient", with_given=True)
+                if what == "output" and is_module(name):
+                    yield from self._gradients_inside(source, parse_name(own_name).key, parse_name(golden_name).key)
+
+    def _gradients_inside(self, source: RankDump, own: str, golden: str) -> Iterator[Graft]:
+        """The gradients of all parameters of a module, and of the modules inside it."""
+        own_path, golden_path = own.rpartition(".")[0], golden.rpartition(".")[0]
+        for name in source.records:
+            parsed = parse_name(name)
+            is_inside = parsed.key == golden or parsed.key.startswith(f"{golden_path}.")
+            if parsed.direction == PARAMETERS_GRAD and is_inside and self._has_tensors(source, name):
+                slots, files = self._files(source, name, "parameters_grad.", False)
+                names = tuple(slot.partition(".")[2] for slot in slots)
+                assert source.step is not None
+                title = own if parsed.key == golden else own_path + parsed.key[len(golden_path) :]
+                yield Graft(title, source.step, source.rank, "parameter_gradients", files, names)
+
+    def _has_tensors(self, source: RankDump, name: str) -> bool:
+        found = [item for _, item in items(source.records.get(name) or {}) if isinstance(item, dict)]
+        return bool(found) and all("dtype" not in item or isinstance(item.get("data_name"), str) for item in found)
+
+    def _graft(self, name: str, source: RankDump, golden_name: str, what: str, with_given: bool = False) -> Graft:
+        part = {"output": "output", "gradient": "output", "input": "input", "parameters": "parameters."}[what]
+        slots, files = self._files(source, golden_name, part, what == "gradient")
+        given = self._files(source, golden_name, "input", True)[1] if with_given else ()
+        names = tuple(slot.partition(".")[2] for slot in slots) if what == "parameters" else ()
+        assert source.step is not None
+        return Graft(name, source.step, source.rank, what, files, names, given)
+
+    def _files(
+        self, source: RankDump, name: str, part: str, with_gaps: bool
+    ) -> tuple[list[str], tuple[Optional[str], ...]]:
+        """The tensor files of one part of a record. `with_gaps`: a gradient that is missing keeps its place."""
+        slots: list[str] = []
+        files: list[Optional[str]] = []
+        for slot, item in items(source.records[name]):
+            is_tensor = isinstance(item, dict) and "dtype" in item
+            if not slot.startswith(part) or not (is_tensor or with_gaps):
+                continue
+            data = item.get("data_name") if is_tensor else None
+            slots.append(slot)
+            if isinstance(data, str):
+                files.append(str(source.tensor_path(data).resolve()))
+            elif is_tensor:
+                raise NeedsTensors(self._explain(name, source.step))
+            else:
+                files.append(None)
+        return slots, tuple(files)
+
+    def _explain(self, name: str, step: Optional[int]) -> str:
+        """Which command collects just what is needed."""
+        settings = {
+            "task": "tensor",
+            "dump_path": "./golden_call",
+            "step": [step],
+            "level": self._level,
+            "tensor": {"list": list(dict.fromkeys((forward_of(name), backward_of(forward_of(name)))))},
+        }
+        words = self.golden.ranks[0].run.get("command")
+        script = " ".join(map(str, words[1:])) if isinstance(words, list) else "GOLDEN_SCRIPT"
+        return (
+            f"the golden dump has no tensors of {name}. Collect them with `msprobe run --config call.json {script}` "
+            f"and give --tensors golden_call; call.json is {json.dumps(settings)}"
+        )
+
+    def _begin(self, what: str) -> Path:
+        self._count += 1
+        directory = self._request.directory / f"run{self._count}"
+        directory.mkdir(mode=0o750)
+        self._say(f"run {self._count} of {self._request.script}{what}")
+        return directory
+
+    def _run(self, directory: Path, grafts: tuple[Graft, ...]) -> Path:
+        config, dump, report = directory / "config.json", directory / "dump", directory / "report"
+        report.mkdir(mode=0o750)
+        settings = {
+            "task": "statistics",
+            "dump_path": str(dump),
+            "step": self.steps,
+            "level": self._level,
+            "statistics": {"summary_mode": "md5"},
+        }
+        config.write_text(json.dumps(settings), encoding="utf-8")
+        config.chmod(0o640)
+        last = max(self.steps, default=0)
+        directions = Directions(str(config), last, grafts=grafts, whole=False, report=str(report))
+        code = run_script(self._request.script, directions, directory, dict(os.environ))
+        if code:
+            raise DumpError(f"{self._request.script} failed with exit code {code} in run {self._count}")
+        if not dump.is_dir():
+            raise DumpError(f"run {self._count} of {self._request.script} recorded nothing: it called no model")
+        return dump
+
+
+def _with_golden_inside(
+    own: dict[str, Any], rank: RankDump, source: RankDump, modules: Mapping[str, str]
+) -> dict[str, Any]:
+    """The records of a step, in which the calls inside grafted modules are those of the golden run."""
+    found: dict[str, Any] = {}
+    for name, record in own.items():
+        module = modules.get(forward_of(name))
+        if module is not None:
+            wanted = FORWARD if name in modules else BACKWARD
+            inside = [one for one in source.records if _is_inside(source, one, module) and _phase(one) == wanted]
+            found.update((one, _without_files(source.records[one])) for one in inside)
+        if not any(_is_inside(rank, name, one) for one in modules):
+            found[name] = record
+    return found
+
+
+def _phase(name: str) -> str:
+    return FORWARD if parse_name(name).direction == FORWARD else BACKWARD
+
+
+def _without_files(value: Any) -> Any:
+    """A record that names no tensor files."""
+    if isinstance(value, list):
+        return [_without_files(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _without_files(one) for key, one in value.items() if key != "data_name"}
+    return value
+
+
+def _is_inside(rank: RankDump, name: str, module: str) -> bool:
+    """Whether a record belongs to a call inside a call of a module, forward or backward, or to its parameters."""
+    parsed = parse_name(name)
+    if parsed.direction == PARAMETERS_GRAD:
+        path = parse_name(module).key
+        return parsed.key == path or parsed.key.startswith(f"{path.rpartition('.')[0]}.")
+    above = rank.construct.get(name)
+    while above is not None:
+        if forward_of(above) == module:
+            return True
+        above = rank.construct.get(above)
+    return False
+
+
+def _add_places(directory: Path, source: RankDump) -> None:
+    """Adds the places of golden calls to construct.json."""
+    file = directory / layout.CONSTRUCT
+    if file.is_file():
+        own = json.loads(file.read_bytes())
+        layout.write_file(file, [json.dumps({**source.construct, **own}).encode()])
+
+
+def _with_plain(own: Any, golden: Any) -> Any:
+    """The arguments of a call with the golden plain values, and with its own tensors."""
+    if isinstance(own, dict) and "dtype" in own:
+        return own
+    if isinstance(own, list) and isinstance(golden, list) and len(own) == len(golden):
+        return [_with_plain(one, other) for one, other in zip(own, golden)]
+    if isinstance(own, dict) and isinstance(golden, dict) and "type" not in own and own.keys() == golden.keys():
+        return {key: _with_plain(own[key], golden[key]) for key in own}
+    return golden
+
+
+def _is_of(call: str, name: str) -> bool:
+    return call == forward_of(name) or parse_name(call).key == name
+
+
+def _find_calls(unit: UnitResult, name: str) -> Iterator[tuple[str, str]]:
+    """The calls of the target with this name, or of the module with this name, and the golden calls that correspond."""
+    for match, _ in unit.groups:
+        if match.target is None or match.golden is None:
+            continue
+        parsed = parse_name(match.target.name)
+        if match.target.name == name or (parsed.key == name and parsed.direction == FORWARD):
+            yield match.target.name, match.golden.name
+
+
+def _loss(dump: Dump, steps: Sequence[int]) -> Optional[float]:
+    """The loss at the last step, on the first rank: the number from which the first backward pass began."""
+    last = [rank for rank in dump.ranks if not steps or rank.step in steps]
+    for rank in sorted(last, key=lambda one: (-(one.step or 0), one.rank or 0))[:1]:
+        for event in rank.training:
+            name = event.get("after")
+            if event.get("event") != "backward" or not isinstance(name, str):
+                continue
+            record = rank.records.get(name) if parse_name(name).direction == FORWARD else None
+            values = [item for slot, item in items(record or {}) if slot == "output.0"]
+            if values and isinstance(values[0], dict) and values[0].get("shape") == []:
+                found = values[0].get("Max")
+                return float(found) if isinstance(found, (int, float)) else None
+    return None
+
+
+def _lines(proof: Proof) -> Iterator[str]:
+    causes = proof.causes
+    names = " and ".join(one.name for one in causes)
+    how = "bit for bit" if proof.exact else "within rounding"
+    loss = "" if proof.golden is None or not proof.after else f", loss {proof.after[-1]:.6g} at step {proof.step}"
+    if proof.verdict == PROVED:
+        yield f"Proved: with {names} replaced by the golden result, the run is the same ({how}{loss})"
+    elif proof.verdict == NOT_THE_CAUSE:
+        yield f"Not the cause: with {names} replaced by the golden result, the run still differs"
+    else:
+        yield f"Not proved: with {names} replaced by the golden result, the run still differs"
+    for number, one in enumerate(causes, 1):
+        head = f"cause {number}" if len(causes) > 1 else "cause"
+        yield f"  {head:<8}{one.name}" + (f" in {one.module}" if one.module and one.module != one.name else "")
+        yield f"  {'':<8}{one.sentence}"
+        if one.source:
+            yield f"  source  {one.source}"
+        if one.share is not None and proof.target is not None and proof.golden is not None:
+            yield (
+                f"  share   {one.share:.0%} of the difference of the loss at step {proof.step} "
+                f"({proof.target:.6g}, golden {proof.golden:.6g})"
+            )
+        yield (
+            f"  graft   ran {count(one.ran, 'time')} and changed {count(one.changed, 'value')}; grafting its own "
+            "values changed no bit"
+        )
+    if proof.verdict != PROVED and proof.rest:
+        yield f"  now     {proof.rest}"

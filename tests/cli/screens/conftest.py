@@ -1,0 +1,8 @@
+"""The terminal next to the tests is a module: make it importable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,117 @@
+"""Makes pairs of dumps with long names: a small Llama, the same with LoRA, and DDP on two ranks; and a watched run.
+
+`python pairs.py models OUT`, and `torchrun --nproc_per_node 2 pairs.py ranks OUT`. Each target has one fault.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from msprobe.pytorch import Monitor, PrecisionDebugger
+
+STEPS = 2
+
+
+def small_llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=32, attn_implementation="eager",
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def with_adapters() -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    return get_peft_model(small_llama(), config)  # type: ignore[no-any-return]
+
+
+def train(model: nn.Module, path: Path, task: str = "statistics") -> None:
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-3)
+    debugger = PrecisionDebugger(dump_path=str(path), task=task, level="mix", step=list(range(STEPS)))
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        ids = torch.randint(64, (2, 8), generator=generator)
+        debugger.start(model)
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        debugger.stop()
+        debugger.step()
+
+
+def make_models(out: Path) -> None:
+    train(small_llama(), out / "llama" / "golden")
+    wrong = small_llama()
+    wrong.model.layers[1].post_attention_layernorm.variance_epsilon = 1e-2
+    train(wrong, out / "llama" / "target")
+    train(with_adapters(), out / "lora" / "golden")
+    wrong = with_adapters()
+    wrong.base_model.model.model.layers[1].self_attn.v_proj.scaling["default"] = 2.5
+    train(wrong, out / "lora" / "target")
+    broken = small_llama()
+    broken.model.layers[2].mlp.up_proj.weight.data.fill_(float("inf"))
+    train(broken, out / "overflow", "tensor")
+    watch(small_llama(), out / "watch")
+
+
+def watch(model: nn.Module, path: Path) -> None:
+    optimizer = torch.optim.AdamW(model.parameters())
+    monitor = Monitor(model, optimizer, {"dump_path": str(path), "targets": ["weight", "grad", "output"]})
+    for step in range(12):
+        ids = torch.randint(64, (2, 8), generator=torch.Generator().manual_seed(step))
+        if step == 9:
+            model.model.layers[1].mlp.down_proj.weight.data[0, 0] = float("nan")
+        loss = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        monitor.step(loss=loss)
+
+
+class Block(nn.Module):
+    """`gain` is 1 everywhere in a correct run."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.projection_of_the_input, self.gain = nn.Linear(16, 16), gain
+        self.normalisation_of_the_residual_stream = nn.LayerNorm(16)
+
+    def forward(self, x: Any) -> Any:
+        return self.normalisation_of_the_residual_stream(x + torch.relu(self.projection_of_the_input(x)) * self.gain)
+
+
+def make_ranks(out: Path) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    for name, wrong in (("golden", 1.0), ("target", 1.5)):
+        torch.manual_seed(0)
+        gain = wrong if dist.get_rank() == 1 else 1.0
+        net = nn.Sequential(nn.Linear(8, 16), Block(1.0), Block(gain), Block(1.0), nn.Linear(16, 4))
+        model = nn.parallel.DistributedDataParallel(net)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        debugger = PrecisionDebugger(dump_path=str(out / "ddp" / name), task="statistics", level="mix")
+        torch.manual_seed(dist.get_rank())
+        for _ in range(STEPS):
+            debugger.start(model)
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            debugger.stop()
+            debugger.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    {"models": make_models, "ranks": make_ranks}[sys.argv[1]](Path(sys.argv[2]))

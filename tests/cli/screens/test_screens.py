@@ -1,0 +1,105 @@
+"""Real terminals (tmux) of 80x24 and 120x40: the answer is on the last screen, and no line is wider than it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tmux import Captured, capture
+
+import gloo
+
+HERE = Path(__file__).parent
+SIZES = [(80, 24), (120, 40)]
+ORIGINS = {
+    "llama": ("Tensor.__add__.15.forward", "step 0, forward"),
+    "lora": ("Tensor.__mul__.18.forward", "step 0, forward"),
+    "ddp": ("Tensor.__mul__.1.forward", "step 0, rank 1, forward"),
+}
+VERBS = {
+    "show llama": (["show", "llama/target"], 0, "Anomalies: none"),
+    "show lora": (["show", "lora/target"], 0, "Anomalies: none"),
+    "show ddp": (["show", "ddp/target"], 0, "Anomalies: none"),
+    "show overflow": (["show", "overflow"], 0, "Functional.linear.19.forward"),
+    "overflow": (["overflow", "overflow"], 1, "First producer: Functional.linear.19.forward"),
+    "overflow llama": (["overflow", "llama/target"], 0, "no call produced NaN or infinity"),
+    "overflow lora": (["overflow", "lora/target"], 0, "no call produced NaN or infinity"),
+    "overflow ddp": (["overflow", "ddp/target"], 0, "no call produced NaN or infinity"),
+    "overflow replay": (["overflow", "replay", "overflow"], 1, "reproduced"),
+    "watch": (["watch", "watch"], 1, "First: step 9, rank 0, output/model.layers.1.mlp.down_proj"),
+    "recover": (["recover", "llama/target"], 0, "nothing to recover"),
+    "run_ut": (["run_ut", "-api_info", "ddp/golden", "-f", "-o", "checked", "--jobs", "1"], None, " calls: "),
+    "unknown verb": (["comapre", "llama/target"], 2, "did you mean compare?"),
+    "doctor": (["doctor"], None, "msprobe "),
+}
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: apt-get install tmux")
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dumps of the two scripts, made once."""
+    pytest.importorskip("peft")
+    pytest.importorskip("transformers")
+    out = tmp_path_factory.mktemp("pairs")
+    subprocess.run([sys.executable, HERE / "pairs.py", "models", out], check=True, capture_output=True, timeout=600)
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    assert gloo.run([*ranks, str(HERE / "pairs.py"), "ranks", str(out)], timeout=600).returncode == 0
+    return out
+
+
+def check(captured: Captured, size: tuple[int, int]) -> str:
+    """The last screen as one text without the breaks of lines."""
+    columns, lines = size
+    assert len(captured.last) <= lines
+    assert max(map(len, captured.lines)) <= columns, "a line is wider than the terminal"
+    assert len(captured.lines) <= lines - 1, "the output has scrolled"
+    return " ".join(" ".join(captured.last).split())
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("pair", ORIGINS)
+def test_compare_shows_the_origin_and_its_rows_on_the_last_screen(
+    pairs: Path, tmp_path: Path, pair: str, size: tuple[int, int]
+) -> None:
+    name, place = ORIGINS[pair]
+    captured = capture(["compare", f"{pair}/target", f"{pair}/golden"], size, tmp_path, pairs)
+    shown = check(captured, size)
+    assert captured.code == 1
+    assert shown.startswith(f"Origin: {name} in ")
+    assert f"call {name}" in shown
+    assert f"where {place}" in shown
+    assert "--all prints all" in shown
+    rows = captured.last[next(n for n, line in enumerate(captured.last) if line.startswith("step/rank")) + 1 :]
+    first = rows[0].split()
+    assert name in rows[0], rows
+    assert first[0] == ("step0/rank1" if pair == "ddp" else "step0")
+    assert "introduced" in first
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_keeps_its_answer_on_the_last_screen(
+    pairs: Path, tmp_path: Path, verb: str, size: tuple[int, int]
+) -> None:
+    words, code, answer = VERBS[verb]
+    captured = capture(words, size, tmp_path, pairs)
+    assert answer in check(captured, size)
+    assert code is None or captured.code == code
+
+
+def test_all_ends_with_the_origin(pairs: Path, tmp_path: Path) -> None:
+    captured = capture(["compare", "lora/target", "lora/golden", "--all"], (120, 40), tmp_path, pairs)
+    last = " ".join(" ".join(captured.last[-3:]).split())
+    assert f"Origin: {ORIGINS['lora'][0]} in " in last
+    assert len(captured.lines) > 400
+
+
+def test_the_reports_that_compare_writes_have_their_lines(pairs: Path, tmp_path: Path) -> None:
+    words = ["compare", "llama/target", "llama/golden", "--csv", "rows.csv"]
+    captured = capture([*words, "--html", "page.html"], (80, 24), tmp_path, pairs)
+    assert check(captured, (80, 24)).startswith("Origin: ")
+    assert sum(line.startswith("Wrote ") for line in captured.last) == 2

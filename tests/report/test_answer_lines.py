@@ -1,0 +1,132 @@
+"""Each line of an answer is about the answer: lines of both runs, labelled where they differ; no unrelated call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from msprobe.compare import compare
+from msprobe.pytorch import PrecisionDebugger
+from msprobe.report.comparison_terminal import answer
+
+Act = Callable[[Tensor], Tensor]
+
+
+def by_library(x: Tensor) -> Tensor:
+    return F.gelu(x)
+
+
+def by_hand(x: Tensor) -> Tensor:
+    return x * 0.5 * (1.0 + torch.tanh(x * 0.8))
+
+
+class Net(nn.Module):
+    def __init__(self, act: Act) -> None:
+        super().__init__()
+        self.first, self.act, self.last = nn.Linear(8, 8), act, nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.last(self.act(self.first(x)))
+        return result
+
+
+def recorded(path: Path, act: Act = by_library, clears: bool = True, lr: float = 0.1, steps: int = 2) -> Path:
+    torch.manual_seed(0)
+    net = Net(act)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=lr)
+    debugger = PrecisionDebugger(dump_path=str(path), task="statistics", level="mix")
+    for _ in range(steps):
+        debugger.start(net)
+        F.cross_entropy(net(torch.linspace(-1, 1, 48).view(6, 8)), torch.arange(6) % 4).backward()
+        optimizer.step()
+        if clears:
+            optimizer.zero_grad()
+        debugger.stop()
+        debugger.step()
+    return path
+
+
+def starting_with(lines: list[str], label: str) -> list[str]:
+    return [line for line in lines if line.startswith(f"  {label}")]
+
+
+def test_lines_that_differ_are_labelled_with_their_run(tmp_path: Path) -> None:
+    found = compare(recorded(tmp_path / "target", by_hand), recorded(tmp_path / "golden"))
+    origin = found.origin
+    assert origin is not None
+    assert origin.source is None or "in by_hand" in origin.source
+    assert origin.golden_source is not None
+    assert "in by_library" in origin.golden_source
+    lines = answer(found)
+    place = lines.index(next(line for line in lines if "in by_library" in line))
+    assert lines[place].split("golden: ")[1] == origin.golden_source
+    if origin.source:
+        assert lines[place - 1] == f"  source  target: {origin.source}"
+
+
+def test_a_line_that_is_the_same_in_both_runs_is_said_once(tmp_path: Path) -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return x * scale
+
+    scale = 2.0
+    golden = recorded(tmp_path / "golden", scaled)
+    scale = 2.5
+    found = compare(recorded(tmp_path / "target", scaled), golden)
+    assert found.origin is not None
+    assert found.origin.source == found.origin.golden_source
+    assert starting_with(answer(found), "source") == [f"  source  {found.origin.source}"]
+    assert not starting_with(answer(found), "golden:")
+
+
+def test_a_finding_about_the_loop_names_no_call_that_has_nothing_to_do_with_it(tmp_path: Path) -> None:
+    found = compare(recorded(tmp_path / "target", clears=False), recorded(tmp_path / "golden"))
+    assert found.origin is not None
+    assert "optimizer.zero_grad" in found.origin.sentence
+    lines = answer(found)
+    for label in ("call", "module", "source", "inside"):
+        assert not starting_with(lines, label), label
+    assert found.origin.next == "make this the same in both runs and compare again"
+
+
+def test_the_optimizers_own_calls_show_a_wrong_learning_rate(tmp_path: Path) -> None:
+    found = compare(recorded(tmp_path / "target", lr=0.2, steps=1), recorded(tmp_path / "golden", steps=1))
+    assert found.origin is not None
+    assert found.origin.sentence == "AdamW: lr is 0.2, not 0.1"
+    lines = answer(found)
+    assert not starting_with(lines, "call")
+    assert len(starting_with(lines, "seen in")) == 1
+    assert found.origin.source is not None
+    assert "in recorded" in found.origin.source
+    assert found.origin.library is not None
+    assert "adam" in found.origin.library
+
+
+def test_what_to_do_next_does_not_contradict_the_answer(tmp_path: Path) -> None:
+    """Weights that differ only from the second step on were not loaded differently."""
+
+    def at_level_l0(path: Path, lr: float) -> Path:
+        torch.manual_seed(0)
+        net = Net(by_library)
+        debugger = PrecisionDebugger(dump_path=str(path), task="statistics", level="L0")
+        for _ in range(2):
+            debugger.start(net)
+            net(torch.linspace(-1, 1, 48).view(6, 8)).sum().backward()
+            debugger.stop()
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter -= lr * parameter.grad
+            net.zero_grad()
+            debugger.step()
+        return path
+
+    found = compare(at_level_l0(tmp_path / "target", 0.5), at_level_l0(tmp_path / "golden", 0.1))
+    assert found.origin is not None
+    assert (found.origin.kind, found.origin.step) == ("weight", 1)
+    assert "look at the optimizer" in found.origin.sentence
+    assert "load or initialise" not in found.origin.next
+    assert "between the two steps" in found.origin.next
+    assert len(starting_with(answer(found), "used at")) == 1

@@ -1,0 +1,113 @@
+"""`msprobe prove` on a script with faults: the right call is proved, and no other one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msprobe.cli import main
+
+from .faulty import FAULTS, OTHERS, PAIRS, SCRIPT
+
+QUICK = ("eps",)
+
+
+def _run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "msprobe", *words]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The script with its golden dumps: one with tensors, one with statistics only."""
+    directory = tmp_path_factory.mktemp("prove")
+    (directory / "train.py").write_text(SCRIPT)
+    for task in ("tensor", "statistics"):
+        section = {"summary_mode": "md5"}
+        settings = {"task": task, "level": "mix", "dump_path": f"./golden_{task}", "step": [0, 1], task: section}
+        (directory / "config.json").write_text(json.dumps(settings))
+        assert _run(directory, "run", "--config", "config.json", "train.py").returncode == 0
+    return directory
+
+
+def _prove(place: Path, fault: str, *options: str) -> tuple[int, dict[str, Any], str]:
+    done = _run(place, "prove", "--json", "--golden", "golden_tensor", *options, "train.py", fault)
+    lines = done.stdout.splitlines()
+    return done.returncode, json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}, done.stderr
+
+
+@pytest.mark.parametrize("fault", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in FAULTS])
+def test_a_fault_is_proved_at_its_call(place: Path, fault: str) -> None:
+    code, proof, errors = _prove(place, fault)
+    assert (code, proof.get("verdict")) == (0, "proved"), (proof, errors)
+    (cause,) = proof["causes"]
+    assert FAULTS[fault] in cause["name"]
+    assert cause["ran"] > 0
+    assert cause["share"] == pytest.approx(1, abs=0.01)
+    if fault in QUICK:
+        assert errors.count("run ") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+def test_two_faults_are_two_causes(place: Path, pair: tuple[str, str]) -> None:
+    code, proof, errors = _prove(place, ",".join(pair))
+    assert (code, proof.get("verdict")) == (0, "proved"), (proof, errors)
+    assert len(proof["causes"]) == 2
+    assert all(any(FAULTS[fault] in one["name"] for one in proof["causes"]) for fault in pair)
+    assert sum(one["share"] for one in proof["causes"]) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "call"), [(fault, call) for fault, calls in OTHERS.items() for call in calls])
+def test_a_call_that_is_not_the_cause_is_not_proved(place: Path, fault: str, call: str) -> None:
+    code, proof, errors = _prove(place, fault, "--call", call)
+    assert (code, proof.get("verdict")) == (1, "not the cause"), (proof, errors)
+
+
+def test_without_tensors_it_says_how_to_collect_them(place: Path) -> None:
+    done = _run(place, "prove", "--golden", "golden_statistics", "train.py", "eps")
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert "the golden dump has no tensors of Functional.layer_norm.1.forward" in said
+    settings = json.loads(said[said.index("{") :].rstrip("."))
+    settings["dump_path"] = "./golden_call"
+    (place / "call.json").write_text(json.dumps(settings))
+    assert _run(place, "run", "--config", "call.json", "train.py").returncode == 0
+    words = ["--golden", "golden_statistics", "--tensors", "golden_call", "train.py", "eps"]
+    done = _run(place, "prove", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Proved: with Functional.layer_norm.1.forward replaced" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--golden", "missing", "train.py"], "missing does not exist"),
+        (["--golden", "golden_tensor", "missing.py"], "cannot read missing.py"),
+        (["--golden", "golden_tensor"], "give a SCRIPT"),
+        (["--golden", "golden_tensor", "ends.py"], "recorded nothing"),
+    ],
+)
+def test_bad_input_gets_one_sentence(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(place)
+    (place / "ends.py").write_text("import sys")
+    assert main(["prove", *words]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[msprobe]")]
+    assert len(errors) == 1
+    assert said in errors[0]
+
+
+@pytest.mark.slow
+def test_nothing_to_prove_and_no_call_to_graft(place: Path) -> None:
+    done = _run(place, "prove", "--golden", "golden_tensor", "train.py")
+    assert "there is nothing to prove" in done.stderr
+    done = _run(place, "prove", "--golden", "golden_tensor", "train.py", "lr")
+    assert (done.returncode, "no call that could be grafted" in done.stderr) == (2, True), done.stderr
