@@ -1,4 +1,4 @@
-"""Builds the C parts: statistics, stacks, overflow scans, comparing tensors. All other settings are in pyproject.toml.
+"""Builds the C parts: statistics, stacks, journal, overflow scans, comparing tensors. All other settings are in pyproject.toml.
 
 Each part is optional: without a compiler the installation still succeeds, and msprobe uses the Python version.
 """
@@ -58,6 +58,12 @@ setup(
         Extension(
             "msprobe.collect.records._frames",
             sources=["src/msprobe/collect/records/_frames.c"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
+        Extension(
+            "msprobe.dump.native._journal",
+            sources=["src/msprobe/dump/native/_journal.c"],
             extra_compile_args=["-O3"],
             optional=True,
         ),
