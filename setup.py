@@ -1,4 +1,6 @@
-"""Builds the C parts: statistics, stacks, journal, overflow scans, comparing tensors. All other settings are in pyproject.toml.
+"""Builds the C parts: statistics, calls, journal, overflow scans, comparing tensors.
+
+All other settings are in pyproject.toml.
 
 Each part is optional: without a compiler the installation still succeeds, and msprobe uses the Python version.
 """

@@ -26,7 +26,8 @@ _NUMBER = st.none() | st.integers(-3, 10**19)
 def _python_journal() -> ModuleType:
     """A second copy of journal.py, which has no C."""
     spec = importlib.util.spec_from_file_location("journal_in_python", journal.__file__)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     kept, native.journal = native.journal, None
     sys.modules[spec.name] = module  # dataclasses look their module up

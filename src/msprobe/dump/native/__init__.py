@@ -6,14 +6,20 @@ The Python versions are in the modules that use them and are the reference: both
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from types import ModuleType
 from typing import Optional
 
-journal: Optional[ModuleType] = None
-"""The lines of a journal."""
 
-if os.environ.get("MSPROBE_PURE_PYTHON") != "1":
+def load(name: str) -> Optional[ModuleType]:
+    """A C module, or None if Python is selected or the module was not built."""
+    if os.environ.get("MSPROBE_PURE_PYTHON") == "1":
+        return None
     try:
-        from msprobe.dump.native import _journal as journal
+        return import_module(name)
     except ImportError:
-        pass
+        return None
+
+
+journal = load("msprobe.dump.native._journal")
+"""The lines of a journal."""
