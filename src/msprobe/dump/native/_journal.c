@@ -17,7 +17,7 @@ static int is_plain(PyObject *text) {
     if (!PyUnicode_IS_COMPACT_ASCII(text)) return 0;
     const unsigned char *at = PyUnicode_1BYTE_DATA(text), *end = at + PyUnicode_GET_LENGTH(text);
     for (; at < end; at++)
-        if (*at < 0x20 || *at == '"' || *at == '\\') return 0;
+        if (*at < 0x20 || *at == '"' || *at == '\\' || *at == 0x7f) return 0;
     return 1;
 }
 
