@@ -64,6 +64,12 @@ setup(
             optional=True,
         ),
         Extension(
+            "msprobe.collect.records._values",
+            sources=["src/msprobe/collect/records/_values.c"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
+        Extension(
             "msprobe.dump.native._journal",
             sources=["src/msprobe/dump/native/_journal.c"],
             extra_compile_args=["-O3"],

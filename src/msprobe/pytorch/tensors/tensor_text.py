@@ -97,6 +97,7 @@ class TensorTexts:
         checks = os.environ.get("MSPROBE_CHECK_CACHE") == "1" and device_statistics is None
         self._cache = TensorCache(EXCHANGE, _HEADS, _strided, want, remembers, checks, numbers)
         self._text = self._cache.text
+        self.quick_text = self._text if remembers and device_statistics is None else None
         self.sees_writes = remembers
         self._followed: dict[int, Optional[tuple[Optional[TensorState], KnownText]]] = {}
         self.on_write: Optional[Callable[[Any], None]] = None  # called with each tensor that was or may be written
