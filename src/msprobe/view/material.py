@@ -40,7 +40,9 @@ class Answer:
 
 @dataclass
 class Material:
-    """`kind` is comparison, dump, check or watched. `sides` opens the tensors of a unit; empty in an export."""
+    """`kind` is comparison, dump, check or watched. `sides` opens the tensors of a unit; empty in an export.
+
+    `living`: a dump was not finished when it was opened."""
 
     kind: str
     target: Path
@@ -87,4 +89,4 @@ def open_material(
 def load_watched(target: Path, golden: Optional[Path]) -> Material:
     run = Watched(target, golden)
     verdict, sentence, facts, notes = run.answer()
-    return Material("watched", target, golden, Answer(verdict, sentence, facts, notes), [], [], run, True)
+    return Material("watched", target, golden, Answer(verdict, sentence, facts, notes), [], [], run)

@@ -16,6 +16,7 @@ import { Table } from "./table_data.js";
 import { showTensor } from "./views/tensor_view.js";
 import { showTree } from "./views/tree_view.js";
 import { showTrends } from "./views/trends_view.js";
+import { showTips } from "./tooltip.js";
 import { switchLanguage, t } from "./words.js";
 
 const TABS = { rows: "rows_box", tensor: "tensor", trends: "trends", ranks: "ranks_box", match: "match", collect: "collect" };
@@ -126,6 +127,7 @@ async function follow() {
   try {
     const pulse = await source.pulse();
     if (pulse.version !== state.version) { await load(); say(t("grew")); }
+    else if (pulse.living !== state.answer.living) { state.answer.living = pulse.living; emit("answer"); }
     setTimeout(follow, state.answer.living ? PULSE : SLOW_PULSE);
   } catch { say(t("lost")); }
 }
@@ -144,6 +146,7 @@ function build() {
   showTrends();
   showRanks();
   showCollecting();
+  showTips();
   edges();
   byId("rows_box").append(el("p", { class: "dim", text: t("loading") }));
 }
