@@ -84,7 +84,7 @@ def test_an_overflow_names_its_producer(tmp_path: Path) -> None:
     found = Contents(open_material(write_dump(tmp_path / "d", data, None, stacks))).answer
     assert found["verdict"] == "found"
     assert "Torch.exp.0.forward" in found["sentence"]
-    assert found["excerpt"]["lines"] == ["y = torch.exp(x)"]
+    assert found["code"]["target"]["own"]["lines"] == ["y = torch.exp(x)"]
 
 
 def test_results_of_run_ut_open(tmp_path: Path) -> None:

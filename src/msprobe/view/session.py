@@ -12,11 +12,13 @@ from typing import Any, Optional
 
 from msprobe.dump import layout
 from msprobe.dump.errors import DumpError
+from msprobe.dump.reader import RankDump
 from msprobe.view.call_details import CallDetails, item_of
 from msprobe.view.check_results import DEPTHS as CHECK_DEPTHS
 from msprobe.view.columns import Table
 from msprobe.view.material import Material, Progress, open_material
-from msprobe.view.source_lines import Recorded, excerpt_of
+from msprobe.view.runs import describe_runs, directory_of
+from msprobe.view.source_lines import Recorded, code_of
 from msprobe.view.tensors import TensorPair
 
 MAPPING = "msprobe_mapping"
@@ -53,11 +55,20 @@ class Contents:
             "row": -1 if row is None else self.table.number_of(answer.unit, row),
             "slot": "" if row is None else row.slot,
             "sides": None if row is None else {"target": item_of(row.target), "golden": item_of(row.golden)},
-            "excerpt": excerpt_of(answer.stack, self._recorded.of(material.units[answer.unit]))
-            if answer.stack
+            "code": code_of(answer.stacks, self._recorded.of(material.units[answer.unit]))
+            if any(answer.stacks)
             else None,
+            "runs": describe_runs(self._recorded.runs()),
+            "directory": directory_of(self._recorded.runs()),
+            "tensors": _has_tensors(material),
             "watched": material.watched is not None,
         }
+
+
+def _has_tensors(material: Material) -> bool:
+    """Whether a run has saved tensors. A Graph-mode Dump has nothing else."""
+    sources = [source for sides in material.sides for source in sides if source is not None]
+    return any(not isinstance(one, RankDump) or (one.path / layout.TENSORS).is_dir() for one in sources)
 
 
 class Session:

@@ -32,7 +32,7 @@ export function rangeOf({ names, columns, value }) {
 export function colourBar(id, stops, left, right, others = []) {
   const bar = el("span", { class: "ramp" });
   bar.style.background = `linear-gradient(to right, ${stops.join(",")})`;
-  return el("div", { class: "legend colours", id }, el("span", {}, left, " ", bar, " ", right), ...others.map(([ink, text]) => {
+  return el("div", { class: "colours", id }, el("span", {}, left, " ", bar, " ", right), ...others.map(([ink, text]) => {
     const key = el("i", { class: "key" });
     key.style.background = ink;
     return el("span", {}, key, text);
