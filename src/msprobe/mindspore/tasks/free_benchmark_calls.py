@@ -103,9 +103,9 @@ class FreeBenchmarkApis(Apis):
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
         recorder, run = self._recorder, self.second.run
         title = api.title
-        name = f"{title}.{recorder.numbers.take(title)}"
-        given = None
+        name, given = title, None
         try:
+            name = f"{title}.{recorder.numbers.take(title)}"
             if self._wanted(api, name):
                 custom = title in self._customs
                 effects = SideEffects(True, False, False, -1) if custom else side_effects_of(api, func, args, kwargs)

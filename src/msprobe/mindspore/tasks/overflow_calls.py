@@ -43,12 +43,16 @@ class OverflowApis(Apis):
 
     def record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         recorder = self._recorder
-        name = f"{api.title}.{recorder.numbers.take(api.title)}.forward"
+        name = api.title
+        try:
+            name = f"{api.title}.{recorder.numbers.take(api.title)}.forward"
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
         call, stack, inputs = self._open(name, api, func, args, kwargs)
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
-            recorder.fail(call, error)
+            self._fail(name, call, error)
             raise
         if call is None:
             return output
@@ -68,6 +72,12 @@ class OverflowApis(Apis):
         except Exception:
             recorder.fault(name, traceback.format_exc())
         return output
+
+    def _fail(self, name: str, call: Optional[int], error: BaseException) -> None:
+        try:
+            self._recorder.fail(call, error)
+        except Exception:
+            self._recorder.fault(name, traceback.format_exc())
 
     def _open(
         self, name: str, api: Api, func: Any, args: Any, kwargs: Any
