@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from msprobe.stats.damage import COLUMNS, ROWS, measure_damage, orientations, usual_snr, weight_matrix, worst_of
+from msprobe.stats.damage import COLUMNS, ROWS, measure_damage, orientations, usual_damage, weight_matrix, worst_of
 from msprobe.stats.formats import BY_NAME, TABLE, Format, emulate
 
 Array = np.ndarray[Any, Any]
@@ -24,6 +24,7 @@ def test_the_error_is_that_of_the_emulated_format(form: Format, weight: bool) ->
         error = float(np.square(emulate(matrix, form, weight) - wide).sum())
         assert found.snr == pytest.approx(10 * math.log10(float(np.square(wide).sum()) / error))
         assert found.worst <= found.snr + 1e-9
+        assert found.bulk == pytest.approx(found.snr)
 
 
 def test_blocks_that_are_not_square_are_measured_in_both_orientations() -> None:
@@ -43,7 +44,9 @@ def test_an_outlier_column_hurts_along_rows_and_not_along_columns() -> None:
     assert along_columns.outlier < 20
     assert along_rows.underflow > 0.05 + along_columns.underflow
     assert along_rows.kurtosis > 50
-    assert worst_of([along_rows, along_columns]).snr == min(along_rows.snr, along_columns.snr)
+    assert along_rows.snr > along_columns.snr  # nearly all energy is in the outliers, which are kept
+    assert along_rows.bulk < along_columns.bulk - 5
+    assert worst_of([along_rows, along_columns]) is along_rows
 
 
 def test_what_becomes_zero_is_a_share_of_what_was_not() -> None:
@@ -101,6 +104,6 @@ def test_nothing_is_lost_of_zeros_and_nothing_raises_for_odd_tensors(form: Forma
 
 
 def test_the_usual_damage_orders_the_formats() -> None:
-    usual = [usual_snr(BY_NAME[name]) for name in ("mxfp4", "nvfp4", "fp8-e5m2", "mxfp8", "bf16", "fp16")]
+    usual = [usual_damage(BY_NAME[name]).snr for name in ("mxfp4", "nvfp4", "fp8-e5m2", "mxfp8", "bf16", "fp16")]
     assert usual == sorted(usual)
     assert usual[0] > 15

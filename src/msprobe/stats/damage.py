@@ -8,18 +8,20 @@ over the other axis than the forward product. NaN and infinity are counted and l
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Optional
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from msprobe.stats.formats import TABLE, Format, block_of, limit, round_to, scale
+from msprobe.stats.formats import Format, block_of, limit, round_to, scale
 
 Array = np.ndarray[Any, Any]
 ROWS, COLUMNS = "rows", "columns"
 """Orientations: whether the elements of a block follow each other along a row or along a column."""
 _MOST = 4096
 """The median of a block is that of at most this many of its elements, evenly spaced."""
+BULK = 8.0
+"""Normally distributed numbers are all within this many medians, up to one in ten million."""
 _NORMAL = (256, 256)
 
 
@@ -28,7 +30,9 @@ class Damage:
     """The damage of one tensor in one format and orientation. Shares are of the nonzero elements.
 
     `snr` is the energy of the tensor over that of the error, in dB: infinite if nothing changes, minus infinity if an
-    element becomes infinite. `worst` is that of the worst block, and `worst_block` its row and column among the blocks.
+    element becomes infinite. A few large elements can have nearly all of the energy, so `bulk` is that of the elements
+    of at most BULK times the median magnitude. `worst` is the SNR of the worst block, `worst_block` its row and column
+    among the blocks.
     `scale_range` is the number of powers of two between the smallest and the largest scale. `outlier` is the largest
     magnitude over the median magnitude of its block.
     """
@@ -40,14 +44,27 @@ class Damage:
     saturated: float
     denormal: float
     snr: float
+    bulk: float
     worst: float
     worst_block: tuple[int, int]
     scale_range: int
     outlier: float
     kurtosis: float
 
+    @property
+    def level(self) -> float:
+        """The number by which a tensor is judged: what is left of it, or of its bulk, in dB."""
+        return min(self.snr, self.bulk)
+
     def as_record(self) -> dict[str, Any]:
         return {**asdict(self), "worst_block": list(self.worst_block)}
+
+
+_KINDS: dict[str, Any] = {
+    one.name: {"str": str, "int": int, "float": float}[str(one.type)]
+    for one in fields(Damage)
+    if one.name != "worst_block"
+}
 
 
 def as_matrix(values: Array) -> Array:
@@ -81,19 +98,25 @@ def measure_damage(values: Array, form: Format, weight: bool = False) -> list[Da
 
 def worst_of(damages: list[Damage]) -> Damage:
     """The orientation that loses most."""
-    return min(damages, key=lambda one: one.snr)
+    return min(damages, key=lambda one: one.level)
 
 
-def usual_snr(form: Format) -> float:
-    """The SNR of the format for normally distributed numbers, in dB."""
-    matrix = np.random.default_rng(0).normal(size=_NORMAL)
-    return worst_of(measure_damage(matrix, form)).snr
+def usual_damage(form: Format) -> Damage:
+    """The damage of the format for normally distributed numbers."""
+    return worst_of(measure_damage(np.random.default_rng(0).normal(size=_NORMAL), form))
 
 
-def explain_unknown(name: str) -> Optional[str]:
-    """Why a name is not that of a format; None if it is."""
-    names = [form.name for form in TABLE]
-    return None if name in names else f"{name!r} is not a format; known: {', '.join(names)}"
+def read_damage(records: Any) -> list[Damage]:
+    """The damage of each orientation, from what `as_record` wrote; a damaged one is left out."""
+    found = []
+    for one in records if isinstance(records, list) else ():
+        try:
+            block = one["worst_block"]
+            values = {key: kind(one[key]) for key, kind in _KINDS.items()}
+            found.append(Damage(**values, worst_block=(int(block[0]), int(block[1]))))
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+            continue
+    return found
 
 
 def _measure(matrix: Array, form: Format, weight: bool, missing: int, orientation: str) -> Damage:
@@ -115,9 +138,11 @@ def _measure(matrix: Array, form: Format, weight: bool, missing: int, orientatio
     rows, columns = block_of(matrix.shape, form, weight)
     energy = _sums_of_blocks(np.square(matrix), rows, columns)
     with np.errstate(over="ignore", invalid="ignore"):
-        errors = _sums_of_blocks(np.square(kept * spread - matrix), rows, columns)
+        squares = np.square(kept * spread - matrix)
+        errors = _sums_of_blocks(squares, rows, columns)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(errors > 0, energy / errors, np.inf)
+    within = np.abs(matrix) <= BULK * _median(np.abs(matrix[nonzero]))
     worst = np.unravel_index(int(np.argmin(ratios)), ratios.shape)
     used = energy > 0
     return Damage(
@@ -128,6 +153,7 @@ def _measure(matrix: Array, form: Format, weight: bool, missing: int, orientatio
         int(np.count_nonzero(beyond)) / number,
         int(np.count_nonzero(tiny)) / number,
         _decibel(float(energy.sum()), float(errors.sum())),
+        _decibel(float(np.square(matrix[within]).sum()), float(squares[within].sum())),
         _decibel(float(energy[worst]), float(errors[worst])),
         (int(worst[0]), int(worst[1])),
         int(exponents[used].max() - exponents[used].min()) if form.scale and used.any() else 0,
@@ -153,9 +179,16 @@ def _outlier(magnitudes: Array, rows: int, columns: int) -> float:
     top, left = int(y) // rows * rows, int(x) // columns * columns
     block = magnitudes[top : top + rows, left : left + columns].reshape(-1)
     largest = float(magnitudes[y, x])
-    sample = np.sort(block[:: -(-block.size // _MOST)])
-    median = float(sample[sample.size // 2])
+    median = _median(block)
     return largest / median if median else math.inf if largest else 0.0
+
+
+def _median(magnitudes: Array) -> float:
+    """The upper median of at most _MOST of the elements, evenly spaced; 0 if there are none."""
+    if not magnitudes.size:
+        return 0.0
+    sample = np.sort(magnitudes[:: -(-magnitudes.size // _MOST)])
+    return float(sample[sample.size // 2])
 
 
 def _kurtosis(matrix: Array) -> float:
