@@ -22,6 +22,7 @@ SOURCES = (
     "layout",
     "tiles",
     "crc32",
+    "damage",
     "shortest",
 )
 HEADERS = (

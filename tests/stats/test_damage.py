@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from msprobe.stats import BACKEND
 from msprobe.stats.damage import COLUMNS, ROWS, measure_damage, orientations, usual_damage, weight_matrix, worst_of
 from msprobe.stats.formats import BY_NAME, TABLE, Format, emulate
 
@@ -107,3 +108,45 @@ def test_the_usual_damage_orders_the_formats() -> None:
     usual = [usual_damage(BY_NAME[name]).snr for name in ("mxfp4", "nvfp4", "fp8-e5m2", "mxfp8", "bf16", "fp16")]
     assert usual == sorted(usual)
     assert usual[0] > 15
+
+
+def _odd_matrices() -> dict[str, Array]:
+    random = np.random.default_rng(3)
+    normal = random.normal(size=(130, 200))
+    spoiled = normal.copy()
+    spoiled[:, 7] *= 3000
+    return {
+        "normal": normal,
+        "tail": normal * np.exp(3 * random.normal(size=normal.shape)),
+        "outliers": spoiled,
+        "tiny": normal * 1e-25,
+        "huge": normal * 1e25,
+        "sparse": np.where(random.random(normal.shape) < 0.9, 0.0, normal),
+        "zeros": np.zeros((5, 7)),
+        "one": np.ones((1, 1)),
+        "wide": random.normal(size=(3, 2500)),
+        "high": random.normal(size=(700, 3)),
+        "not finite": np.where(random.random(normal.shape) < 0.01, np.nan, normal),
+    }
+
+
+@pytest.mark.skipif(BACKEND != "c", reason="the C kernel is not built")
+@pytest.mark.parametrize("kind", list(_odd_matrices()))
+@pytest.mark.parametrize("form", TABLE, ids=lambda one: one.name)
+def test_the_c_version_measures_what_the_numpy_version_defines(form: Format, kind: str) -> None:
+    matrix = _odd_matrices()[kind].astype(np.float32)
+    for weight in (False, True):
+        fast = measure_damage(matrix, form, weight, native=True)
+        slow = measure_damage(matrix, form, weight, native=False)
+        assert len(fast) == len(slow)
+        for ours, theirs in zip(fast, slow):
+            for key, value in theirs.as_record().items():
+                got = getattr(ours, key)
+                if key in ("snr", "bulk", "worst") and value > 120:  # rounding of the scale itself
+                    assert got > 110, key
+                elif key in ("underflow", "saturated", "denormal"):
+                    assert got == pytest.approx(value, abs=2e-4), key  # an element at the edge
+                elif isinstance(value, float):
+                    assert got == pytest.approx(value, rel=2e-3, abs=0.02), key
+                elif key != "worst_block":  # several may be equally bad
+                    assert got == value, key

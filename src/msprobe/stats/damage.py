@@ -1,4 +1,5 @@
-"""What a low-precision format would do to a tensor: the reference, in numpy.
+"""What a low-precision format would do to a tensor: the numpy version, which defines each number, and the call of the
+C version (native/damage.c), which is used if the kernel is built.
 
 A tensor is read as a matrix: its last axis has the columns, all others are rows. A format whose blocks are not square
 is measured in both orientations: along the rows, and along the columns, because a product of the backward pass adds
@@ -9,11 +10,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from msprobe.stats.formats import Format, block_of, limit, round_to, scale
+from msprobe.stats import BACKEND
+from msprobe.stats.formats import (
+    CEIL,
+    E4M3,
+    E4M3_SCALE,
+    E8M0,
+    EVEN,
+    FLOAT32,
+    FLOOR,
+    POWER,
+    RCEIL,
+    Format,
+    block_of,
+    limit,
+    round_to,
+    scale,
+)
+
+if BACKEND == "c":
+    from msprobe.stats._kernel import damage, extent
 
 Array = np.ndarray[Any, Any]
 ROWS, COLUMNS = "rows", "columns"
@@ -23,6 +43,12 @@ _MOST = 4096
 BULK = 8.0
 """Normally distributed numbers are all within this many medians, up to one in ten million."""
 _NORMAL = (256, 256)
+_CONSTANT = 1e-6
+"""A variance below this part of the second moment is rounding."""
+_SCALES = (None, FLOAT32, POWER, E8M0, E4M3_SCALE)
+_MODES = (FLOOR, RCEIL, CEIL, EVEN)
+"""The numbers of damage.c."""
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -83,17 +109,22 @@ def orientations(form: Format, weight: bool) -> tuple[str, ...]:
     return (ROWS,) if form.scale is None or rows == columns else (ROWS, COLUMNS)
 
 
-def measure_damage(values: Array, form: Format, weight: bool = False) -> list[Damage]:
-    """The damage in each orientation; empty for a tensor without elements."""
+def measure_damage(values: Array, form: Format, weight: bool = False, native: bool = BACKEND == "c") -> list[Damage]:
+    """The damage in each orientation; empty for a tensor without elements. Without `native`, measures in numpy."""
     if not values.size:
         return []
     with np.errstate(invalid="ignore", over="ignore"):
-        wide = np.asarray(values).astype(np.float32).astype(np.float64)
-    matrix = weight_matrix(wide) if weight else as_matrix(wide)
-    finite = np.isfinite(matrix)
-    missing = int(matrix.size - np.count_nonzero(finite))
-    matrix = np.where(finite, matrix, 0.0)
-    return [_measure(matrix, form, weight, missing, one) for one in orientations(form, weight)]
+        narrow = np.ascontiguousarray(values, np.float32)
+    matrix = weight_matrix(narrow) if weight else as_matrix(narrow)
+    found = Extent(*extent(matrix)) if native else None
+    missing = found.not_finite if found else int(np.count_nonzero(~np.isfinite(matrix)))
+    if missing:
+        matrix = np.where(np.isfinite(matrix), matrix, np.float32(0))
+        found = Extent(*extent(matrix)) if native else None
+    wanted = orientations(form, weight)
+    if found is not None:
+        return [_measure_native(matrix, form, weight, missing, one, found) for one in wanted]
+    return [_measure(matrix.astype(np.float64), form, weight, missing, one) for one in wanted]
 
 
 def worst_of(damages: list[Damage]) -> Damage:
@@ -119,7 +150,51 @@ def read_damage(records: Any) -> list[Damage]:
     return found
 
 
+class Extent(NamedTuple):
+    """What `extent` returns: moments are of the elements divided by the power of two above the largest."""
+
+    largest: float
+    place: int
+    not_finite: int
+    first: float
+    second: float
+    third: float
+    fourth: float
+
+
+def _measure_native(matrix: Array, form: Format, weight: bool, missing: int, orientation: str, size: Extent) -> Damage:
+    element, peak = form.element, size.largest
+    along = orientation == ROWS
+    rows, columns = block_of(matrix.shape if along else matrix.shape[::-1], form, weight)
+    block = (rows, columns) if along else (columns, rows)
+    norm = 1.0 if form.scale or not peak else math.ldexp(1.0, -max(math.frexp(peak)[1], -126))
+    whole = float(np.float32(peak / (E4M3.largest * element.largest))) or 1.0
+    nonzero, zeroed, beyond, tiny, energy, error, bulk, bulk_error, worst, worst_error, y, x, exponents = damage(
+        matrix, element.mantissa, element.lowest, element.largest, element.has_inf, _SCALES.index(form.scale),
+        _MODES.index(form.mode or FLOOR), *block, _reach(matrix), norm, whole,
+    )  # fmt: skip
+    number = nonzero or 1
+    variance = size.second - size.first**2
+    fourth = size.fourth - 4 * size.first * size.third + 6 * size.first**2 * size.second - 3 * size.first**4
+    return Damage(
+        orientation,
+        matrix.size,
+        missing,
+        zeroed / number,
+        beyond / number,
+        tiny / number,
+        _decibel(energy, error),
+        _decibel(bulk, bulk_error),
+        _decibel(worst, worst_error),
+        (y, x) if along else (x, y),
+        exponents,
+        _outlier(matrix, *block, divmod(size.place, matrix.shape[1])),
+        fourth / variance**2 if variance > _CONSTANT * size.second else 0.0,
+    )
+
+
 def _measure(matrix: Array, form: Format, weight: bool, missing: int, orientation: str) -> Damage:
+    reach = _reach(matrix)
     if orientation == COLUMNS:
         matrix = np.ascontiguousarray(matrix.T)
     element = form.element
@@ -142,7 +217,7 @@ def _measure(matrix: Array, form: Format, weight: bool, missing: int, orientatio
         errors = _sums_of_blocks(squares, rows, columns)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(errors > 0, energy / errors, np.inf)
-    within = np.abs(matrix) <= BULK * _median(np.abs(matrix[nonzero]))
+    within = np.abs(matrix) <= reach
     worst = np.unravel_index(int(np.argmin(ratios)), ratios.shape)
     used = energy > 0
     return Damage(
@@ -157,7 +232,7 @@ def _measure(matrix: Array, form: Format, weight: bool, missing: int, orientatio
         _decibel(float(energy[worst]), float(errors[worst])),
         (int(worst[0]), int(worst[1])),
         int(exponents[used].max() - exponents[used].min()) if form.scale and used.any() else 0,
-        _outlier(np.abs(matrix), rows, columns),
+        _outlier(matrix, rows, columns, divmod(int(np.argmax(np.abs(matrix))), matrix.shape[1])),
         _kurtosis(matrix),
     )
 
@@ -173,28 +248,35 @@ def _sums_of_blocks(values: Array, rows: int, columns: int) -> Array:
     return np.asarray(np.add.reduceat(by_rows, np.arange(0, values.shape[1], columns), axis=1))
 
 
-def _outlier(magnitudes: Array, rows: int, columns: int) -> float:
-    """The largest magnitude over the median of its block; infinite if most of the block is zero, 0 if all is."""
-    y, x = np.unravel_index(int(np.argmax(magnitudes)), magnitudes.shape)
-    top, left = int(y) // rows * rows, int(x) // columns * columns
-    block = magnitudes[top : top + rows, left : left + columns].reshape(-1)
-    largest = float(magnitudes[y, x])
-    median = _median(block)
+def _outlier(matrix: Array, rows: int, columns: int, place: tuple[int, int]) -> float:
+    """The largest magnitude, at `place`, over the median of its block; infinite if most of the block is zero, 0 if all
+    is."""
+    y, x = place
+    top, left = y // rows * rows, x // columns * columns
+    block = matrix[top : top + rows, left : left + columns]
+    step = -(-block.size // _MOST)
+    median = _median(np.abs(block.reshape(-1)[::step] if step > 1 else block.reshape(-1)))
+    largest = abs(float(matrix[y, x]))
     return largest / median if median else math.inf if largest else 0.0
 
 
+def _reach(matrix: Array) -> float:
+    """The largest magnitude of the bulk, from at most _MOST elements, evenly spaced, without zeros."""
+    sample = np.abs(matrix.reshape(-1)[:: -(-matrix.size // _MOST)])
+    return min(BULK * _median(sample[sample > 0]), _FLOAT32_MAX)
+
+
 def _median(magnitudes: Array) -> float:
-    """The upper median of at most _MOST of the elements, evenly spaced; 0 if there are none."""
-    if not magnitudes.size:
-        return 0.0
-    sample = np.sort(magnitudes[:: -(-magnitudes.size // _MOST)])
-    return float(sample[sample.size // 2])
+    """The upper median; 0 if there are no elements."""
+    half = magnitudes.size // 2
+    return float(np.partition(magnitudes, half)[half]) if magnitudes.size else 0.0
 
 
 def _kurtosis(matrix: Array) -> float:
     """The fourth moment over the square of the second, about the mean: 3 for a normal distribution, 0 if constant."""
     peak = float(np.abs(matrix).max())
-    centred = matrix / peak if peak else matrix
-    centred = centred - centred.mean()
+    even = matrix / peak if peak else matrix
+    centred = even - even.mean()
     second = float(np.square(centred).mean())
-    return float(np.square(np.square(centred)).mean()) / second**2 if second > 1e-30 else 0.0
+    fourth = float(np.square(np.square(centred)).mean())
+    return fourth / second**2 if second > _CONSTANT * float(np.square(even).mean()) else 0.0
