@@ -10,6 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-trapping-math") /* comparisons of floats become vector instructions too */
+#endif
+
 #define WIDTH 1024 /* columns of a strip, if a block is not wider */
 
 enum { SCALE_NONE, SCALE_FLOAT32, SCALE_POWER, SCALE_E8M0, SCALE_E4M3 };
@@ -70,7 +74,7 @@ static inline float float_of(int32_t bits) {
         float *restrict bulk_energy = s->bulk_energy, *restrict bulk_error = s->bulk_error;                            \
         int32_t *restrict zeroed = s->zeroed, *restrict beyond = s->beyond;                                            \
         int32_t *restrict tiny = s->tiny, *restrict nonzero = s->nonzero;                                              \
-        for (Py_ssize_t i = 0; i < n; i++) {                                                                           \
+        _Pragma("GCC ivdep") for (Py_ssize_t i = 0; i < n; i++) {                                                      \
             const float size = fabsf(x[i]), scaled = size * inverse[i];                                                \
             const int32_t bits = bits_of(scaled);                                                                      \
             const float whole = float_of((bits + half + ((bits >> drop) & 1)) & mask);                                 \
