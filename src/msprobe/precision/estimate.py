@@ -11,13 +11,13 @@ import numpy as np
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.plural import count
+from msprobe.dump.products import WEIGHTS
 from msprobe.dump.reader import Dump, RankDump
-from msprobe.precision.operands import WEIGHTS, Operand, operands
+from msprobe.dump.record_keys import DAMAGE
+from msprobe.precision.operands import Operand, operands
 from msprobe.stats.damage import Damage, measure_damage, read_damage, usual_damage, worst_of
 from msprobe.stats.formats import BY_NAME, Format
 
-KEY = "precision"
-"""The member of a recorded tensor that has its damage, measured while the dump was collected."""
 BELOW_USUAL = 6.0
 """Without a budget, a module may lose this many dB more than normally distributed numbers do."""
 
@@ -134,7 +134,7 @@ class _Meter:
         self.rows: dict[tuple[str, str, str], Row] = {}
 
     def add(self, rank: RankDump, operand: Operand) -> None:
-        recorded = operand.item.get(KEY)
+        recorded = operand.item.get(DAMAGE)
         live = recorded if isinstance(recorded, dict) else {}
         name = operand.item.get("data_name")
         for form in self._forms:

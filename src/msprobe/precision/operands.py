@@ -6,7 +6,6 @@ matmul that belongs to no such module.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,21 +13,8 @@ from typing import Any, Optional
 
 from msprobe.dump.items import Record, items
 from msprobe.dump.names import BACKWARD, FORWARD, backward_of, is_module, module_class, module_path, parse_name
+from msprobe.dump.products import GRADIENTS, INPUTS, WEIGHTS, names_weight, product_word, role_of
 from msprobe.dump.reader import RankDump
-
-WEIGHTS, INPUTS, GRADIENTS = "weights", "inputs", "gradients"
-ROLES = (WEIGHTS, INPUTS, GRADIENTS)
-
-_WEIGHTED = re.compile(r"linear|dense|conv\w*")
-"""APIs whose second argument is a weight."""
-_PLAIN = frozenset(
-    ["matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "batchmatmul", "scaled_dot_product_attention"]
-)
-_ADDED = frozenset(["addmm", "baddbmm", "addbmm"])
-"""APIs whose first argument is added to the product."""
-_FIRST_OTHER = {"scaled_dot_product_attention": 3}
-"""The first argument that is no factor."""
-_WEIGHT_NAME = re.compile(r"weight|proj|\bw\d*\b")
 
 
 @dataclass(frozen=True)
@@ -54,7 +40,7 @@ def operands(rank: RankDump) -> Iterator[Operand]:
             key = parse_name(name).key
             path = module_path(key) or module_class(key)
             yield from _of_module(name, record, records.get(backward_of(name)), path)
-        elif _product_word(name):
+        elif product_word(name):
             parent = _parent(rank, name)
             if parent not in modules:
                 path = module_path(parse_name(parent).key) if parent else ""
@@ -63,22 +49,13 @@ def operands(rank: RankDump) -> Iterator[Operand]:
 
 def _products_inside(rank: RankDump) -> Counter[str]:
     """How many products the APIs directly inside each module compute."""
-    parents = (_parent(rank, name) for name in rank.records if _product_word(name))
+    parents = (_parent(rank, name) for name in rank.records if product_word(name))
     return Counter(parent for parent in parents if parent)
 
 
 def _parent(rank: RankDump, name: str) -> Optional[str]:
     parent = rank.construct.get(name)
     return parent if parent and is_module(parent) else None
-
-
-def _product_word(name: str) -> str:
-    """`linear` for `Functional.linear.0.forward`; empty if the call is no forward product."""
-    parsed = parse_name(name)
-    if parsed.kind != "api" or parsed.direction != FORWARD:
-        return ""
-    word = parsed.key.rpartition(".")[2].lower()
-    return word if word in _PLAIN or word in _ADDED or _WEIGHTED.fullmatch(word) else ""
 
 
 def _is_product_module(name: str, record: Record) -> bool:
@@ -90,9 +67,7 @@ def _is_product_module(name: str, record: Record) -> bool:
 
 
 def _is_weight(slot: str, item: Any) -> bool:
-    if not slot.startswith("parameters.") or not _is_float(item):
-        return False
-    return len(_shape(item)) >= 2 and bool(_WEIGHT_NAME.search(slot.removeprefix("parameters.").replace("_", " ")))
+    return names_weight(slot) and _is_float(item) and len(_shape(item)) >= 2
 
 
 def _of_module(name: str, record: Record, backward: Optional[Record], path: str) -> Iterator[Operand]:
@@ -106,13 +81,13 @@ def _of_module(name: str, record: Record, backward: Optional[Record], path: str)
 
 
 def _of_api(name: str, record: Record, backward: Optional[Record], path: str) -> Iterator[Operand]:
-    word = _product_word(name)
+    word = product_word(name)
     parsed = parse_name(name)
     call = f"{parsed.key}.{parsed.number}"
     place = f"{path}: {call}" if path else call
     channels = word.startswith("conv")
     for slot, item in items(record):
-        role = _role(word, slot)
+        role = role_of(word, slot)
         if role and _is_float(item) and _shape(item):
             yield Operand(place, path, role, name, slot, item, channels and role != WEIGHTS)
     yield from _gradients(name, backward, place, path, channels)
@@ -126,18 +101,6 @@ def _gradients(call: str, backward: Optional[Record], place: str, path: str, cha
             yield Operand(place, path, GRADIENTS, call.replace(f".{FORWARD}", f".{BACKWARD}"), slot, item, channels)
             if name.kind == "module":
                 return
-
-
-def _role(word: str, slot: str) -> str:
-    """The role of an argument; empty if it is no factor."""
-    if not slot.startswith("input."):
-        return ""
-    last = slot.rpartition(".")[2]
-    if _WEIGHTED.fullmatch(word):
-        return {"0": INPUTS, "input": INPUTS, "1": WEIGHTS, "weight": WEIGHTS}.get(last, "")
-    if last in ("attn_mask", "bias") or (word in _ADDED and last in ("0", "input")):
-        return ""
-    return "" if last.isdigit() and int(last) >= _FIRST_OTHER.get(word, 99) else INPUTS
 
 
 def _is_float(item: Any) -> bool:
