@@ -229,17 +229,13 @@ class OpaqueRegions:
                     begins = self._global_hooks.hide(frame)
                     if self._modules is not None:
                         callback = self._unseen(callback)
-        except Exception:
-            self._recorder.fault("compiled function", traceback.format_exc())
-        result = set_eval_frame(callback)  # compiled code begins or ends here: it must not see msprobe
-        try:
             if not begins:
                 self._global_hooks.show(frame)
             if ends:
                 self._leave_compiled(frame.f_locals)
         except Exception:
             self._recorder.fault("compiled function", traceback.format_exc())
-        return result
+        return set_eval_frame(callback)  # last: compiled code begins or ends here, and must not see msprobe
 
     def _around_disabled(self, callback: Any) -> Any:
         """Replaces `set_eval_frame`, with which a function begins for which compiling is disabled. If compiling was on,
@@ -332,7 +328,8 @@ def _log_unseen(region: Any) -> None:
         return
     notices.warn_once(
         f"{name_region(getattr(region, '_orig_mod', region))} ran without a graph: torch compiled nothing of it, so it "
-        "has no records of its calls. Torch does not compile its own containers in place: use torch.compile(module)."
+        "has no records of its calls. Torch before 2.14 does not compile its own containers in place: use "
+        "torch.compile(module)."
     )
 
 

@@ -94,11 +94,12 @@ def name_region(function: Any) -> str:
 
 
 def module_of(function: Any) -> Any:
-    """The module whose call this function is; None for other functions."""
-    wrapped = getattr(function, "__wrapped__", None)
-    if hasattr(wrapped, "_modules"):  # torch wraps its own modules, such as Sequential
-        return wrapped
-    name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
-    if name in ("_call_impl", "_wrapped_call_impl", "__call__") and hasattr(owner, "_modules"):
-        return owner
+    """The module whose call this function is; None for other functions. Torch wraps its own modules, such as
+    Sequential, and since 2.14 also their call if they are compiled in place."""
+    for one in (function, getattr(function, "__wrapped__", None)):
+        if one is not function and hasattr(one, "_modules"):
+            return one
+        name, owner = getattr(one, "__name__", ""), getattr(one, "__self__", None)
+        if name in ("_call_impl", "_wrapped_call_impl", "__call__") and hasattr(owner, "_modules"):
+            return owner
     return None
