@@ -167,8 +167,7 @@ class _Stages:
             stacks, other_parts = joined_stacks(joined, task.join), False
             training, guilty = joined_training(task.join)
             events = [], []
-        same_optimizer = not any(one.kind in ("class", "how", "order") for one in training)
-        facts = excuse(groups, stacks, _given(pair, joined is not None, other_parts, same_optimizer))
+        facts = excuse(groups, stacks, _given(pair, joined is not None, other_parts, training))
         if joined is not None:
             _apply(cover(groups, joined.microbatches.target * joined.microbatches.golden), groups)
         trace = follow(groups, stacks, facts)
@@ -255,14 +254,17 @@ class _Stages:
         return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]
 
 
-def _given(pair: Pair[Source], joined: bool, other_parts: bool, same_optimizer: bool) -> Given:
+def _given(pair: Pair[Source], joined: bool, other_parts: bool, training: Sequence[TrainingDifference]) -> Given:
     """What the dumps say about phases and values. Ranks that are compared as one have numbers of their own."""
     if joined:
         return Given(other_parts=other_parts, is_joined=True)
     sides = (pair.target, pair.golden)
     target, golden = (getattr(source, "phases", {}) for source in sides)
     identity = tuple(source.head.get("flow") == 1 for source in sides)
-    return Given((target, golden), (identity[0], identity[1]), other_parts, same_optimizer=same_optimizer)
+    same_optimizer = not any(one.kind in ("class", "how", "order") for one in training)
+    other_settings = any(one.kind == "hyper-parameter" for one in training)
+    numbers = identity[0], identity[1]
+    return Given((target, golden), numbers, other_parts, False, same_optimizer, other_settings)
 
 
 def _stacks(pair: Pair[Source]) -> Stacks:
@@ -306,7 +308,7 @@ def _unlike_runs(inputs: Inputs, stages: _Stages) -> str:
     steps = [zip(unit.trace.groups, unit.trace.phases) for unit in stages.units]
     forward = [match for step in steps for (match, _), phase in step if phase is Phase.FORWARD]
     matched, made = sum(match.how != "unmatched" for match in forward), len(forward)
-    if inputs.joins:  # parallel code makes calls that one device does not need
+    if forward:  # one call of a run may be many of the other
         made = min(sum(one is not None for one in side) for side in zip(*((m.target, m.golden) for m in forward)))
     if made >= FEW and matched < ALIKE * made:
         return f"these look like different models: only {matched} of {made} forward calls have a counterpart"

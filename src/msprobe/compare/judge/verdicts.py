@@ -24,6 +24,7 @@ from msprobe.compare.judge.row_facts import (
     as_float32,
     has_gradient,
     is_alike,
+    is_buffer,
     is_young,
     puts_together,
     values_of,
@@ -213,7 +214,7 @@ class Judge:
         measured = None if self._measured is None else self._measured.get(row.golden_name or "", 0.0)
         limits = self.noise.limits(row, context, measured)
         extreme = limits.extreme
-        if self.noise.level and row.match.call.key.startswith(UPDATE):
+        if self.noise.level and row.match.call.key.startswith(UPDATE) and not is_buffer(row):
             extreme = max(extreme, min(math.sqrt(self.noise.level), MOST_OF_A_WEIGHT), YOUNG if is_young(row) else 0.0)
             limits = limits._replace(average=max(limits.average, extreme))
         elif row.is_input and self._weights and distance.value_key(row.golden) in self._weights:

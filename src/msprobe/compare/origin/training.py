@@ -161,7 +161,16 @@ def _other_number(
     found = _of(target, kind) or _of(target, "optimizer_step")
     unseen = not ours and kind == "optimizer_step"
     after = _after(found[0]) if found else None
-    yield TrainingDifference(text, Phase.AFTER, "unseen step" if unseen else "clipping", after)
+    ends = _of([*target, *golden], "clip_grad_norm_end") if kind == "clip_grad_norm" else []
+    idle = bool(ends) and all(map(_clips_nothing, ends))
+    text += "; no gradient is large enough for it" if idle else ""
+    yield TrainingDifference(text, Phase.AFTER, "unseen step" if unseen else "clipping", after, note_only=idle)
+
+
+def _clips_nothing(event: Event) -> bool:
+    """Whether the total norm was below the limit."""
+    norm, most = (event.get(key) for key in ("total_norm", "max_norm"))
+    return isinstance(norm, (int, float)) and isinstance(most, (int, float)) and norm <= most
 
 
 def _still_scaled(target: Sequence[Event], golden: Sequence[Event]) -> Iterator[TrainingDifference]:

@@ -179,6 +179,8 @@ def next_step(found: Candidate, later: bool = False) -> str:
     row = found.row
     if found.kind == "weight" and later:
         return _UPDATE
+    if found.kind == "buffer" and found.phase is Phase.AFTER:
+        return "compare the code that writes this buffer in the two runs"
     saved = row is not None and row.measured is not None
     if found.kind in _NEXT:
         return _NEXT[found.kind]
