@@ -231,12 +231,13 @@ class _Stages:
         ]
         said += [f"{name} is damaged: {why}" for name, why in _damaged(groups)]
         said += [one.sentence for one in training]
+        earlier = any(unit.candidate is not None for unit in self.units[:-1])  # since then, little can be seen
         self.settings.update(one.sentence for one in training if not one.note_only)
         said += [
             f"{match.call.key}: {argument_text(match.call, row)}; this changes no result"
             for match, rows in groups
             for row in rows
-            if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT
+            if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT and not earlier
         ]
         self._how.update(dict.fromkeys(said))
 
@@ -248,7 +249,7 @@ class _Stages:
         rows = sum(judge.other_bytes for judge in self._judges.values())
         where = "1 row that passes" if rows == 1 else f"{rows} rows that pass"
         unseen = (
-            f"in {where} the checksums differ and the statistics agree: the same elements in another order "
+            f"in {where} the checksums differ and the statistics agree: the same elements in a different order "
             "would look like this; collect with task tensor to compare them"
         )
         return [*self._how, *dict.fromkeys(said), *([unseen] if rows else [])]

@@ -16,7 +16,7 @@ from msprobe.compare.calls import BACKWARD, FORWARD, GRADS, Match, module_path
 from msprobe.compare.flow.graph import Graph, Part, Step
 from msprobe.compare.flow.settle import LARGE, Settled, at_least, is_evidence, moved_rows, same_values, same_writes
 from msprobe.compare.measure.distance import count, epsilon, number, scale
-from msprobe.compare.operators import MASKS, UPDATE, is_derived, word_of
+from msprobe.compare.operators import BUFFER, MASKS, UPDATE, is_derived, word_of
 from msprobe.compare.phases import Phase, Stacks, clears_gradients, is_made_by_engine, phases_of, updates_weights
 from msprobe.compare.reasons import BENIGN, UNSPLIT, Kind, Reason
 from msprobe.compare.rows import ERROR, PASS, WARNING, Excuse, Group, Item, Row, is_tensor
@@ -97,7 +97,8 @@ class StepFacts:
     @functools.cached_property
     def idle(self) -> set[str]:
         """Parameters, by module and name, that no run updates; nothing without records of updates that agree."""
-        if not self.updates_agree:
+        stepped = any(is_tensor(row.golden) and not (row.golden or {}).get(BUFFER) for row in self.updates)
+        if not self.updates_agree or not stepped:
             return set()
         updated = {match.call.key.removeprefix(UPDATE) for match, _ in self.groups if is_derived(match.call.key)}
         held = {
@@ -393,7 +394,8 @@ def gradient_flag(case: Case) -> Optional[Excuse]:
     """`requires_grad` differs, or a gradient is None on one side, and the gradients of all parameters agree."""
     kind = case.row.why.kind
     lost = kind is Kind.NULL and case.match.call.direction == BACKWARD
-    if case.facts.is_idle(case.row) and (kind is Kind.GRADIENT or case.match.call.direction == GRADS):
+    only_once = kind is Kind.NULL or bool(case.row.absent)
+    if (kind is Kind.GRADIENT or only_once) and case.facts.is_idle(case.row):
         return _excuse("gradient flag", "no run updates this parameter", case.facts.updates, case.row)
     if (kind is not Kind.GRADIENT and not lost) or case.row.slot.startswith("parameters."):
         return None

@@ -164,7 +164,8 @@ def _other_number(
     ends = _of([*target, *golden], "clip_grad_norm_end") if kind == "clip_grad_norm" else []
     idle = bool(ends) and all(map(_clips_nothing, ends))
     text += "; no gradient is large enough for it" if idle else ""
-    yield TrainingDifference(text, Phase.AFTER, "unseen step" if unseen else "clipping", after, note_only=idle)
+    which = "unseen step" if unseen else "class" if kind == "optimizer_step" else "clipping"
+    yield TrainingDifference(text, Phase.AFTER, which, after, note_only=idle)
 
 
 def _clips_nothing(event: Event) -> bool:
@@ -256,12 +257,12 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
     if are_divided_otherwise(ours, theirs):
         changed = settings_by_parameter(ours, theirs)
         if not changed:
-            text = f"{name}: the parameters are in other groups, or in another order, with the same settings"
+            text = f"{name}: the parameters are in different groups or in a different order, with the same settings"
             kind = "how" if any(_ways(*pair) for pair in zip(ours, theirs)) else "order"
             yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=True)
             return
         if len(ours) == len(theirs):
-            text = f"{name}: the parameters are in other groups{changed}"
+            text = f"{name}: the parameters are in different groups{changed}"
             yield TrainingDifference(text, Phase.AFTER, "optimizer", after)
             return
     if len(ours) != len(theirs):
@@ -288,7 +289,7 @@ def _groups(a: Event, b: Event) -> Iterator[TrainingDifference]:
             yield TrainingDifference(text, Phase.AFTER, kind, after, note_only=fused or idle)
         if ways := _ways(group, other):
             said = ", ".join(f"{key}={group.get(key)} against {other.get(key)}" for key in ways)
-            text = f"{name} computes its step in another way ({said})"
+            text = f"{name} computes its step in a different way ({said})"
             yield TrainingDifference(text, Phase.AFTER, "how", after, note_only=True)
 
 

@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Optional
 
 from msprobe.compare.excuses import change_of_mean, same_changes
+from msprobe.compare.measure.distance import count, epsilon, scale
 from msprobe.compare.operators import BUFFER, UPDATE
 from msprobe.compare.origin.structure import candidate
 from msprobe.compare.origin.trace import Trace, bad_rows
 from msprobe.compare.origin.wording import Candidate
 from msprobe.compare.rows import Row
 
+_CLEAR = 30.0
+"""How much larger than rounding the change of a mean must be to show a factor."""
 _EXACT = 1e-2
 """How far a factor may be from the same factor of a different statistic."""
 
@@ -58,7 +61,9 @@ def _by_factor(before: Optional[Row], after: Row, what: str = "it") -> str:
     if before is None:
         return ""
     ours, theirs = (change_of_mean(before.target, after.target), change_of_mean(before.golden, after.golden))
-    if ours is None or not theirs:
+    item = after.golden or {}
+    noise = 8.0 * epsilon(item) * scale(item) / math.sqrt(max(count(item), 1))
+    if ours is None or theirs is None or abs(theirs) < _CLEAR * noise:
         return ""
     factor = ours / theirs
     if not math.isfinite(factor) or math.isclose(factor, 1.0, rel_tol=_EXACT):
