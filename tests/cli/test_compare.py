@@ -47,8 +47,7 @@ def test_the_first_line_names_the_origin_and_the_exit_code_is_1(
     assert main(["compare", *pair]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert (
-        lines[0]
-        == f"Origin: {RELU} in Module.act.ReLU returns a different output.0 "
+        lines[0] == f"Origin: {RELU} in Module.act.ReLU returns a different output.0 "
         "although its inputs have the same statistics"
     )
     assert lines[1:5] == [

@@ -233,11 +233,13 @@ class _Stages:
         said += [one.sentence for one in training]
         earlier = any(unit.candidate is not None for unit in self.units[:-1])  # since then, little can be seen
         self.settings.update(one.sentence for one in training if not one.note_only)
+        differs = {match.call.key for match, rows in groups if any(row.verdict == ERROR for row in rows)}
         said += [
             f"{match.call.key}: {argument_text(match.call, row)}; this changes no result"
             for match, rows in groups
             for row in rows
-            if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT and not earlier
+            if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT
+            if not earlier and match.call.key not in differs
         ]
         self._how.update(dict.fromkeys(said))
 
