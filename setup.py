@@ -24,6 +24,7 @@ SOURCES = (
     "layout",
     "tiles",
     "crc32",
+    "damage",
     "shortest",
 )
 HEADERS = (

@@ -24,7 +24,7 @@ class Answer:
     """The text on top of the page.
 
     `verdict` is same, differs, not_compared, found or clean. `facts` are (key, text) pairs; the page translates the
-    keys. `unit` and `row` say where Enter goes. `stack` gives the source lines.
+    keys. `unit` and `row` say where Enter goes. `stacks` give the source lines of both runs.
     """
 
     verdict: str
@@ -33,14 +33,16 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     unit: int = 0
     row: Optional[Row] = None
-    stack: list[str] = field(default_factory=list)
+    stacks: tuple[list[str], list[str]] = ([], [])
     ranks: list[int] = field(default_factory=list)
     """The ranks with the fault, if the ranks of a run were compared as one."""
 
 
 @dataclass
 class Material:
-    """`kind` is comparison, dump, check or watched. `sides` opens the tensors of a unit; empty in an export."""
+    """`kind` is comparison, dump, check or watched. `sides` opens the tensors of a unit; empty in an export.
+
+    `living`: a dump was not finished when it was opened."""
 
     kind: str
     target: Path
@@ -87,4 +89,4 @@ def open_material(
 def load_watched(target: Path, golden: Optional[Path]) -> Material:
     run = Watched(target, golden)
     verdict, sentence, facts, notes = run.answer()
-    return Material("watched", target, golden, Answer(verdict, sentence, facts, notes), [], [], run, True)
+    return Material("watched", target, golden, Answer(verdict, sentence, facts, notes), [], [], run)

@@ -19,6 +19,7 @@ from msprobe.collect.records.phases import Phases
 from msprobe.collect.records.selection import Selection
 from msprobe.collect.records.stacks import Position, Stacks
 from msprobe.collect.records.values import Values
+from msprobe.dump.products import may_be_product
 from msprobe.system.interrupts import is_of_the_script, let_through
 from msprobe.system.living import Living
 
@@ -195,6 +196,12 @@ class Recorder:
     @property
     def with_outputs(self) -> bool:
         return self._with_outputs
+
+    def name_products(self) -> None:
+        """Gives the tensors of matrix products the name of their file, so that their text may depend on their place;
+        `values` decides which have a file."""
+        saves = self._saves
+        self._saves = lambda name: may_be_product(name) or (saves is not None and saves(name))
 
     def fault(self, name: str, trace: str) -> None:
         """Reports an error of msprobe at this call: writes it to dump_error_info.log, counts it, and logs it when the

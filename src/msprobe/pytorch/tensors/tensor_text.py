@@ -217,6 +217,16 @@ class TensorTexts:
             return render_other(value)
         return nonplain_tensors.other_text(value)
 
+    def matrix(self, tensor: Any) -> Optional[Any]:
+        """The values as an array of float32; None for a tensor that is no matrix of floats, or cannot be read."""
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
+            return None
+        plain, _, _ = nonplain_tensors.as_plain(tensor)
+        if plain is None or not plain.numel():
+            return None
+        with torch.no_grad(), torch._C.DisableTorchFunction(), nonplain_tensors.without_modes():
+            return plain.detach().to(torch.float32).contiguous().numpy()
+
     def _measure(self, tensor: Any) -> Optional[tuple[str, str]]:
         """The text up to requires_grad and the digest after it, or None if the tensor is not plain."""
         try:
