@@ -51,7 +51,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Cause:
-    """A call that was given the golden values. `ran` counts the grafts, `changed` the elements that were different."""
+    """A call that was given the golden values. `ran` counts the grafts, `changed` the elements that were different,
+    `left` the rows of the comparison with the golden run that still differ."""
 
     name: str
     module: Optional[str]
@@ -60,11 +61,13 @@ class Cause:
     ran: int
     changed: int
     share: Optional[float] = None
+    left: Optional[int] = None
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The answer. `numbers` are the loss of the target, of the golden run, and after each further graft."""
+    """The answer. `target`, `golden` and `after` are the loss of the target, of the golden run, and after each further
+    graft; `differing` counts the rows that differ without a graft."""
 
     verdict: str
     causes: tuple[Cause, ...]
@@ -74,6 +77,7 @@ class Proof:
     golden: Optional[float]
     after: tuple[float, ...]
     rest: str = ""
+    differing: int = 0
 
     def lines(self) -> list[str]:
         return list(_lines(self))
@@ -82,7 +86,8 @@ class Proof:
         """The answer for programs, and for `msprobe view`."""
         return {
             "verdict": self.verdict, "exact": self.exact, "rest": self.rest, "step": self.step, "target": self.target,
-            "golden": self.golden, "after": list(self.after), "causes": [vars(one) for one in self.causes],
+            "golden": self.golden, "after": list(self.after), "differing": self.differing,
+            "causes": [vars(one) for one in self.causes],
         }  # fmt: skip
 
 
@@ -94,7 +99,7 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
     found = _compare(target, request.golden, runs.steps)
     if found.origin is None:
         raise DumpError(f"there is nothing to prove: the target and {request.golden} have verdict {found.verdict!r}")
-    blamed = found.origin
+    blamed, differing = found.origin, _differing(found)
     grafts: list[Graft] = []
     causes: list[Cause] = []
     losses: list[Optional[float]] = []
@@ -113,6 +118,7 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
             causes.append(_describe(origin, wanted, fired))
             losses.append(None)
         losses[-1] = _loss(open_dump(place), runs.steps)
+        causes[-1] = replace(causes[-1], left=_differing(found))
         if found.verdict == SAME:
             verdict = PROVED
             break
@@ -124,7 +130,12 @@ def prove(request: Request, say: Callable[[str], None]) -> Proof:
         raise DumpError(
             f"the golden run has no call in place of the origin, so nothing can be grafted: {blamed.sentence}"
         )
-    return _conclude(verdict, runs, target, causes, losses, found)
+    return replace(_conclude(verdict, runs, target, causes, losses, found), differing=differing)
+
+
+def _differing(found: Comparison) -> int:
+    summary = found.summary()
+    return int(summary["warning"]) + int(summary["error"])
 
 
 def _compare(target: Path, golden: Path, steps: Sequence[int]) -> Comparison:
