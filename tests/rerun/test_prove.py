@@ -12,7 +12,7 @@ import pytest
 
 from msprobe.cli import main
 
-from .faulty import FAULTS, OTHERS, PAIRS, SCRIPT
+from .faulty import FAULTS, IMAGE_FAULTS, OTHERS, PAIRS, SCRIPTS
 
 QUICK = ("eps",)
 
@@ -22,17 +22,26 @@ def _run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The script with its golden dumps: one with tensors, one with statistics only."""
-    directory = tmp_path_factory.mktemp("prove")
-    (directory / "train.py").write_text(SCRIPT)
-    for task in ("tensor", "statistics"):
+def _make_place(factory: pytest.TempPathFactory, script: str, *tasks: str) -> Path:
+    directory = factory.mktemp("prove")
+    (directory / "train.py").write_text(SCRIPTS[script])
+    for task in tasks:
         section = {"summary_mode": "md5"}
         settings = {"task": task, "level": "mix", "dump_path": f"./golden_{task}", "step": [0, 1], task: section}
         (directory / "config.json").write_text(json.dumps(settings))
         assert _run(directory, "run", "--config", "config.json", "train.py").returncode == 0
     return directory
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The script with its golden dumps: one with tensors, one with statistics only."""
+    return _make_place(tmp_path_factory, "attention", "tensor", "statistics")
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _make_place(tmp_path_factory, "image", "tensor")
 
 
 def _prove(place: Path, fault: str, *options: str) -> tuple[int, dict[str, Any], str]:
@@ -55,13 +64,32 @@ def test_a_fault_is_proved_at_its_call(place: Path, fault: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
-def test_two_faults_are_two_causes(place: Path, pair: tuple[str, str]) -> None:
+@pytest.mark.parametrize("fault", IMAGE_FAULTS)
+def test_a_fault_of_the_image_model_is_proved_at_its_call(image: Path, fault: str) -> None:
+    code, proof, errors = _prove(image, fault)
+    assert (code, proof.get("verdict")) == (0, "proved"), (proof, errors)
+    (cause,) = proof["causes"]
+    assert IMAGE_FAULTS[fault] in cause["name"]
+
+
+def _expect_two_causes(place: Path, pair: tuple[str, str], names: dict[str, str]) -> None:
     code, proof, errors = _prove(place, ",".join(pair))
     assert (code, proof.get("verdict")) == (0, "proved"), (proof, errors)
     assert len(proof["causes"]) == 2
-    assert all(any(FAULTS[fault] in one["name"] for one in proof["causes"]) for fault in pair)
+    assert all(any(names[fault] in one["name"] for one in proof["causes"]) for fault in pair)
     assert sum(one["share"] for one in proof["causes"]) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS["attention"], ids="+".join)
+def test_two_faults_are_two_causes(place: Path, pair: tuple[str, str]) -> None:
+    _expect_two_causes(place, pair, FAULTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS["image"], ids="+".join)
+def test_two_faults_of_the_image_model_are_two_causes(image: Path, pair: tuple[str, str]) -> None:
+    _expect_two_causes(image, pair, IMAGE_FAULTS)
 
 
 @pytest.mark.slow

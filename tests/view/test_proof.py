@@ -67,11 +67,19 @@ def test_a_damaged_proof_is_one_sentence(tmp_path: Path, text: str) -> None:
 
 
 def test_values_of_the_wrong_kind_are_left_out(tmp_path: Path) -> None:
-    cause = {"name": 3, "module": [], "share": "1", "ran": True, "changed": 10**400, "left": None}
+    cause = {
+        "name": 3,
+        "module": [],
+        "share": "1",
+        "ran": True,
+        "changed": 10**400,
+        "left": None,
+        "calls": float("inf"),
+    }
     found = open_material(written(tmp_path, causes=[cause, 4], after=["x"], step={}, target=float("nan"))).proof
     assert found is not None
     assert found["causes"] == [
         {"name": "", "module": "", "source": "", "sentence": "", "ran": None, "changed": None, "share": None,
-         "left": None}
+         "calls": None, "left": None}
     ]  # fmt: skip
     assert found["after"] == [None]

@@ -233,11 +233,12 @@ class _Stages:
         said += [f"{name} is damaged: {why}" for name, why in _damaged(groups)]
         said += [one.sentence for one in training]
         self.settings.update(one.sentence for one in training if not one.note_only)
+        differs = {match.call.key for match, rows in groups if any(row.judgement.verdict == ERROR for row in rows)}
         said += [
             f"{match.call.key}: {argument_text(match.call, row)}; this changes no result"
             for match, rows in groups
             for row in rows
-            if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT
+            if row.excuse is not None and row.measurement.reason.kind is Kind.ARGUMENT and match.call.key not in differs
         ]
         self._how.update(dict.fromkeys(said))
 

@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from msprobe.dump.errors import DumpError
 from msprobe.dump.items import read_number
+from msprobe.dump.plural import count
 from msprobe.dump.untrusted.regular_files import read_regular
 from msprobe.view.call_details import shown
 from msprobe.view.comparing import load_comparison
@@ -55,10 +56,12 @@ def _read(path: Path) -> dict[str, Any]:
     causes = value.get("causes") if isinstance(value, dict) else None
     if not isinstance(causes, list) or value.get("verdict") not in _VERDICTS:
         raise DumpError(f"{path / FILE} is not a proof of `msprobe prove`.")
-    numbers = {key: _number(value.get(key)) for key in ("target", "golden", "step", "differing")}
+    numbers = {key: _number(value.get(key)) for key in ("target", "golden")}
+    counts = {key: _whole(value.get(key)) for key in ("step", "differing")}
     after = value.get("after")
     return {
         **numbers,
+        **counts,
         "verdict": value["verdict"],
         "exact": value.get("exact") is True,
         "rest": _text(value.get("rest")),
@@ -69,7 +72,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _cause(one: dict[str, Any]) -> dict[str, Any]:
     texts = {key: _text(one.get(key)) for key in ("name", "module", "source", "sentence")}
-    return {**texts, **{key: _number(one.get(key)) for key in ("ran", "changed", "share", "left")}}
+    counts = {key: _whole(one.get(key)) for key in ("ran", "changed", "calls", "left")}
+    return {**texts, **counts, "share": _number(one.get("share"))}
 
 
 def _text(value: Any) -> str:
@@ -77,11 +81,15 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> Optional[float]:
-    return None if isinstance(value, bool) else read_number(value)
+    return read_number(value)
+
+
+def _whole(value: Any) -> Optional[int]:
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def _sentence(proof: dict[str, Any]) -> str:
-    names = " and ".join(one["name"] for one in proof["causes"])
+    names = " and ".join(_title(one) for one in proof["causes"])
     how = " bit for bit" if proof["exact"] else " within rounding"
     if proof["verdict"] == "proved":
         return f"Proved: with {names} replaced by the golden result, the run is the same{how}"
@@ -89,9 +97,14 @@ def _sentence(proof: dict[str, Any]) -> str:
     return f"{word}: with {names} replaced by the golden result, the run still differs"
 
 
+def _title(cause: dict[str, Any]) -> str:
+    more = (cause["calls"] or 1) - 1
+    return f"{cause['name']} and {count(more, 'more call')} of this line" if more > 0 else str(cause["name"])
+
+
 def _loss(proof: dict[str, Any]) -> str:
     if proof["target"] is None or proof["golden"] is None or not proof["after"]:
         return ""
     parts = [f"{proof['target']:.6g}", *(f"{one:.6g}" for one in proof["after"] if one is not None)]
-    step = "" if proof["step"] is None else f" at step {int(proof['step'])}"
+    step = "" if proof["step"] is None else f" at step {proof['step']}"
     return f"{' → '.join(parts)}, golden {proof['golden']:.6g}{step}"

@@ -56,7 +56,7 @@ def run_facts(settings: Settings) -> dict[str, Any]:
         "settings": {
             "task": settings.task,
             "level": settings.level,
-            "precision": settings.precision,
+            "precision": "high" if settings.formats else settings.precision,
             "summary_mode": getattr(settings.section, "summary_mode", None),
             "compile": settings.compile,
         },

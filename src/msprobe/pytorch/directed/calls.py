@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections import Counter
-from pathlib import Path
 from typing import Any, Callable, Optional
 
 import torch
 
-from msprobe.config.directions import Directions, Repeat
+from msprobe.collect.seeding import Sample
+from msprobe.config.directions import Directions, Repeat, write_report
 from msprobe.dump.names import backward_of, is_module
 from msprobe.frameworks.pytorch.api_table import Api
 from msprobe.pytorch.apis.api_calls import Apis
-from msprobe.pytorch.directed.generators import Sample, sample
+from msprobe.pytorch.directed.generators import sample
 from msprobe.pytorch.directed.grafting import Grafts
 from msprobe.pytorch.directed.repeat import copy_arguments, random_states, repeat
 from msprobe.pytorch.gradients.backward_graph import InputEdges, tensors_in
@@ -34,12 +33,6 @@ class StepActs:
         """The repetition at this forward call, or at its backward."""
         wanted = self.repeat
         return wanted if wanted is not None and wanted.name in (name, backward_of(name)) else None
-
-
-def write_report(path: str, found: dict[str, Any]) -> None:
-    file = Path(path)
-    file.write_text(json.dumps(found), encoding="utf-8")
-    file.chmod(0o640)
 
 
 class DirectedApis(Apis):
