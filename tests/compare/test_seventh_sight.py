@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_flow import batch, run, said, seeded, small, square, step_only
+from flow_runs import batch, run, said, seeded, small, square, step_only
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -271,3 +271,24 @@ def test_accumulated_gradients_say_by_what_factor_they_differ(tmp_path: Path) ->
     assert compare(run(tmp_path / "same", seeded(small), **parts(True), **sgd), golden).verdict == "same"
     wrong = compare(run(tmp_path / "wrong", seeded(small), **parts(False), **sgd), golden)
     assert said(wrong).startswith("the accumulated gradients are 2 times as large: the step has 2 backward passes")
+
+
+@pytest.mark.parametrize("side", ["target", "golden run"])
+def test_a_parameter_that_one_model_lacks_comes_before_the_weights_drawn_after_it(tmp_path: Path, side: str) -> None:
+    def model(bias: bool) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 8, bias=bias), nn.Linear(8, 8), nn.Linear(8, 4))
+
+    lacks, has = seeded(lambda: model(False)), seeded(lambda: model(True))
+    found = both(tmp_path, *((lacks, has) if side == "target" else (has, lacks)))
+    assert said(found) == f"Module.1.Linear has no parameter bias in the {side}"
+
+
+def test_one_other_weight_is_not_blamed_on_a_parameter_that_one_model_lacks(tmp_path: Path) -> None:
+    def model(bias: bool) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 8, bias=bias), nn.Linear(8, 8), nn.Linear(8, 4))
+
+    target, golden = seeded(lambda: model(False)), seeded(lambda: model(True))
+    target.load_state_dict(golden.state_dict(), strict=False)
+    with torch.no_grad():
+        target[3].weight.mul_(1.1)
+    assert "weight of Module.3.Linear differs before anything ran" in said(both(tmp_path, target, golden))
