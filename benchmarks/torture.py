@@ -1,6 +1,8 @@
 """What msprobe keeps and says when a training run is killed, has no disk, or is very large: `make torture`.
 
-python benchmarks/torture.py [KILLS] [SEED]     KILLS: kill -9 at this many random points (30)
+python benchmarks/torture.py [KILLS] [SEED] [WORD…]
+
+KILLS: kill -9 at this many random points (30). WORD: only the situations whose names have one of these words.
 
 Runs torture_train.py in each situation, once bare and once with the debugger, and prints a table in Markdown. It
 exits with 1 if training was not bit-identical somewhere, or if a record was lost that docs/reliability.md promises.
@@ -22,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from torture_odd import NAMES, compile_clock
 from torture_train import CALL, STEPS
 
 from msprobe.dump.errors import DumpError
@@ -29,6 +32,7 @@ from msprobe.dump.reader import open_dump
 from msprobe.dump.recovery import recover
 
 SCRIPT = Path(__file__).with_name("torture_train.py")
+LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 HALF_SECOND = 0.5
 AT_ONCE = 3
 
@@ -50,9 +54,11 @@ class Row(NamedTuple):
 
 
 def start(kind: str, out: Path, dump: str, before: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
-    command = [*before, sys.executable, str(SCRIPT), kind, str(out), dump]
+    command = [*before, sys.executable, environment.pop("script", str(SCRIPT)), kind, str(out), dump]
     given = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=given)
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="surrogateescape", env=given
+    )
 
 
 def finish(process: subprocess.Popen[str], out: Path) -> Ended:
@@ -80,11 +86,11 @@ class Torture:
         self.bare = bare.weights
         self.complete = sum(records_of(self._dump(self.run("steady"))).values())
 
-    def run(self, kind: str, dump: Optional[str] = None, before: tuple[str, ...] = ()) -> Ended:
+    def run(self, kind: str, dump: Optional[str] = None, before: tuple[str, ...] = (), **environment: str) -> Ended:
         self.last = self.place / f"{kind.replace(' ', '_')}_{time.monotonic_ns()}"
         self.last.mkdir()
         target = str(self.last / "dump") if dump is None else dump
-        return finish(start(kind, self.last / "weights", target, before), self.last / "weights")
+        return finish(start(kind, self.last / "weights", target, before, **environment), self.last / "weights")
 
     def _dump(self, _: Ended) -> Path:
         return self.last / "dump"
@@ -160,25 +166,53 @@ class Torture:
             found = 0
         return self._row(situation, ended, f"{found} of {self.complete} records", len(ended.weights) == STEPS)
 
-    def full_disk(self) -> Row:
-        """A tmpfs of 256 kB in a mount namespace of its own, which needs root."""
-        place = self.place / "mounted"
+    def mounted(self, kind: str, situation: str, size: str) -> Row:
+        """A tmpfs of this size in a mount namespace of its own, which needs root."""
+        place = self.place / f"mounted_{kind.replace(' ', '_')}"
         place.mkdir()
-        before = ("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=256k tmpfs {place} && exec "$@"', "sh")
+        before = ("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size={size} tmpfs {place} && exec "$@"', "sh")
         if subprocess.run([*before, "true"], capture_output=True).returncode:
-            return Row("full disk", "not run: mounting a tmpfs needs root", "", "", True)
-        out = self.place / "full_disk"
+            return Row(situation, "not run: mounting a tmpfs needs root", "", "", True)
+        out = self.place / f"{place.name}.weights"
         self.last = place
-        ended = finish(start("full disk", out, str(place / "dump"), before), out)
+        ended = finish(start(kind, out, str(place / "dump"), before), out)
         found = sum(records_of(Path(f"{out}.dump")).values())
         kept = f"{found} of {self.complete} records"
-        return self._row("full disk (tmpfs of 256 kB)", ended, kept, len(ended.weights) == STEPS)
+        return self._row(situation, ended, kept, len(ended.weights) == STEPS)
+
+    def strange(self, situation: str, kind: str = "steady", **how: str) -> Row:
+        """The usual run in strange surroundings: every record is there."""
+        ended = self.run(kind, **how)
+        found = sum(records_of(self.last / "dump").values())
+        held = len(ended.weights) == STEPS and found == self.complete
+        return self._row(situation, ended, f"{found} of {self.complete} records", held)
+
+    def ascii_only(self) -> Row:
+        """The scripts are in a directory whose name is not UTF-8, and have lines that are not ASCII. (A dump_path that
+        is not text is refused with one sentence.)"""
+        place = self.place / "not\udcff\udcfe text\n"
+        place.mkdir()
+        for script in SCRIPT.parent.glob("torture_*.py"):
+            shutil.copy(script, place)
+        situation = "locale C, scripts in a directory that is not UTF-8"
+        return self.strange(situation, script=str(place / SCRIPT.name), **LOCALE)
+
+    def odd(self, kind: str, situation: str) -> Row:
+        """Every task and level. Each dump is read again."""
+        bare = self.run(kind, "-").weights
+        ended = self.run(kind)
+        dumps = sorted((self.last / "dump").iterdir())
+        counts = [sum(records_of(dump).values()) for dump in dumps if any(dump.rglob("dump.json"))]
+        faults = len(list((self.last / "dump").rglob("dump_error_info.log")))
+        kept = f"{sum(counts):,} records in {len(counts)} dumps, {faults} of them with errors of msprobe"
+        held = len(ended.weights) == len(bare) > 0 and not faults and ended.code == 0
+        return self._row(situation, ended, kept, held, bare)
 
     def many_calls(self) -> Row:
         bare = self.run("many calls", "-").weights
         ended = self.run("many calls")
         found = sum(records_of(self.last / "dump").values())
-        return self._row("10^5 calls in a step", ended, f"{found:,} records", found == 100_000, bare)
+        return self._row("200,000 calls in a step", ended, f"{found:,} records", found == 200_000, bare)
 
     def large_tensor(self) -> Row:
         bare = self.run("large tensor", "-").weights
@@ -199,7 +233,7 @@ class Torture:
         memory = f"memory grows by {slope:.1f} kB a step, bare by {usual:.1f}"
         kept = f"{len(found):,} steps, {sum(found.values()):,} records; {memory}"
         shutil.rmtree(self.last)
-        return self._row("1,000 steps", ended, kept, len(found) == 1000 and slope < usual + 4, bare)
+        return self._row("10,000 steps", ended, kept, len(found) == 10_000 and slope < usual + 4, bare)
 
     def _slope(self) -> float:
         """Of the memory in use, in kB a step, after the first 200 steps."""
@@ -246,26 +280,35 @@ def spoken(said: list[str], place: Path) -> str:
 def main() -> int:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    words = sys.argv[3:]
     with tempfile.TemporaryDirectory(prefix="torture") as directory:
         torture = Torture(Path(directory), kills, seed)
+        clock = {"LD_PRELOAD": str(compile_clock(Path(directory)))}
         situations = (
-            torture.killed,
-            lambda: torture.signalled("SIGTERM"),
-            lambda: torture.signalled("SIGINT"),
-            torture.full_disk,
-            lambda: torture.partial("file size", "file-size limit (RLIMIT_FSIZE, 64 kB)"),
-            lambda: torture.partial("descriptors", "no file descriptor is left in steps 1 to 3"),
-            lambda: torture.partial("removed", "the dump directory is removed in step 2"),
-            torture.many_calls,
-            torture.large_tensor,
-            torture.many_steps,
-            lambda: torture.together("threads", "four threads, each with its own model"),
-            lambda: torture.together("processes", "forked DataLoader workers and spawned processes"),
-            torture.ranks,
+            ("kill", torture.killed),
+            ("SIGTERM", lambda: torture.signalled("SIGTERM")),
+            ("SIGINT", lambda: torture.signalled("SIGINT")),
+            ("full-disk", lambda: torture.mounted("full disk", "full disk (tmpfs of 256 kB)", "256k")),
+            ("read-only", lambda: torture.mounted("read-only", "the file system is read-only from step 2 on", "64m")),
+            ("file-size", lambda: torture.partial("file size", "file-size limit (RLIMIT_FSIZE, 64 kB)")),
+            ("descriptors", lambda: torture.partial("descriptors", "no file descriptor is left in steps 1 to 3")),
+            ("removed", lambda: torture.partial("removed", "the dump directory is removed in step 2")),
+            ("calls", torture.many_calls),
+            ("large", torture.large_tensor),
+            ("steps", torture.many_steps),
+            ("threads", lambda: torture.together("threads", "four threads, each with its own model")),
+            ("workers", lambda: torture.together("processes", "forked DataLoader workers and spawned processes")),
+            ("fork", lambda: torture.strange("os.fork() in steps 1 and 2; the child computes", "fork")),
+            ("clock", lambda: torture.strange("a clock that goes backwards, an hour each time it is read", **clock)),
+            ("locale", torture.ascii_only),
+            ("names", lambda: torture.odd("odd names", f"modules with {len(NAMES)} odd names, every task and level")),
+            ("tensors", lambda: torture.odd("odd tensors", "odd tensors, every task and level")),
+            ("ranks", torture.ranks),
         )
+        chosen = [act for word, act in situations if not words or word in words]
         print("| situation | kept | logged | training identical |\n|---|---|---|---|", flush=True)
         held = True
-        for situation in situations:
+        for situation in chosen:
             row = situation()
             held = held and row.held
             mark = "" if row.held else " **not as promised**"

@@ -22,6 +22,7 @@ from typing import Any, Callable
 
 import torch
 from torch import nn
+from torture_odd import fork_in_step, make_read_only, train_with_every_task
 
 STEPS = 5
 CALL = struct.Struct("<dII")
@@ -55,6 +56,7 @@ class Training:
 
     def learn(self, which: int, batch: Any) -> None:
         model, optimizer = self.models[which]
+        # Not ASCII: é ☃. These lines become part of source.json, with any locale.
         model(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -136,7 +138,7 @@ def many_calls(training: Training) -> None:
     x = torch.ones(8)
 
     def work() -> None:
-        for _ in range(100_000):
+        for _ in range(200_000):
             torch.sin(x)
 
     training.step(0, work)
@@ -147,10 +149,10 @@ def large_tensor(training: Training) -> None:
     training.step(0, lambda: torch.sum(x))
 
 
-def many_steps(training: Training) -> None:
+def many_steps(training: Training, steps: int = 10_000) -> None:
     """Writes the memory in use every hundred steps, after a garbage collection."""
     with Path(f"{training.out}.memory").open("w") as file:
-        for step in range(1000):
+        for step in range(steps):
             training.step(step, lambda step=step: training.learn(0, batch_of(step)))  # type: ignore[misc]
             if step % 100 == 99:
                 gc.collect()
@@ -194,6 +196,18 @@ def processes(training: Training) -> None:
         training.step(step, work)
 
 
+def read_only(training: Training) -> None:
+    """From step 2 on, nothing can be written. Between two steps: a file that is open for writing keeps it writable."""
+
+    def harm(step: int) -> None:
+        if step == 2 and training.debugger is not None:
+            make_read_only(str(Path(training.dump).parent))
+
+    for step in range(STEPS):
+        harm(step)
+        training.step(step, lambda step=step: [training.learn(0, batch_of(n)) for n in (step, step + 100)])
+
+
 def ranks(training: Training) -> None:
     """Two ranks; rank 1 is killed in step 2, between the forward and the sum of the gradients."""
     rank = int(os.environ["RANK"])
@@ -217,6 +231,9 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs without it
     settings = {"large tensor": {"task": "tensor", "level": "L1"}, "many calls": {"level": "L1"}}.get(kind, {})
+    if kind in ("odd tensors", "odd names"):
+        train_with_every_task(out, dump, kind)
+        return
     training = Training(out, dump, **settings)
     kinds: dict[str, Callable[[], None]] = {
         "SIGTERM": lambda: steady(training, send(signal.SIGTERM)),
@@ -230,9 +247,11 @@ def main() -> None:
         "threads": lambda: threads(training),
         "processes": lambda: processes(training),
         "ranks": lambda: ranks(training),
+        "fork": lambda: steady(training, fork_in_step),
+        "read-only": lambda: read_only(training),
     }
     kinds.get(kind, lambda: steady(training))()
-    if kind == "full disk":  # its file system goes with this process
+    if kind in ("full disk", "read-only") and dump != "-":  # its file system goes with this process
         shutil.copytree(dump, f"{out}.dump")
 
 

@@ -22,6 +22,7 @@ CHECKED = (
     "docs/ci.md",
     "docs/again.md",
     "docs/prove.md",
+    "docs/precision.md",
 )
 TRANSLATED = {
     "docs/zh/guide.md": "docs/guide.md",

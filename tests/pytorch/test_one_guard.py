@@ -56,6 +56,33 @@ DEBUGGED = [  # module, class or None, function
     ("msprobe.pytorch.tensors.tensor_text", "TensorTexts", "forget"),
     ("msprobe.pytorch.tensors.tensor_text", "TensorTexts", "written"),
 ]
+KERNELS = [
+    ("msprobe.collect.records.recorder", "Recorder", "enter"),
+    ("msprobe.collect.records.recorder", "Recorder", "leave"),
+    ("msprobe.collect.records.recorder", "Recorder", "fail"),
+    ("msprobe.collect.records.recorder", "Recorder", "push"),
+    ("msprobe.collect.records.recorder", "Recorder", "pop"),
+    ("msprobe.collect.records.recorder", "Recorder", "place"),
+    ("msprobe.collect.records.call_numbers", "CallNumbers", "take"),
+    ("msprobe.pytorch.kernels.kernel_calls", "Kernels", "_begin"),
+    ("msprobe.pytorch.kernels.kernel_calls", "Kernels", "_learn"),
+    ("msprobe.pytorch.kernels.kernel_calls", "Kernels", "install"),
+    ("msprobe.pytorch.kernels.kernel_calls", "Kernels", "remove"),
+    ("msprobe.pytorch.kernels.kernel_calls", "NodeOwners", "add"),
+    ("msprobe.pytorch.kernels.kernel_calls", "NodeOwners", "parents"),
+    ("msprobe.collect.calls.module_calls", "ModulePlaces", "_enter"),
+    ("msprobe.collect.calls.module_calls", "ModulePlaces", "_leave"),
+]
+OTHER_TASKS = [  # task, and a function of its own
+    ("overflow_check", ("msprobe.collect.records.call_numbers", "CallNumbers", "take")),
+    ("overflow_check", ("msprobe.tasks.overflow_check.call_states", "CallStates", "open")),
+    ("overflow_check", ("msprobe.tasks.overflow_check.call_states", "CallStates", "result")),
+    ("free_benchmark", ("msprobe.collect.records.call_numbers", "CallNumbers", "take")),
+    ("free_benchmark", ("msprobe.tasks.free_benchmark.second_run", "SecondRun", "wants")),
+    ("free_benchmark", ("msprobe.tasks.free_benchmark.second_run", "SecondRun", "first_float")),
+    ("free_benchmark", ("msprobe.tasks.free_benchmark.second_run", "SecondRun", "forward")),
+    ("tensor", ("msprobe.dump.tensor_files.store", "TensorStore", "_guarded")),
+]
 MONITORED = [
     ("msprobe.watch.monitor", "BaseMonitor", "_end"),
     ("msprobe.watch.monitor", "BaseMonitor", "_prepare"),
@@ -130,21 +157,20 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other))
 
 
-@pytest.mark.parametrize(("where", "owner", "name"), DEBUGGED, ids=lambda one: str(one).rpartition(".")[2])
-def test_no_error_of_the_debugger_reaches_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: list[torch.Tensor], where: str, owner: Any, name: str
-) -> None:
+def train_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Any, **settings: Any) -> list[torch.Tensor]:
+    """Trains with a debugger in which one function raises; `broken` names it. It must have run."""
+    where, owner, name = broken
     probes: list[Probe] = []
     made = Probe.__init__
     monkeypatch.setattr(Probe, "__init__", lambda self, hooks: (probes.append(self), made(self, hooks))[1])
     called = break_it(monkeypatch, where, owner, name)
-    debugger = PrecisionDebugger(dump_path=str(tmp_path), task="statistics", level="mix")
+    debugger = PrecisionDebugger(dump_path=str(tmp_path), **settings)
 
     def end(_: Any) -> None:
         debugger.stop()
         debugger.step()
 
-    assert same(train(lambda model, _: debugger.start(model), end), bare)
+    trained = train(lambda model, _: debugger.start(model), end)
     assert called, f"{name} did not run"
     monkeypatch.undo()
     debugger._lifecycle.close()
@@ -152,6 +178,28 @@ def test_no_error_of_the_debugger_reaches_training(
         probe.remove()
     for mode in mode_stack.modes():
         mode_stack.take_off(mode)
+    return trained
+
+
+@pytest.mark.parametrize("broken", DEBUGGED, ids=lambda one: one[2])
+def test_no_error_of_the_debugger_reaches_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: list[torch.Tensor], broken: Any
+) -> None:
+    assert same(train_broken(tmp_path, monkeypatch, broken, task="statistics", level="mix"), bare)
+
+
+@pytest.mark.parametrize("broken", KERNELS, ids=lambda one: one[2])
+def test_no_error_of_level_l2_reaches_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: list[torch.Tensor], broken: Any
+) -> None:
+    assert same(train_broken(tmp_path, monkeypatch, broken, task="statistics", level="L2"), bare)
+
+
+@pytest.mark.parametrize(("task", "broken"), OTHER_TASKS, ids=lambda one: one if isinstance(one, str) else one[2])
+def test_no_error_of_other_tasks_reaches_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: list[torch.Tensor], task: str, broken: Any
+) -> None:
+    assert same(train_broken(tmp_path, monkeypatch, broken, task=task, level="L1"), bare)
 
 
 @pytest.mark.parametrize(("where", "owner", "name"), MONITORED, ids=lambda one: str(one).rpartition(".")[2])

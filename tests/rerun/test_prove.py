@@ -60,6 +60,7 @@ def test_a_fault_is_proved_at_its_call(place: Path, fault: str) -> None:
     assert cause["share"] == pytest.approx(1, abs=0.01)
     if fault in QUICK:
         assert errors.count("run ") == 2
+        assert proof["differing"] > cause["left"] == 0
 
 
 @pytest.mark.slow

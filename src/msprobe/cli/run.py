@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from msprobe.collect import notices
 from msprobe.config.errors import ConfigError
+from msprobe.frameworks.versions import UnsupportedVersion
 
 if TYPE_CHECKING:
     from msprobe.config import Settings
@@ -244,12 +245,14 @@ class ScriptImports(importlib.abc.MetaPathFinder):
     """Acts after the script has imported a framework. A script that only searches for torch does not import it."""
 
     def __init__(self) -> None:
+        self.refused = False
+        """Whether a framework is too old."""
         self._acts = {"torch": self._after_torch_import, "mindspore": self._after_mindspore_import}
 
     def watch(self) -> None:
         for name in list(self._acts):
             if name in sys.modules:  # a start-up file such as sitecustomize imported it
-                self._acts.pop(name)()
+                self._act(self._acts.pop(name))
         sys.meta_path.insert(0, self)
 
     def find_spec(
@@ -266,6 +269,14 @@ class ScriptImports(importlib.abc.MetaPathFinder):
             self._act_after_import(fullname, spec.loader)
         return spec
 
+    def _act(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except UnsupportedVersion as error:
+            self.refused = True
+            print(f"{error}.", file=sys.stderr)
+            raise SystemExit(2) from None
+
     def _act_after_import(self, name: str, loader: Any) -> None:
         execute = loader.exec_module
 
@@ -274,7 +285,7 @@ class ScriptImports(importlib.abc.MetaPathFinder):
             execute(module)
             act = self._acts.pop(name, None)
             if act is not None:
-                act()
+                self._act(act)
 
         loader.exec_module = execute_then_act
 

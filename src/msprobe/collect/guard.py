@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
+from collections.abc import Iterable
 from typing import Any, Callable
 
 from msprobe.collect import notices
@@ -47,3 +48,15 @@ def guarded(what: str, act: Callable[..., Any], give_up: Callable[[], None]) -> 
             return None
 
     return run
+
+
+def run_all(acts: Iterable[Callable[[], Any]], fault: Callable[[str, str], None]) -> None:
+    """Runs each act, also if an earlier one has failed: what installs or removes hooks must not stop halfway.
+
+    `fault` gets the name of an act that failed and the trace of its error.
+    """
+    for act in acts:
+        try:
+            act()
+        except Exception:
+            fault(getattr(act, "__name__", "hooks"), traceback.format_exc())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional, Protocol
 
 from msprobe.collect import notices, tokens
+from msprobe.collect.guard import run_all
 from msprobe.collect.records.recorder import Recorder
 from msprobe.collect.records.saved_variables import SavedVariables, VariableAccess
 from msprobe.dump.plural import count
@@ -113,18 +114,15 @@ class Probe:
         return run
 
     def remove(self) -> None:
-        self.hooks.remove()
-        for watcher in reversed(self.hooks.watchers):
-            watcher.remove()
-        if self._tokens is not None:
-            self._tokens.remove()
+        acts = [self.hooks.remove, *(watcher.remove for watcher in reversed(self.hooks.watchers))]
+        run_all(acts if self._tokens is None else [*acts, self._tokens.remove], self.recorder.fault)
 
     def close(self) -> list[str]:
         """Writes what is open. Returns the warnings to log."""
-        if self._saved is not None:
-            self._saved.remove()
-        warnings = [warning for watcher in self.hooks.watchers for warning in watcher.close()]
-        warnings += self.hooks.close()
+        warnings: list[str] = []
+        closed = [*(watcher.close for watcher in self.hooks.watchers), self.hooks.close]
+        acts: list[Callable[[], Any]] = [] if self._saved is None else [self._saved.remove]
+        run_all([*acts, *(lambda close=close: warnings.extend(close()) for close in closed)], self.recorder.fault)
         gradients = self.hooks.gradients
         if gradients is not None and gradients.repeated:
             warnings.append(

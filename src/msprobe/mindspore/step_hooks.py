@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable, Optional
 
 from msprobe.collect.custom import CustomApis
+from msprobe.collect.guard import run_all
 from msprobe.collect.parallel import ParallelRecord
 from msprobe.collect.probe import Companion
 from msprobe.collect.records.recorder import Recorder
@@ -17,7 +19,7 @@ from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.apis.api_patches import ApiPatches
 from msprobe.mindspore.apis.jit_regions import JitRegions
 from msprobe.mindspore.cells.cell_calls import Cells, NamedCell, is_compiled, named_below, titles_above
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE
+from msprobe.mindspore.features import HAS_BACKWARD_GRAPH
 from msprobe.mindspore.gradients.call_gradients import Gradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
 from msprobe.mindspore.header import is_initialised
@@ -92,6 +94,15 @@ class MindSporeHooks:
         self._jit.remove()
         if not self.level.sees_calls:
             return
+        try:
+            self._jit.install()  # first: without it, MindSpore would compile the other hooks
+            self._install(models)
+        except Exception:
+            self.remove()
+            raise
+        run_all([partial(companion.install, models) for companion in self._companions], self.recorder.fault)
+
+    def _install(self, models: Sequence[Any]) -> None:
         named = list(named_below(models))
         if self.level.modules:
             self._cells = self._task.cells(self.recorder, self.gradients, named)
@@ -100,37 +111,30 @@ class MindSporeHooks:
         if self._sources.patches is not None and self.apis is not None:
             self._sources.patches.put_in(self.apis, [*models, *(each.cell for each in named)])
             self._sources.custom.attach(self.apis)
-        self._jit.install()
-        for companion in self._companions:
-            companion.install(models)
 
     def remove(self) -> None:
-        for companion in reversed(self._companions):
-            companion.remove()
-        self._jit.remove()
+        acts = [*(companion.remove for companion in reversed(self._companions)), self._jit.remove]
         if self._cells is not None:
-            self._cells.remove()
+            acts.append(self._cells.remove)
             self._cells = None
         if self._sources.patches is not None:
-            self._sources.custom.detach()
-            self._sources.patches.take_out()
+            acts += [self._sources.custom.detach, self._sources.patches.take_out]
+        run_all(acts, self.recorder.fault)
 
     def keep_jit(self) -> None:
         """After `remove`: records compiled regions, and nothing else, until the step ends."""
         self._jit.install(alone=True)
 
     def close(self) -> list[str]:
-        warnings = [warning for companion in self._companions for warning in companion.close()]
-        self._jit.remove()
-        if self._parameters is not None:
-            self._parameters.remove()
-        if self.apis is not None:
-            self.apis.end()
-        self.gradients.close()
-        if not AVAILABLE:
+        warnings: list[str] = []
+        acts: list[Callable[[], None]] = [partial(_close, companion, warnings) for companion in self._companions]
+        acts += [self._jit.remove] if self._parameters is None else [self._jit.remove, self._parameters.remove]
+        acts += [self.gradients.close] if self.apis is None else [self.apis.end, self.gradients.close]
+        run_all(acts, self.recorder.fault)
+        if not HAS_BACKWARD_GRAPH:
             warnings.append(
-                "this version of MindSpore does not show its backward graph: gradients were not recorded. "
-                "MindSpore 2.10 does."
+                "backward records need MindSpore 2.7.1 or later, which shows its backward graph: gradients were not "
+                "recorded."
             )
         return warnings
 
@@ -145,17 +149,19 @@ class MindSporeHooks:
 
     def _suspend(self) -> None:
         """A compiled region begins: removes everything except the replacements of user-registered functions."""
-        for companion in self._companions:
-            companion.suspend()
+        acts = [companion.suspend for companion in self._companions]
         if self._cells is not None:
-            self._cells.remove()
+            acts.append(self._cells.remove)
         if self._sources.patches is not None:
-            self._sources.patches.suspend()
+            acts.append(self._sources.patches.suspend)
+        run_all(acts, self.recorder.fault)
 
     def _resume(self) -> None:
-        if self._cells is not None:
-            self._cells.install()
+        acts = [] if self._cells is None else [self._cells.install]
         if self._sources.patches is not None:
-            self._sources.patches.resume()
-        for companion in self._companions:
-            companion.resume()
+            acts.append(self._sources.patches.resume)
+        run_all([*acts, *(companion.resume for companion in self._companions)], self.recorder.fault)
+
+
+def _close(companion: Companion, warnings: list[str]) -> None:
+    warnings.extend(companion.close())

@@ -1,4 +1,7 @@
-"""Kernels (level L2): the beginning and the end of an operator's record."""
+"""Kernels (level L2): the beginning and the end of an operator's record, and of the calls around operators.
+
+Nothing here raises an error of msprobe: what fails is reported with `Recorder.fault`, and the operator runs.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,39 @@ def enter_kernel(
 
 def leave_kernel(recorder: Recorder, name: str, call: Optional[int], output: Any) -> None:
     """The operator has returned. `call` is None if it is not wanted; it may still be the last one of a scope."""
-    if call is not None:
-        recorder.leave(call, name, output)
-    if not recorder.selection.everything:
-        recorder.selection.leave(name)
+    try:
+        if call is not None:
+            recorder.leave(call, name, output)
+        if not recorder.selection.everything:
+            recorder.selection.leave(name)
+    except Exception:
+        recorder.fault(name, traceback.format_exc())
 
 
 def fail_kernel(recorder: Recorder, name: str, call: Optional[int], error: BaseException) -> None:
-    """The operator has raised an exception."""
-    recorder.fail(call, error)
-    if not recorder.selection.everything:
-        recorder.selection.leave(name)
+    """The operator has raised an exception, which the script gets even if it cannot be recorded."""
+    try:
+        recorder.fail(call, error)
+        if not recorder.selection.everything:
+            recorder.selection.leave(name)
+    except Exception:
+        recorder.fault(name, traceback.format_exc())
+
+
+def enter_place(recorder: Recorder, title: str) -> str:
+    """A call without a record at this level begins: it becomes a parent of the operators in it. Returns its name."""
+    name = title
+    try:
+        name = f"{title}.{recorder.numbers.take(title)}.{FORWARD}"
+        recorder.push(name)
+    except Exception:
+        recorder.fault(name, traceback.format_exc())
+    return name
+
+
+def leave_place(recorder: Recorder, name: str) -> None:
+    """The call has returned or raised."""
+    try:
+        recorder.pop(name)
+    except Exception:
+        recorder.fault(name, traceback.format_exc())

@@ -60,6 +60,8 @@ class ApiPatches:
 
     def put_in(self, apis: Apis, cells: Sequence[Any]) -> None:
         """Sends calls through `apis` from now on, also those of the attributes and Primitives of `cells`."""
+        if self._apis is not None:  # an error has kept them in: a replacement of a replacement would never come out
+            self.take_out()
         self._apis = apis
         for listed, replacement in self._listed:
             self._add(listed, replacement)
@@ -85,16 +87,17 @@ class ApiPatches:
 
     def suspend(self) -> None:
         """Restores everything until `resume`, except what other code has replaced since."""
-        for names, name, replacement, before in self._names:
+        failed: list[Site] = []
+        for names, name, replacement, before in reversed(self._names):
             if names.get(name) is replacement:
                 names[name] = before
-        for kind, name, replacement, before in self._classes:
-            if vars(kind).get(name) is not replacement:
-                continue
-            if before is _ABSENT:
-                delattr(kind, name)
-            else:
-                setattr(kind, name, before)
+        for site in reversed(self._classes):
+            try:
+                _restore(*site)
+            except Exception:  # all others are restored first
+                failed.append(site)
+        if failed:
+            raise RuntimeError(f"{failed[0][0].__name__}.{failed[0][1]} cannot be restored")
 
     def _add(self, listed: ListedFunction, replacement: Any) -> None:
         """Adds one listed function. Other code may have replaced it since the list was read."""
@@ -164,6 +167,14 @@ class ApiPatches:
             return apis.call(api, functools.partial(original, primitive), args, kwargs)
 
         return recorded
+
+
+def _restore(kind: Any, name: str, replacement: Any, before: Any) -> None:
+    if vars(kind).get(name) is replacement:
+        if before is _ABSENT:
+            delattr(kind, name)
+        else:
+            setattr(kind, name, before)
 
 
 def _attributes(primitive: Any) -> str:

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
-try:
-    from mindspore.graph.api import _JitExecutor
-except ImportError:  # before MindSpore 2.9
-    from mindspore.common.api import _JitExecutor
-try:
-    from mindspore.graph._utils.pijit_context import PIJitCaptureContext
-except ImportError:
-    PIJitCaptureContext = None
-
 from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
+from msprobe.mindspore.features import PIJitCaptureContext, graph_api
+
+_JitExecutor = graph_api._JitExecutor
 
 
 class JitRegions:
     def __init__(self, apis: Optional[Apis], suspend: Callable[[], None], resume: Callable[[], None]) -> None:
-        """`suspend` and `resume` remove all our hooks and install them again, around a compiled region."""
+        """`suspend` and `resume` remove all our hooks and install them again, around a compiled region. They do not
+        raise."""
         self._apis = apis
         self._suspend = suspend
         self._resume = resume
@@ -53,7 +48,7 @@ class JitRegions:
     def _record_region(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(executor: Any, *args: Any, **kwargs: Any) -> Any:
             owner = executor.obj
-            name = type(owner).__name__ if owner is not None else executor.fn.__name__
+            name = type(owner).__name__ if owner is not None else getattr(executor.fn, "__name__", "function")
 
             def region(*given: Any, **named: Any) -> Any:
                 if not self._alone:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-from msprobe.collect.calls.kernel_calls import enter_kernel, fail_kernel, leave_kernel
+from msprobe.collect.calls.kernel_calls import enter_kernel, enter_place, fail_kernel, leave_kernel, leave_place
 from msprobe.collect.calls.module_calls import ModulePlaces
 from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import BACKWARD, FORWARD, backward_of
@@ -23,13 +23,9 @@ from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import backward_pass, clear_after_error, requires_grad
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE, InputEdges, node_of, tensors_in
+from msprobe.mindspore.features import HAS_BACKWARD_GRAPH, MsDispatchMode
+from msprobe.mindspore.gradients.backward_graph import InputEdges, node_of, tensors_in
 from msprobe.mindspore.gradients.call_gradients import Gradients
-
-try:
-    from mindspore.utils import MsDispatchMode
-except ImportError:  # before MindSpore 2.8
-    MsDispatchMode = None
 
 HAS_DISPATCH = MsDispatchMode is not None
 _NO_PARENTS: tuple[str, ...] = ()
@@ -46,6 +42,15 @@ class Waiting(NamedTuple):
     name: str
     parents: list[str]
     inputs: InputEdges
+
+
+class Begun(NamedTuple):
+    """An operator that runs now. `call` is None if it is not recorded, `inputs` if its gradients are not watched."""
+
+    name: str
+    parents: Sequence[str]
+    call: Optional[int]
+    inputs: Optional[InputEdges]
 
 
 class Kernels:
@@ -81,7 +86,7 @@ class Kernels:
 
     def inputs(self, args: Any, kwargs: Any) -> Optional[InputEdges]:
         """The edges that lead to these inputs in the backward graph, if gradients are wanted."""
-        if not (AVAILABLE and self._recorder.selection.backward and requires_grad()):
+        if not (HAS_BACKWARD_GRAPH and self._recorder.selection.backward and requires_grad()):
             return None
         found = self._gradients.inputs(args, kwargs)
         return found if found.edges else None
@@ -122,32 +127,47 @@ class Kernels:
         recorder = self._recorder
         if recorder.closed:
             return func(*args, **kwargs)
-        old = len(args) == 3 and isinstance(args[1], str) and isinstance(args[2], (tuple, list))
-        shown = args[2] if old else args  # the older kind: (primitive, its name, the arguments)
         self.seen += 1
-        parents: Sequence[str] = recorder.parents
-        direction = FORWARD
-        if backward_pass() >= 0 and not parents:  # a call inside a Cell or an API in a backward pass is a recomputation
-            direction, parents = BACKWARD, _NO_PARENTS
-        title = f"Kernel.{func.name}"
-        name = f"{title}.{recorder.numbers.take(f'{title}.{direction}')}.{direction}"
-        call = enter_kernel(recorder, name, direction, parents, shown, kwargs, 4)
-        inputs = self._watched_inputs(name, func.name, shown, kwargs, old) if direction == FORWARD else None
+        old = len(args) == 3 and isinstance(args[1], str) and isinstance(args[2], (tuple, list))
+        begun: Optional[Begun] = None
+        try:
+            begun = self._begin(func.name, args[2] if old else args, kwargs, old)
+        except Exception:
+            recorder.fault("a kernel", traceback.format_exc())
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
             clear_after_error()
-            fail_kernel(recorder, name, call, error)
+            if begun is not None:
+                fail_kernel(recorder, begun.name, begun.call, error)
             raise
+        if begun is not None:
+            self._end(func.name, begun, output, old)
+        return output
+
+    def _begin(self, operator: str, args: Any, kwargs: Any, old: bool) -> Begun:
+        """`old`: an operator of the older kind, called with (primitive, its name, the arguments)."""
+        recorder = self._recorder
+        parents: Sequence[str] = recorder.parents
+        direction = FORWARD
+        if backward_pass() >= 0 and not parents:  # a call inside a Cell or an API in a backward pass is a recomputation
+            direction, parents = BACKWARD, _NO_PARENTS
+        title = f"Kernel.{operator}"
+        name = f"{title}.{recorder.numbers.take(f'{title}.{direction}')}.{direction}"
+        call = enter_kernel(recorder, name, direction, parents, args, kwargs, 5)
+        inputs = self._watched_inputs(name, operator, args, kwargs, old) if direction == FORWARD else None
+        return Begun(name, parents, call, inputs)
+
+    def _end(self, operator: str, begun: Begun, output: Any, old: bool) -> None:
+        name, parents, call, inputs = begun
+        leave_kernel(self._recorder, name, call, output)
         try:
-            leave_kernel(recorder, name, call, output)
             if inputs is not None and old:
                 self._watch(name, parents, inputs, output)
             elif inputs is not None:
-                self._waiting.append(Waiting(func.name, name, list(parents), inputs))
+                self._waiting.append(Waiting(operator, name, list(parents), inputs))
         except Exception:
-            recorder.fault(name, traceback.format_exc())
-        return output
+            self._recorder.fault(name, traceback.format_exc())
 
     def _watch(self, name: str, parents: Sequence[str], inputs: InputEdges, output: Any) -> None:
         self._recorder.place([backward_of(parent) for parent in parents])
@@ -173,8 +193,7 @@ class ApiStack(Apis):
         if api.title.startswith(_REGION):
             within = recorder.parents and recorder.parents[-1].startswith("Kernel.")  # an optimizer's record has it
             return func(*args, **kwargs) if within else super().record(api, func, args, kwargs)
-        name = f"{api.title}.{recorder.numbers.take(api.title)}.{FORWARD}"
-        recorder.push(name)
+        name = enter_place(recorder, api.title)
         before = kernels.seen
         inputs: Optional[InputEdges] = None
         try:
@@ -186,7 +205,7 @@ class ApiStack(Apis):
             self._complete(api, before, args, kwargs, output, inputs)
             return output
         finally:
-            recorder.pop(name)
+            leave_place(recorder, name)
 
     def _complete(
         self, api: Api, before: int, args: Any, kwargs: Any, output: Any, inputs: Optional[InputEdges]

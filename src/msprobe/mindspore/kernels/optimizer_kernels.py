@@ -6,11 +6,11 @@ The record has the gradients and the parameters before the call, and the paramet
 from __future__ import annotations
 
 import traceback
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from mindspore import nn
 
-from msprobe.collect.calls.kernel_calls import enter_kernel, fail_kernel, leave_kernel
+from msprobe.collect.calls.kernel_calls import enter_kernel, fail_kernel, leave_kernel, leave_place
 from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import FORWARD
 
@@ -47,7 +47,7 @@ class _OptimizerCalls:
 
 
 class UpdateEnds(_OptimizerCalls):
-    """Calls `after` when an optimizer has updated its parameters."""
+    """Calls `after` when an optimizer has updated its parameters. `after` does not raise."""
 
     def __init__(self, after: Callable[[], None]) -> None:
         super().__init__()
@@ -75,22 +75,24 @@ class Optimizers(_OptimizerCalls):
         def call(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.closed:
                 return original(optimizer, *args, **kwargs)
-            title = f"Kernel.{type(optimizer).__name__}"
-            name = f"{title}.{recorder.numbers.take(f'{title}.{FORWARD}')}.{FORWARD}"
-            parameters = tuple(getattr(optimizer, "parameters", ()))
-            number = enter_kernel(recorder, name, FORWARD, recorder.parents, (*args, parameters), kwargs, 2)
-            recorder.push(name)
+            name = f"Kernel.{type(optimizer).__name__}"
+            number: Optional[int] = None
+            parameters: tuple[Any, ...] = ()
+            try:
+                name = f"{name}.{recorder.numbers.take(f'{name}.{FORWARD}')}.{FORWARD}"
+                parameters = tuple(getattr(optimizer, "parameters", ()))
+                number = enter_kernel(recorder, name, FORWARD, recorder.parents, (*args, parameters), kwargs, 2)
+                recorder.push(name)
+            except Exception:
+                recorder.fault(name, traceback.format_exc())
             try:
                 output = original(optimizer, *args, **kwargs)
             except BaseException as error:
                 fail_kernel(recorder, name, number, error)
                 raise
             finally:
-                recorder.pop(name)
-            try:
-                leave_kernel(recorder, name, number, parameters)
-            except Exception:
-                recorder.fault(name, traceback.format_exc())
+                leave_place(recorder, name)
+            leave_kernel(recorder, name, number, parameters)
             return output
 
         return call

@@ -25,6 +25,7 @@ import mindspore
 from mindspore import nn
 
 from msprobe.collect import notices
+from msprobe.collect.guard import guarded
 from msprobe.collect.run.frontend import Frontend
 from msprobe.collect.run.lifecycle import Lifecycle
 from msprobe.collect.task import Task
@@ -84,7 +85,7 @@ class RegionLifecycle(Lifecycle):
         self._regions: Optional[RegionDump] = None
         self._asked = False
         self._alone: Optional[UpdateEnds] = None  # only start() was called, before the model
-        self._model = FirstModel(self._see_model)
+        self._model = FirstModel(self._see_model, self.give_up)
 
     def start(self, model: Any = None, token_range: Any = None) -> None:
         if self._is_forked_child():
@@ -117,7 +118,7 @@ class RegionLifecycle(Lifecycle):
 
     def _start_alone(self) -> None:
         self.summary.started = True
-        self._alone = UpdateEnds(self._end_update)
+        self._alone = UpdateEnds(guarded("msprobe", self._end_update, self.give_up))
         self._alone.install()
         if self._regions is not None:
             self._regions.expect_tensors(True)
@@ -151,6 +152,13 @@ class RegionLifecycle(Lifecycle):
         else:
             self._alone.remove()
 
+    def give_up(self) -> None:
+        alone, self._alone = self._alone, None
+        for hooks in (self._model, alone):
+            if hooks is not None:
+                hooks.remove()
+        super().give_up()
+
     def _end_alone(self) -> None:
         """The script calls start() and step() itself from now on."""
         if self._alone is not None and not self._is_forked_child():
@@ -183,9 +191,10 @@ class RegionLifecycle(Lifecycle):
 
 
 class FirstModel:
-    """Calls `found` when the first Cell with parameters runs."""
+    """Calls `found` when the first Cell with parameters runs; `give_up` after an error."""
 
-    def __init__(self, found: Callable[[], None]) -> None:
+    def __init__(self, found: Callable[[], None], give_up: Callable[[], None]) -> None:
+        self._look = guarded("msprobe", self._see, give_up)
         self._found = found
         self._original: Optional[Callable[..., Any]] = None
 
@@ -193,12 +202,16 @@ class FirstModel:
         original = self._original = nn.Cell.__call__
 
         def call(cell: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._original is not None and next(iter(cell.get_parameters()), None) is not None:
-                self.remove()
-                self._found()
+            if self._original is not None:
+                self._look(cell)
             return original(cell, *args, **kwargs)
 
         nn.Cell.__call__ = call
+
+    def _see(self, cell: Any) -> None:
+        if next(iter(cell.get_parameters()), None) is not None:
+            self.remove()
+            self._found()
 
     def remove(self) -> None:
         if self._original is not None:
@@ -212,8 +225,15 @@ def is_distributed() -> bool:
 
 
 def _has_cells() -> bool:
-    """Whether the script has created a Cell with parameters: a model or an optimizer."""
-    return any(issubclass(type(one), nn.Cell) and getattr(one, "_params", None) for one in gc.get_objects())
+    """Whether the script has created a Cell with parameters: a model or an optimizer. Not with gc.get_objects(): it
+    also returns the tuples that other threads are making, which then fails there."""
+    kinds = {nn.Cell}
+    waiting = [nn.Cell]
+    while waiting:
+        new = [kind for kind in type.__subclasses__(waiting.pop()) if kind not in kinds]
+        kinds.update(new)
+        waiting += new
+    return any(type(one) in kinds and getattr(one, "_params", None) for one in gc.get_referrers(*kinds))
 
 
 def start_region_dump(task: Task) -> Optional[RegionDump]:

@@ -19,7 +19,8 @@ from msprobe.frameworks.mindspore.api_table import Api
 from msprobe.mindspore.apis.api_calls import Apis
 from msprobe.mindspore.cells.cell_calls import Cells
 from msprobe.mindspore.executor import requires_grad
-from msprobe.mindspore.gradients.backward_graph import AVAILABLE, InputEdges, tensors_in
+from msprobe.mindspore.features import HAS_BACKWARD_GRAPH
+from msprobe.mindspore.gradients.backward_graph import InputEdges, tensors_in
 from msprobe.mindspore.gradients.held_gradients import HeldGradients
 from msprobe.mindspore.gradients.parameter_gradients import ParameterGradients
 from msprobe.mindspore.tensors.tensor_text import TensorTexts
@@ -43,12 +44,16 @@ class OverflowApis(Apis):
 
     def record(self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         recorder = self._recorder
-        name = f"{api.title}.{recorder.numbers.take(api.title)}.forward"
+        name = api.title
+        try:
+            name = f"{api.title}.{recorder.numbers.take(api.title)}.forward"
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
         call, stack, inputs = self._open(name, api, func, args, kwargs)
         try:
             output = func(*args, **kwargs)
         except BaseException as error:
-            recorder.fail(call, error)
+            self._fail(name, call, error)
             raise
         if call is None:
             return output
@@ -69,6 +74,12 @@ class OverflowApis(Apis):
             recorder.fault(name, traceback.format_exc())
         return output
 
+    def _fail(self, name: str, call: Optional[int], error: BaseException) -> None:
+        try:
+            self._recorder.fail(call, error)
+        except Exception:
+            self._recorder.fault(name, traceback.format_exc())
+
     def _open(
         self, name: str, api: Api, func: Any, args: Any, kwargs: Any
     ) -> tuple[Optional[int], Optional[int], Optional[InputEdges]]:
@@ -82,7 +93,7 @@ class OverflowApis(Apis):
             calls.locate(opened, name, parents[-1] if parents else None, 4)
             if isinstance(api.owner, _OPTIMIZERS):
                 calls.add_changing(opened, _owned(api.owner))
-            inputs = self._gradients.inputs(args, kwargs) if differentiated and AVAILABLE else None
+            inputs = self._gradients.inputs(args, kwargs) if differentiated and HAS_BACKWARD_GRAPH else None
             return calls.add(opened), opened.stack, inputs if inputs is not None and inputs.edges else None
         except Exception:
             self._recorder.fault(name, traceback.format_exc())

@@ -33,6 +33,7 @@ def all_states() -> dict[str, Any]:
 
 
 def loader_workers() -> int:
-    """The number of worker processes of the DataLoaders that are running."""
+    """The number of worker processes of the DataLoaders that are running. Not with gc.get_objects(): it also returns
+    the tuples that other threads are making, which then fails there."""
     kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
-    return sum(len(one._workers) for one in gc.get_objects() if type(one) is kind)
+    return sum(len(one._workers) for one in gc.get_referrers(kind) if type(one) is kind)

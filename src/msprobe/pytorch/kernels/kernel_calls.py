@@ -21,7 +21,7 @@ from torch._C import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from msprobe.collect.calls.kernel_calls import enter_kernel
+from msprobe.collect.calls.kernel_calls import enter_kernel, enter_place, leave_place
 from msprobe.collect.calls.module_calls import ModulePlaces
 from msprobe.collect.records.recorder import Recorder
 from msprobe.dump.names import BACKWARD, FORWARD, backward_of
@@ -102,30 +102,46 @@ class Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        begun: Optional[tuple[str, str, Sequence[str]]] = None
+        try:
+            begun = None if self._recorder.closed else self._begin(func)
+        except Exception:
+            self._recorder.fault("a kernel", traceback.format_exc())
+        if begun is None:
+            return func(*args, **kwargs)
+        with _NoTorchFunction():
+            call = enter_kernel(self._recorder, *begun, args, kwargs, 3)
+            try:
+                output = func(*args, **kwargs)
+            except BaseException as error:
+                self._fail(begun[0], call, error)
+                raise
+            self._leave(func, begun[0], call, args, output)
+        return output
+
+    def _begin(self, func: Any) -> Optional[tuple[str, str, Sequence[str]]]:
+        """The name, the direction and the parents of a call that begins; None if it is not recorded."""
         title = self._titles.get(func)
         if title is None:
             title = self._learn(func)
-        if not title or self._recorder.closed:
-            return func(*args, **kwargs)
-        recorder = self._recorder
-        parents: Sequence[str] = recorder.parents
+        if not title:
+            return None
+        parents: Sequence[str] = self._recorder.parents
         direction = FORWARD
         in_api = self.forced is None and bool(parents) and parents[-1].endswith(FORWARD)
         if _graph_task() >= 0 and not in_api:  # an API inside a backward pass recomputes a forward
             direction = BACKWARD
             if self.replays and self.forced is None:
-                return func(*args, **kwargs)
+                return None
             parents = self.forced or self.origins.parents(_current_node())
-        name = f"{title}.{recorder.numbers.take(f'{title}.{direction}')}.{direction}"
-        with _NoTorchFunction():
-            call = enter_kernel(recorder, name, direction, parents, args, kwargs, 3)
-            try:
-                output = func(*args, **kwargs)
-            except BaseException as error:
-                recorder.fail(call, error)
-                raise
-            self._leave(func, name, call, args, output)
-        return output
+        number = self._recorder.numbers.take(f"{title}.{direction}")
+        return f"{title}.{number}.{direction}", direction, parents
+
+    def _fail(self, name: str, call: Optional[int], error: BaseException) -> None:
+        try:
+            self._recorder.fail(call, error)
+        except Exception:
+            self._recorder.fault(name, traceback.format_exc())
 
     def _leave(self, func: Any, name: str, call: Optional[int], args: Any, output: Any) -> None:
         try:
@@ -180,8 +196,7 @@ class ApiStack(Apis):
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
         recorder = self._recorder
         title = f"{api.prefix}.{api.name}"
-        name = f"{title}.{recorder.numbers.take(title)}.{FORWARD}"
-        recorder.push(name)
+        name = enter_place(recorder, title)
         first = _sequence_number()
         try:
             with self._ascend.around(name):
@@ -190,10 +205,16 @@ class ApiStack(Apis):
                 self._replay.after(name, recorder.parents, func, args, kwargs)
             return output
         finally:
-            end = _sequence_number()
+            self._own_nodes(name, first, _sequence_number())
+            leave_place(recorder, name)
+
+    def _own_nodes(self, name: str, first: int, end: int) -> None:
+        """The autograd nodes with these numbers belong to the call that ends."""
+        try:
             if end > first:
-                self._kernels.origins.add(first, end, tuple(map(backward_of, recorder.parents)))
-            recorder.pop(name)
+                self._kernels.origins.add(first, end, tuple(map(backward_of, self._recorder.parents)))
+        except Exception:
+            self._recorder.fault(name, traceback.format_exc())
 
     def open_opaque(self, api: Api, args: Any) -> Any:
         """Compiled code runs without msprobe; the operators of a fused module are seen."""

@@ -32,9 +32,13 @@ class FreeBenchmarkApis(Apis):
     def record(self, api: Api, func: Any, args: Any, kwargs: Any) -> Any:
         recorder = self._recorder
         title = f"{api.prefix}.{api.name}"
-        name = f"{title}.{recorder.numbers.take(title)}"
-        second = self.second
-        if not second.wants(recorder.selection, name, recorder.parents):
+        name, second, wanted = title, self.second, False
+        try:
+            name = f"{title}.{recorder.numbers.take(title)}"
+            wanted = second.wants(recorder.selection, name, recorder.parents)
+        except Exception:
+            recorder.fault(name, traceback.format_exc())
+        if not wanted:
             return func(*args, **kwargs)
         if api.collective or second.run.section.fuzz_stage == "backward":
             if api.collective:

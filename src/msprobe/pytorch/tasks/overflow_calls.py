@@ -49,7 +49,11 @@ class OverflowApis(Apis):
         An optimizer makes hundreds of calls per step that write their first argument, or nothing. For a call without an
         overflow, this does as little as possible.
         """
-        number = self._recorder.numbers.take(api.title)
+        number = 0
+        try:
+            number = self._recorder.numbers.take(api.title)
+        except Exception:
+            self._recorder.fault(api.title, traceback.format_exc())
         if api.simple and EXCHANGE is not None and not _is_grad_enabled():
             output = run(self._watch, func, args, kwargs, api.inplace, api, number)
             if output is not NOT_RUN:
