@@ -292,3 +292,10 @@ def test_one_other_weight_is_not_blamed_on_a_parameter_that_one_model_lacks(tmp_
     with torch.no_grad():
         target[3].weight.mul_(1.1)
     assert "weight of Module.3.Linear differs before anything ran" in said(both(tmp_path, target, golden))
+
+
+def test_the_constant_of_an_extra_call_is_shown(tmp_path: Path) -> None:
+    golden = run(tmp_path / "golden", seeded(small))
+    found = compare(run(tmp_path / "scaled", seeded(small), loss=lambda model, x: square(model, x) * 1.001), golden)
+    assert found.origin is not None
+    assert "the target passes other=1.001 to Tensor.__mul__.0.forward" in found.origin.evidence

@@ -110,7 +110,7 @@ def _shifted_draws(trace: Trace) -> Optional[Candidate]:
     }
     if len(later) < 2 or not all(later.values()):
         return None
-    why = f"all {len(later)} random weights of the modules after it differ: the runs draw different numbers of random numbers before them"
+    why = f"all {len(later)} random weights of the modules after it differ: a different number of draws is before them"
     return replace(found, evidence=(*found.evidence, why))
 
 
